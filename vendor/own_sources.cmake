@@ -1,10 +1,10 @@
-# Our own sources that become part of llama.cpp's libraries: what the hooks in patches/ call. Include it after llama.cpp's
+# Compiles our own sources, which the hooks in patches/ call, into llama.cpp's libraries. Include it after llama.cpp's
 # directory was added. graphs/ goes into llama, kernels/ into ggml-cpu, with the options that each library is compiled with.
 
 set(PYMTP_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../pymtp/native)
 
 file(GLOB pymtp_graphs  CONFIGURE_DEPENDS ${PYMTP_NATIVE}/graphs/*.cpp)
-file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp)
+file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp ${PYMTP_NATIVE}/kernels/*/*.cpp)
 
 # public: the runtime, and whatever includes llama.cpp's internal headers, sees what the hooks declare
 target_sources(llama PRIVATE ${pymtp_graphs})
@@ -21,8 +21,8 @@ if(TARGET ggml-vulkan AND Vulkan_VERSION VERSION_LESS 1.3.272)
   target_include_directories(ggml-vulkan BEFORE PRIVATE ${PYMTP_NATIVE}/kernels/vulkan)
 endif()
 
-# A failed assertion is an exception (pymtp/native/runtime/border.h), which passes through ggml's C, too. A debugger is not
-# started for it, nor for what ends a program that pymtp is part of: ggml.cpp does nothing but ask for that.
+# A failed assertion throws an exception (pymtp/native/runtime/api_guard.h), which passes through ggml's C code, too.
+# ggml.cpp is left out, because it only installs a handler that starts a debugger when the program terminates.
 get_target_property(ggml_sources ggml-base SOURCES)
 list(FILTER ggml_sources EXCLUDE REGEX "(^|/)ggml\\.cpp$")
 set_target_properties(ggml-base PROPERTIES SOURCES "${ggml_sources}")

@@ -231,7 +231,7 @@ class Context(Saving):
         token: first the token after the last one that the target holds; then the draft of the step before. Raises
         InvalidRequestError past `draft_tokens` steps, ContextFullError at the end of the context.
         """
-        check(lib.pymtp_pair_draft(self._pair, seq, token, self._logits))
+        check(lib.pymtp_pair_draft_step(self._pair, seq, token, self._logits))
         return self._rows(1).reshape(-1)
 
     @alone
@@ -255,7 +255,7 @@ class Context(Saving):
         if list(bias.values()).count(-math.inf) == self._n_vocab:
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
-            check(lib.pymtp_pair_sampling(self._pair, seq, native))
+            check(lib.pymtp_pair_set_sampling(self._pair, seq, native))
         self._logprobs.pop(seq, None)
         (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 

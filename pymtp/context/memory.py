@@ -70,7 +70,7 @@ def least_memory(model: Model, params: Any, options: Any) -> int:
 
     params, options: of `native_options`. Raises ClosedError for a closed model, NativeError when llama.cpp fails.
     """
-    found: int = lib.pymtp_least_memory(model.handle, params, options)
+    found: int = lib.pymtp_min_host_memory(model.handle, params, options)
     if found < 0:
         raise NativeError(last_error())
     return found

@@ -107,9 +107,9 @@ def native_options(
     options.n_outputs = max_outputs
     options.tap = TAPS.index(tap)
     options.prefill = PREFILL_MODES.index(prefill)
-    options.draws = DRAWS.index(draws)
+    options.sample_on = DRAWS.index(draws)
     options.n_draft_vocab = draft_vocab_size(draft_vocab, model.n_vocab)
-    options.weigh_draft_vocab = draft_vocab == "auto"
+    options.adaptive_draft_vocab = draft_vocab == "auto"
     options.embeddings = bool(embeddings)
     options.trace = bool(trace)
     options.all_threads = bool(all_threads)

@@ -36,7 +36,7 @@ def thread_trials() -> int:
 def watch_quotas() -> None:
     """Make the compute threads respect the processor quotas of this process's control groups, also when they change."""
     for folder in control_groups():
-        lib.pymtp_watch_quota(os.fsencode(folder))
+        lib.pymtp_watch_cpu_quota(os.fsencode(folder))
 
 
 class DepthPolicy(Protocol):
@@ -106,14 +106,14 @@ class RoundCosts:
         """
         with self.lock:
             for rows, seconds in verify.items():
-                lib.pymtp_costs_begin_verify(self.native, rows, seconds)
+                lib.pymtp_costs_seed_verify(self.native, rows, seconds)
             for steps, seconds in draft.items():
-                lib.pymtp_costs_begin_draft(self.native, steps, seconds)
+                lib.pymtp_costs_seed_draft(self.native, steps, seconds)
 
     def forget(self) -> None:
         """Forget all costs: rounds take another time from now on."""
         with self.lock:
-            lib.pymtp_costs_forget(self.native)
+            lib.pymtp_costs_reset(self.native)
 
     def observe(
         self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
@@ -184,7 +184,7 @@ class AutoDepth:
     def n_to_verify(self, confidences: Sequence[float]) -> int:
         """Return how many of the last drafts to verify. confidences: the head's probability of each draft."""
         with self._costs.lock:
-            return int(lib.pymtp_depth_keep(self.native, confidences, len(confidences)))
+            return int(lib.pymtp_depth_n_to_verify(self.native, confidences, len(confidences)))
 
     def observe(
         self,
@@ -220,7 +220,7 @@ class SharedDepth:
             native = lib.pymtp_batch_depth_init(costs.native)
         self.native: Any = ffi.gc(native, lib.pymtp_batch_depth_free)
         for (n, drafted), (draft_seconds, verify_seconds) in first.items():
-            lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
+            lib.pymtp_batch_depth_seed(self.native, n, drafted, draft_seconds, verify_seconds)
 
     def forget(self) -> None:
         """Forget the costs of rounds of several sequences."""

@@ -1,4 +1,4 @@
-// What Python sees of the native side, for cffi. The C compiler checks it against llama.h and pymtp.h.
+// The declarations that Python uses through cffi. The C compiler checks them against llama.h and pymtp.h.
 
 // ggml.h
 enum ggml_type { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,
@@ -22,8 +22,10 @@ typedef int32_t llama_token;
 struct llama_model;
 struct llama_vocab;
 struct llama_context;
-enum llama_flash_attn_type { LLAMA_FLASH_ATTN_TYPE_AUTO, LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED, ... };
-enum llama_rope_scaling_type { LLAMA_ROPE_SCALING_TYPE_NONE, LLAMA_ROPE_SCALING_TYPE_LINEAR, LLAMA_ROPE_SCALING_TYPE_YARN, ... };
+enum llama_flash_attn_type { LLAMA_FLASH_ATTN_TYPE_AUTO, LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        ... };
+enum llama_rope_scaling_type { LLAMA_ROPE_SCALING_TYPE_NONE, LLAMA_ROPE_SCALING_TYPE_LINEAR,
+        LLAMA_ROPE_SCALING_TYPE_YARN, ... };
 enum llama_split_mode { LLAMA_SPLIT_MODE_NONE, LLAMA_SPLIT_MODE_LAYER, LLAMA_SPLIT_MODE_ROW, ... };
 struct llama_context_params {
     uint32_t n_ctx;
@@ -70,7 +72,8 @@ llama_token  llama_vocab_eos(const struct llama_vocab * vocab);
 
 // pymtp.h
 enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
-enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_DEAD_END, PYMTP_INVALID, PYMTP_FAILED, PYMTP_BROKEN, ... };
+enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_DEAD_END, PYMTP_INVALID, PYMTP_FAILED, PYMTP_BROKEN,
+        ... };
 struct pymtp_model;
 struct pymtp_file_info {
     char    architecture[64];
@@ -133,16 +136,16 @@ struct pymtp_counters {
     int64_t loaded_bytes;
 };
 enum pymtp_prefill_mode { PYMTP_PREFILL_FUSED, PYMTP_PREFILL_HOST_COPY, PYMTP_PREFILL_ALL_OUTPUTS };
-enum pymtp_draws { PYMTP_DRAWS_AUTO, PYMTP_DRAWS_HOST, PYMTP_DRAWS_DEVICE };
+enum pymtp_sample_on { PYMTP_SAMPLE_ON_AUTO, PYMTP_SAMPLE_ON_HOST, PYMTP_SAMPLE_ON_DEVICE };
 struct pymtp_pair_options {
     int32_t n_draft;
     int32_t n_seq_max;
     int32_t n_outputs;
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
-    enum pymtp_draws        draws;
+    enum pymtp_sample_on      sample_on;
     int32_t n_draft_vocab;
-    bool    weigh_draft_vocab;
+    bool    adaptive_draft_vocab;
     bool    embeddings;
     bool    trace;
     bool    all_threads;
@@ -199,13 +202,13 @@ int pymtp_check_adapters(const char * path, const struct pymtp_model_options * o
 struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
-struct pymtp_norm {
+struct pymtp_head_norm {
     char   name[64];
     double mean;
 };
-int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_norm * norms, int32_t n_max);
-int32_t pymtp_tokenize(const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max,
-                       bool add_special);
+int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_head_norm * norms, int32_t n_max);
+int32_t pymtp_tokenize(const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens,
+        int32_t n_max, bool add_special);
 int32_t pymtp_token_piece(const struct pymtp_model * model, llama_token token, char * piece, int32_t n_max);
 
 struct pymtp_pair * pymtp_pair_init(const struct pymtp_model * model, struct llama_context_params params,
@@ -216,7 +219,7 @@ int     pymtp_pair_prefill(struct pymtp_pair * pair, int32_t n_seqs, const int32
 const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 int     pymtp_pair_verify(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
                           const float ** logits);
-int     pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
+int     pymtp_pair_set_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
 int     pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
 struct pymtp_outcome {
     int32_t n;
@@ -224,24 +227,25 @@ struct pymtp_outcome {
     int32_t position;
 };
 int     pymtp_outcome_error(const struct pymtp_outcome * outcome);
-int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
-                                int32_t n, llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
+int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs,
+        const llama_token * tokens, int32_t n, llama_token * drafts, float * confidences,
+        struct pymtp_outcome * outcomes);
 int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs,
                                  const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
                                  struct pymtp_outcome * outcomes);
 int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq, const struct pymtp_logprob ** logprobs);
-llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
-                       const llama_token * prefix, int32_t n, float * confidence);
-int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);
-bool    pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
-void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
+llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab,
+        int64_t position, const llama_token * prefix, int32_t n, float * confidence);
+int32_t pymtp_pair_draft_vocab_size(const struct pymtp_pair * pair);
+bool    pymtp_pair_in_draft_vocab(const struct pymtp_pair * pair, llama_token token);
+void pymtp_pair_reset_draft_vocab(struct pymtp_pair * pair);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 int     pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair);
 int64_t pymtp_pair_state_bytes(const struct pymtp_pair * pair);
-struct pymtp_cell_options {
+struct pymtp_cell_format {
     char    type_k[16];
     char    type_v[16];
     bool    flash_attn;
@@ -250,11 +254,11 @@ struct pymtp_cell_options {
     enum pymtp_prefill_mode prefill;
     char    weights[128];
 };
-int     pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
+int     pymtp_pair_cell_format(const struct pymtp_pair * pair, struct pymtp_cell_format * options);
 int     pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
 int     pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data);
 int     pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n);
-int     pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
+int     pymtp_pair_retain_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
 int     pymtp_pair_save_state(struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size,
                               size_t * needed);
 int     pymtp_pair_check_state(const struct pymtp_pair * pair, const llama_token * tokens, int32_t n,
@@ -268,7 +272,7 @@ int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
-int64_t pymtp_least_memory(const struct pymtp_model * model, struct llama_context_params params,
+int64_t pymtp_min_host_memory(const struct pymtp_model * model, struct llama_context_params params,
                            const struct pymtp_pair_options * options);
 int32_t pymtp_plan_memory(const char * path, const struct pymtp_model_options * model_options,
                           struct llama_context_params params, const struct pymtp_pair_options * options,
@@ -282,9 +286,9 @@ enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED
                    PYMTP_FAULT_CLEAR_THROWS, PYMTP_FAULT_MIXED_CHAIN, PYMTP_FAULT_MORE_OUTPUTS,
                    PYMTP_FAULT_ASSERTION, PYMTP_FAULT_ASSERTION_THREADS, PYMTP_FAULT_ASSERTION_THREAD,
                    PYMTP_FAULT_COPY_THROWS };
-void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
-int     pymtp_pair_as_devices(struct pymtp_pair * pair, bool on);
-int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
+void    pymtp_pair_inject_fault(struct pymtp_pair * pair, enum pymtp_fault fault);
+int     pymtp_pair_force_device_ops(struct pymtp_pair * pair, bool on);
+int     pymtp_pair_draft_step(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);
 struct pymtp_op_time {
     char    op[32];
@@ -303,39 +307,41 @@ int     pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * d
 struct pymtp_costs;
 struct pymtp_costs * pymtp_costs_init(void);
 void pymtp_costs_free(struct pymtp_costs * costs);
-void pymtp_costs_forget(struct pymtp_costs * costs);
-void pymtp_watch_quota(const char * folder);
-uint32_t pymtp_thread_changes(void);
-uint32_t pymtp_thread_trials(void);
+void pymtp_costs_reset(struct pymtp_costs * costs);
+void pymtp_watch_cpu_quota(const char * folder);
+uint32_t pymtp_thread_count_changes(void);
+uint32_t pymtp_thread_count_trials(void);
 void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
-        double verify_seconds, int32_t run);
-void pymtp_costs_begin_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
-void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double seconds);
+        double verify_seconds, int32_t repeats);
+void pymtp_costs_seed_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
+void pymtp_costs_seed_draft(struct pymtp_costs * costs, int32_t n, double seconds);
 double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(
-        struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+        struct pymtp_costs * costs, int32_t max_depth, int32_t n_past, double * expected, double * optimistic);
 struct pymtp_depth;
-struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
+struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t max_depth,
+        const struct pymtp_depth * previous);
 void pymtp_depth_free(struct pymtp_depth * depth);
-int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t room, int32_t n_past);
-int32_t pymtp_depth_keep(const struct pymtp_depth * depth, const float * confidences, int32_t n);
+int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t limit, int32_t n_past);
+int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, const float * confidences, int32_t n);
 void    pymtp_depth_observe(
-        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
+        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t correct, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences);
 struct pymtp_batch_depth;
 struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
 void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
-void    pymtp_batch_depth_forget(struct pymtp_batch_depth * depth);
-void    pymtp_batch_depth_begin(
+void    pymtp_batch_depth_reset_costs(struct pymtp_batch_depth * depth);
+void    pymtp_batch_depth_seed(
         struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
 int32_t pymtp_batch_depth_choose(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * rooms, int32_t n_past, int32_t top, int32_t opened);
-int32_t pymtp_batch_depth_keep(const struct pymtp_batch_depth * depth, int32_t made);
+        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * limits, int32_t n_past, int32_t max_depth,
+        int32_t n_new);
+int32_t pymtp_batch_depth_n_to_verify(const struct pymtp_batch_depth * depth, int32_t n_drafts);
 void    pymtp_batch_depth_observe(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * told,
-        const int32_t * right, const int32_t * came, int32_t n_past, int32_t drafted, double draft_seconds,
+        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * judged,
+        const int32_t * correct, const int32_t * n_tokens, int32_t n_past, int32_t drafted, double draft_seconds,
         double verify_seconds);
 struct pymtp_batch_costs;
 struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
@@ -344,14 +350,15 @@ void pymtp_batch_costs_observe(
         struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
         double verify_seconds, bool cold);
 bool pymtp_batch_costs_rounds(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t max_depth, int32_t n_past, double * expected,
+        double * optimistic);
 struct pymtp_acceptance;
-struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
+struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * previous);
 void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
-        int32_t tokens);
-void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
+        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, const double * unjudged,
+        int32_t n_unjudged, int32_t tokens);
+void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double imagined, double * rates);
 void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates);
 struct pymtp_calibration;
 struct pymtp_calibration * pymtp_calibration_init(void);
@@ -360,4 +367,4 @@ void   pymtp_calibration_observe(
         struct pymtp_calibration * calibration, double confidence, bool accepted);
 double pymtp_calibration_probability(
         const struct pymtp_calibration * calibration, double confidence, double expected);
-void pymtp_window_tokens(const double * rates, int32_t n, double * tokens);
+void pymtp_expected_round_tokens(const double * rates, int32_t n, double * tokens);

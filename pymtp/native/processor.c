@@ -1,6 +1,6 @@
-// pymtp.native._processor: which instructions the processor has and the operating system lets programs use. It is
-// compiled without instructions of any level, so that it runs everywhere, and variants.py asks it before it loads a
-// module that is not. /proc/cpuinfo would not do: an emulator shows its host's.
+// pymtp.native._processor: detects the instructions that the processor has and the operating system lets programs use.
+// It is compiled for the baseline, so that it runs everywhere, and variants.py calls it before it loads a module that
+// is compiled for more. /proc/cpuinfo would not do: an emulator shows its host's.
 #include <Python.h>
 
 typedef struct {
@@ -17,28 +17,28 @@ typedef struct {
 #include <unistd.h>
 #endif
 
-enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_TILES = 0x60000 }; // states that the operating system keeps
+enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_TILES = 0x60000 }; // register states that the system saves
 
-static unsigned states_kept(void) {
+static unsigned saved_states(void) {
   unsigned low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 
-// Linux gives tiles to a process that asks (ggml-cpu does when it first needs them); this only looks whether it may.
-static int may_use_tiles(unsigned kept) {
+// Tells whether the process may use tiles. Linux grants them on request, which ggml-cpu makes when it first needs them.
+static int may_use_tiles(unsigned saved) {
 #if defined(__linux__)
   enum { ARCH_GET_XCOMP_SUPP = 0x1021, XTILEDATA = 18 }; // asm/prctl.h, Intel SDM vol. 1, 13.1
   unsigned long long supported = 0;
-  return (kept & XCR0_TILES) == XCR0_TILES && syscall(SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &supported) == 0 &&
+  return (saved & XCR0_TILES) == XCR0_TILES && syscall(SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &supported) == 0 &&
          (supported >> XTILEDATA & 1);
 #else
-  return 0 * kept;
+  return 0 * saved;
 #endif
 }
 
-// Bits of cpuid: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E.
-static Py_ssize_t look(feature *found) {
+// The bits of cpuid are from Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E.
+static Py_ssize_t detect(feature *found) {
   unsigned eax, ebx, ecx, edx, ignored;
   unsigned c1 = 0, b7 = 0, c7 = 0, d7 = 0, a7_1 = 0, extended = 0;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
@@ -50,9 +50,9 @@ static Py_ssize_t look(feature *found) {
   }
   if (__get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx))
     extended = ecx;
-  const unsigned kept = c1 >> 27 & 1 ? states_kept() : 0; // OSXSAVE
-  const int avx = (kept & XCR0_AVX) == XCR0_AVX, avx512 = (kept & XCR0_AVX512) == XCR0_AVX512;
-  const int tiles = may_use_tiles(kept);
+  const unsigned saved = c1 >> 27 & 1 ? saved_states() : 0; // OSXSAVE
+  const int avx = (saved & XCR0_AVX) == XCR0_AVX, avx512 = (saved & XCR0_AVX512) == XCR0_AVX512;
+  const int tiles = may_use_tiles(saved);
   const feature all[] = {
       {"sse3", c1 & 1},
       {"ssse3", c1 >> 9 & 1},
@@ -90,8 +90,8 @@ static Py_ssize_t look(feature *found) {
 
 #include <sys/auxv.h>
 
-// Bits of AT_HWCAP and AT_HWCAP2: Linux, arch/arm64/include/uapi/asm/hwcap.h. Not every libc names them all.
-static Py_ssize_t look(feature *found) {
+// The bits of AT_HWCAP and AT_HWCAP2 are from Linux, arch/arm64/include/uapi/asm/hwcap.h: not every libc names all.
+static Py_ssize_t detect(feature *found) {
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   found[0] = (feature){"asimd", first >> 1 & 1};
   found[1] = (feature){"atomics", first >> 8 & 1};
@@ -103,7 +103,7 @@ static Py_ssize_t look(feature *found) {
 
 #else
 
-static Py_ssize_t look(feature *found) { // no variants are built here
+static Py_ssize_t detect(feature *found) { // there are no variants for this processor
   (void)found;
   return 0;
 }
@@ -114,7 +114,7 @@ static PyObject *features(PyObject *module, PyObject *unused) {
   (void)module;
   (void)unused;
   feature found[32];
-  const Py_ssize_t count = look(found);
+  const Py_ssize_t count = detect(found);
   PyObject *names = PyList_New(0);
   for (Py_ssize_t i = 0; names && i < count; i++) {
     if (!found[i].usable)

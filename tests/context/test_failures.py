@@ -249,7 +249,7 @@ def test_c_api_refuses_impossible_counts(c: Context) -> None:
         sampling(n_bias=1, bias=bias),
         sampling(n_grammar_prefix=-1),
     ):
-        assert lib.pymtp_pair_sampling(pair, 0, wrong) == lib.PYMTP_INVALID
+        assert lib.pymtp_pair_set_sampling(pair, 0, wrong) == lib.PYMTP_INVALID
         row, confidence = ffi.new("float[]", 2048), ffi.new("float *")
         assert lib.pymtp_sample(wrong, row, 2048, 0, ffi.NULL, 0, confidence) == -1
     penalty = sampling(repeat_penalty=1.5, penalty_last_n=-1)
@@ -297,7 +297,7 @@ def test_c_api_refuses_negative_counts_of_depths_and_costs() -> None:
     lib.pymtp_acceptance_observe(acceptance, 0, 2**31 - 1, numbers, 0, 0)
     lib.pymtp_acceptance_observe(acceptance, 0, 0, numbers, 0, -1)
     lib.pymtp_acceptance_rates(acceptance, -1, 0.0, numbers)
-    lib.pymtp_window_tokens(numbers, -1, numbers)
+    lib.pymtp_expected_round_tokens(numbers, -1, numbers)
     after = ffi.new("double[]", 2)
     lib.pymtp_acceptance_rates(acceptance, 2, 0.0, after)
     assert list(after) == list(before)

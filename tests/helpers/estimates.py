@@ -86,5 +86,5 @@ class Calibration:
 
 def window_tokens(rates: Sequence[float]) -> list[float]:
     tokens = ffi.new("double[]", 1 + len(rates))
-    lib.pymtp_window_tokens(rates, len(rates), tokens)
+    lib.pymtp_expected_round_tokens(rates, len(rates), tokens)
     return list(tokens)

@@ -1,6 +1,6 @@
-// Looks at control groups, whose folders are the arguments. For each second of the input it prints the cores of the
-// bound that was met lately.
-#include "quota.h"
+// Watches control groups, whose folders are the arguments. For each second that it reads, it prints the quota, in
+// cores, that throttled the process lately.
+#include "threads/quota.h"
 
 #include <cstdio>
 #include <iostream>
@@ -11,7 +11,7 @@ int main(int argc, char ** argv) {
         quotas.watch(argv[i]);
     }
     for (double now; std::cin >> now;) {
-        std::printf("%.2f\n", quotas.met(now));
+        std::printf("%.2f\n", quotas.active_quota(now));
         std::fflush(stdout);
     }
 }

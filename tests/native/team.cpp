@@ -1,7 +1,7 @@
-// Lets the team compute graphs that do nothing for 3 ms, and whose second thread waits for the first one: one thread is
-// tried soon. Graphs with one thread are broken off as they begin. Prints how many had one thread, and how many were
-// trials that count. Argument: 1 where graphs say that they are broken off.
-#include "team.h"
+// Computes graphs that take 3 ms in the first thread, while the second thread waits for it, so a trial of one thread
+// begins soon. Graphs with one thread abort at once. Prints how many graphs had one thread, and how many trials
+// counted. Argument: 1 if graphs tell that they were aborted (pymtp_team_learn_nothing).
+#include "threads/team.h"
 
 #include <chrono>
 #include <cstdio>
@@ -9,13 +9,13 @@
 
 struct graph {
     int  n;
-    bool says;
+    bool tells;
 };
 
 static void share(void * data, int i) {
     const graph & g = *static_cast<const graph *>(data);
     if (g.n == 1) {
-        if (g.says) {
+        if (g.tells) {
             pymtp_team_learn_nothing();
         }
         return;

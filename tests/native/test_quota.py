@@ -27,7 +27,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert compiler, "these tests need a C++ compiler"
     made, kernels = tmp_path_factory.mktemp("quota") / "quota", ROOT / "pymtp/native/kernels"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
-    subprocess.run([compiler, *flags, ROOT / "tests/native/quota.cpp", kernels / "quota.cpp", "-o", made], check=True)
+    sources = [ROOT / "tests/native/quota.cpp", kernels / "threads/quota.cpp"]
+    subprocess.run([compiler, *flags, *sources, "-o", made], check=True)
     return made
 
 
@@ -118,9 +119,9 @@ def test_new_context_watches_all_control_groups(monkeypatch: pytest.MonkeyPatch)
         def __getattr__(self, name: str) -> Any:
             return getattr(lib, name)
 
-        def pymtp_watch_quota(self, folder: bytes) -> None:
+        def pymtp_watch_cpu_quota(self, folder: bytes) -> None:
             told.append(folder)
-            lib.pymtp_watch_quota(folder)
+            lib.pymtp_watch_cpu_quota(folder)
 
     lib = depth.lib
     monkeypatch.setattr(depth, "lib", Library())
@@ -137,13 +138,13 @@ def test_forked_child_can_read_the_quota_during_a_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "cpu.stat")
     assert run_script(f"""
 import os, subprocess
-looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
+looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_cpu_quota, args=[{os.fsencode(tmp_path)!r}])
 looking.start()
 time.sleep(0.2)
 writer = subprocess.Popen(["sh", "-c", "sleep 0.5; echo nr_throttled 1 > {tmp_path}/cpu.stat"])
 child = os.fork()
 if not child:
-    pymtp.drafting.depth.lib.pymtp_watch_quota(b"/nowhere")
+    pymtp.drafting.depth.lib.pymtp_watch_cpu_quota(b"/nowhere")
     os._exit(7)
 end = time.monotonic() + 10
 while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:

@@ -17,7 +17,7 @@ def test_aborted_graph_is_not_timed(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler, "this test needs a C++ compiler"
     program, kernels = tmp_path / "team", ROOT / "pymtp/native/kernels"
-    sources = [kernels / f"{name}.cpp" for name in ("team", "team_size", "quota", "free_cores", "sleep")]
+    sources = [kernels / f"threads/{name}.cpp" for name in ("team", "team_size", "quota", "free_cores", "sleep")]
     flags = ["-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
     subprocess.run([compiler, *flags, ROOT / "tests/native/team.cpp", *sources, "-o", program], check=True)
     for says in (False, True):

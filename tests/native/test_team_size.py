@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler, "these tests need a C++ compiler"
     program, kernels = tmp_path_factory.mktemp("team") / "team_size", ROOT / "pymtp/native/kernels"
-    sources = [ROOT / "tests/native/team_size.cpp", kernels / "team_size.cpp"]
+    sources = [ROOT / "tests/native/team_size.cpp", kernels / "threads/team_size.cpp"]
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
 

@@ -1,7 +1,7 @@
-// Copies of sequences: what one holds goes to the same cells of another, from device memory to device memory.
-#include "cells.h"
+// Copies a sequence to the same cells of another one, within device memory.
+#include "kv_cells.h"
 #include "extension.h"
-#include "kept_rows.h"
+#include "pending_hidden.h"
 #include "replay.h"
 
 #include "llama-kv-cache.h"
@@ -12,8 +12,7 @@
 
 namespace {
 
-// Bytes of a tensor that go from one place in it to another: n of them, and as many more times as it has rows, each a stride
-// after the one before.
+// Bytes to copy within one tensor: n_rows times n bytes, each row a stride after the one before.
 struct piece {
     ggml_tensor * tensor;
     size_t        from;
@@ -24,7 +23,7 @@ struct piece {
     size_t stride = 0;
 };
 
-ggml_tensor * view_of(ggml_context * ctx, ggml_tensor * t, size_t offset, size_t n) {
+ggml_tensor * make_view(ggml_context * ctx, ggml_tensor * t, size_t offset, size_t n) {
     ggml_tensor * view = ggml_view_1d(ctx, t, n/ggml_type_size(t->type)*ggml_blck_size(t->type), offset);
     ggml_backend_view_init(view);
     return view;
@@ -32,7 +31,7 @@ ggml_tensor * view_of(ggml_context * ctx, ggml_tensor * t, size_t offset, size_t
 
 void copy(const piece & p) {
     if (p.n_rows > 1) {
-        // no backend copies rows with gaps between them by itself
+        // no backend copies strided rows within itself: they pass through the host
         std::vector<uint8_t> rows(p.n*p.n_rows);
         ggml_backend_tensor_get_2d(p.tensor, rows.data(), p.from, p.n, p.n_rows, p.stride, p.n);
         ggml_backend_tensor_set_2d(p.tensor, rows.data(), p.to,   p.n, p.n_rows, p.stride, p.n);
@@ -40,15 +39,17 @@ void copy(const piece & p) {
     }
     const ggml_init_params params = { 2*ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true };
     const ggml_context_ptr views(ggml_init(params));
-    ggml_backend_tensor_copy(view_of(views.get(), p.tensor, p.from, p.n), view_of(views.get(), p.tensor, p.to, p.n));
+    ggml_backend_tensor_copy(make_view(views.get(), p.tensor, p.from, p.n),
+            make_view(views.get(), p.tensor, p.to, p.n));
 }
 
-// Whole rows of a tensor.
+// Returns the piece for n whole rows of a tensor.
 piece rows_piece(ggml_tensor * t, size_t from, size_t to, size_t n) {
     return { t, from*t->nb[1], to*t->nb[1], n*t->nb[1] };
 }
 
-// K or V of a run of cells, in the streams of two sequences, there from another cell on.
+// Returns the piece for K or V of a run of cells, from the stream of one sequence to the cell `first` in that of
+// another.
 piece cells_piece(const pymtp_cell_tensor & t, uint32_t from, uint32_t to, const pymtp_cell_run & run, uint32_t first) {
     if (!t.transposed) {
         return { t.tensor, t.offset(from, run.first), t.offset(to, first), run.n*t.n_bytes() };
@@ -57,13 +58,13 @@ piece cells_piece(const pymtp_cell_tensor & t, uint32_t from, uint32_t to, const
              (size_t) t.tensor->ne[0], t.element_stride() };
 }
 
-// All that a sequence holds in tensors: of its first n_tokens, and of the hidden states those that the tokens at n_head and
-// after it go with.
-std::vector<piece> pieces_of(
+// Lists every tensor range that a sequence owns: those of its first n_tokens and, of the pending hidden states, those
+// for the tokens from n_head on.
+std::vector<piece> list_pieces(
         const pymtp_extension & ext, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
     std::vector<piece> pieces;
 
-    const std::vector<pymtp_cell_run> runs = pymtp_runs_of(ext.kv->get_cells(from), from, 0, n_tokens);
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(ext.kv->get_cells(from), from, 0, n_tokens);
 
     const uint32_t s_from = ext.kv->get_stream(from);
     const uint32_t s_to   = ext.kv->get_stream(to);
@@ -73,16 +74,17 @@ std::vector<piece> pieces_of(
         }
     }
     if (ext.replay) {
-        const auto theirs = ext.replay->parts(from);
-        const auto parts  = ext.replay->parts(to);
+        const auto theirs = ext.replay->all_parts(from);
+        const auto parts  = ext.replay->all_parts(to);
         for (size_t i = 0; i < parts.size(); ++i) {
             pieces.push_back({ parts[i].tensor, theirs[i].offset, parts[i].offset, parts[i].size });
         }
     }
-    if (ext.rows_ctx) {
-        ggml_tensor * rows = ggml_get_first_tensor(ext.rows_ctx.get());
+    if (ext.pending_ctx) {
+        ggml_tensor * rows = ggml_get_first_tensor(ext.pending_ctx.get());
         for (llama_pos pos = n_head; pos <= n_tokens; ++pos) {
-            pieces.push_back(rows_piece(rows, pymtp_row_before(rows, from, pos), pymtp_row_before(rows, to, pos), 1));
+            pieces.push_back(rows_piece(rows, pymtp_hidden_row_for(rows, from, pos),
+                    pymtp_hidden_row_for(rows, to, pos), 1));
         }
     }
     return pieces;
@@ -90,33 +92,33 @@ std::vector<piece> pieces_of(
 
 } // namespace
 
-// Bytes copied, -1 where it was cancelled. What the sequences hold is as it was, and so is all that says what they hold, until
-// everything was copied.
+// Returns the bytes copied, -1 when aborted. Both sequences keep their old metadata until everything is copied, so
+// that a failure leaves them consistent.
 int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
     if (kv->get_stream(from) == kv->get_stream(to)) {
         throw std::runtime_error("sequence " + std::to_string(to) + " has no cells of its own");
     }
-    require_place(to);
+    require_empty(to);
     if (n_tokens == 0) {
         return 0;
     }
     ctx.synchronize();
     if (states) {
-        place_state(to); // whose place is asked for below
+        assign_state_cell(to); // list_pieces() needs the cell
     }
     int64_t n_bytes = 0;
-    for (const piece & p : pieces_of(*this, from, to, n_tokens, n_head)) {
-        if (wants_stop()) {
+    for (const piece & p : list_pieces(*this, from, to, n_tokens, n_head)) {
+        if (abort_requested()) {
             return -1;
         }
         copy(p);
         n_bytes += p.n*p.n_rows;
     }
 
-    // llama.cpp has no way to say what a cell holds but a batch
+    // outside of a decode, llama.cpp offers no way to say which token is in a cell
     const llama_kv_cells & theirs = kv->get_cells(from);
     llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(to));
-    for (const pymtp_cell_run & run : pymtp_runs_of(theirs, from, 0, n_tokens)) {
+    for (const pymtp_cell_run & run : pymtp_find_runs(theirs, from, 0, n_tokens)) {
         for (uint32_t i = run.first; i < run.first + run.n; ++i) {
             cells.pos_set(i, theirs.pos_get(i));
             cells.ext_set(i, theirs.ext_get(i));
@@ -137,11 +139,11 @@ int64_t pymtp_extension::copy_cells(llama_seq_id from, llama_seq_id to, llama_po
     ctx.synchronize();
     int64_t n_bytes = 0;
 
-    const std::vector<pymtp_cell_run> runs = pymtp_runs_of(kv->get_cells(from), from, first, first + n);
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(from), from, first, first + n);
     for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
         uint32_t cell = first;
         for (const pymtp_cell_run & run : runs) {
-            if (wants_stop()) {
+            if (abort_requested()) {
                 return -1;
             }
             copy(cells_piece(t, kv->get_stream(from), kv->get_stream(to), run, cell));

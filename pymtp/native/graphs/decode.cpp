@@ -1,4 +1,4 @@
-// Batches: what is checked and set up before llama_decode, and before each of its ubatches.
+// Checks and sets up batches before llama_decode, and before each of their ubatches.
 #include "extension.h"
 
 #include "llama-kv-cache.h"
@@ -13,10 +13,10 @@ namespace {
 
 struct cancelled {};
 
-template <typename F> class at_exit {
+template <typename F> class scope_exit {
 public:
-    explicit at_exit(F call) : call(std::move(call)) {}
-    ~at_exit() { call(); }
+    explicit scope_exit(F call) : call(std::move(call)) {}
+    ~scope_exit() { call(); }
 
 private:
     F call;
@@ -26,11 +26,12 @@ uint32_t count_outputs(const llama_batch & batch, bool all) {
     if (all) {
         return batch.n_tokens;
     }
-    return batch.logits ? std::count_if(batch.logits, batch.logits + batch.n_tokens, [](int8_t flag) { return flag != 0; }) : 1;
+    return batch.logits ? std::count_if(batch.logits, batch.logits + batch.n_tokens,
+            [](int8_t flag) { return flag != 0; }) : 1;
 }
 
-// Tokens of the first sequence.
-int32_t count_first(const llama_batch & batch) {
+// Counts the tokens of the first sequence.
+int32_t first_sequence_length(const llama_batch & batch) {
     int32_t n = 1;
     while (n < batch.n_tokens && batch.seq_id[n][0] == batch.seq_id[0][0]) {
         ++n;
@@ -38,10 +39,10 @@ int32_t count_first(const llama_batch & batch) {
     return n;
 }
 
-// Sequence after sequence in rising order without gaps, each with as many tokens: they come in one ubatch then.
-bool of_equal_sequences(const llama_batch & batch) {
+// Tells whether the batch holds consecutive sequences of equal length: llama.cpp splits such a batch into one ubatch.
+bool has_equal_sequences(const llama_batch & batch) {
     const auto    seq     = [&](int32_t i) { return batch.seq_id[i][0]; };
-    const int32_t n_first = count_first(batch);
+    const int32_t n_first = first_sequence_length(batch);
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
         if (batch.n_seq_id[i] != 1 || seq(i) != seq(0) + i/n_first) {
             return false;
@@ -54,7 +55,7 @@ void refuse(const std::string & why) {
     throw std::runtime_error(why);
 }
 
-// llama.cpp's assertions end the process.
+// Refuses here what llama.cpp would only assert.
 void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const llama_cparams & cparams) {
     const uint32_t n_tokens = batch.n_tokens;
     for (uint32_t i = 0; i < n_tokens; ++i) {
@@ -63,18 +64,20 @@ void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const l
         }
     }
     if (n_tokens > cparams.n_batch) {
-        refuse("a batch of " + std::to_string(n_tokens) + " tokens is more than n_batch = " + std::to_string(cparams.n_batch));
+        refuse("a batch of " + std::to_string(n_tokens) + " tokens is more than n_batch = " +
+                std::to_string(cparams.n_batch));
     }
     if (n_outputs > cparams.n_outputs_max) {
-        refuse("a batch with " + std::to_string(n_outputs) + " outputs, but room for " + std::to_string(cparams.n_outputs_max));
+        refuse("a batch with " + std::to_string(n_outputs) + " outputs, but room for " +
+                std::to_string(cparams.n_outputs_max));
     }
-    if (!cparams.pymtp.take_rows) {
+    if (!cparams.pymtp.take_hidden) {
         return;
     }
     if (n_tokens > cparams.n_ubatch || n_outputs > 0) {
         refuse("tokens that go with kept hidden states take one ubatch without outputs");
     }
-    if (cparams.pymtp.sample != PYMTP_SAMPLE_NONE && (slot == 0 || !of_equal_sequences(batch))) {
+    if (cparams.pymtp.sample != PYMTP_SAMPLE_NONE && (slot == 0 || !has_equal_sequences(batch))) {
         refuse("chains of drafts are of sequences side by side, of equal length, and in a slot of their own");
     }
 }
@@ -86,10 +89,10 @@ void pymtp_extension::reserve() {
         return;
     }
     slots.clear();
-    if (settings().sync_rows) {
-        sync_mctx = synced->kv->init_full();
+    if (settings().pending_hidden) {
+        head_mctx = draft_extension->kv->init_full();
     }
-    settings().replays = true;
+    settings().has_replay = true;
     ctx.sched_reserve();
 }
 
@@ -97,7 +100,7 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     const uint32_t n_outputs = count_outputs(batch, ctx.cparams.embeddings);
     check(batch, n_outputs, slot, ctx.cparams);
 
-    // both may compute graphs, which do not belong into a slot
+    // both may compute graphs, which must not use the buffers of a slot
     reserve();
     ctx.memory_update(false);
 
@@ -107,17 +110,17 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     }
     if (slot > 0) {
         slots.resize(std::max<size_t>(slots.size(), slot));
-        prepare_slot(slots[slot - 1], batch.n_tokens, count_first(batch), n_outputs > 0);
+        prepare_slot(slots[slot - 1], batch.n_tokens, first_sequence_length(batch), n_outputs > 0);
         swap_slot(slots[slot - 1]);
     }
-    const at_exit put_back([&] {
+    const scope_exit restore_slot([&] {
         if (slot > 0) {
             swap_slot(slots[slot - 1]);
         }
     });
 
     for (int32_t i = 0; states && i < batch.n_tokens; ++i) {
-        place_state(batch.seq_id[i][0]);
+        assign_state_cell(batch.seq_id[i][0]);
     }
 
     int status = 0;
@@ -141,7 +144,7 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     if (ctx.embd_nextn.data && res->t_h_nextn) {
         bytes.hidden += (ctx.cparams.embeddings_nextn_masked ? n_outputs : batch.n_tokens)*row;
     }
-    copy_sampled();
+    fetch_sampled();
 
     return 0;
 }
@@ -153,17 +156,17 @@ llama_kv_cache_context & pymtp_extension::cells_of(llama_memory_context_i & mctx
     return static_cast<llama_kv_cache_context &>(mctx);
 }
 
-bool pymtp_extension::wants_stop() const {
+bool pymtp_extension::abort_requested() const {
     return ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data);
 }
 
 bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
-    // the CPU backend asks between nodes; here every backend is covered
-    if (wants_stop()) {
+    // the CPU backend calls the abort callback between nodes; this check covers every backend
+    if (abort_requested()) {
         throw cancelled();
     }
-    if (settings().sync_rows) {
-        find_sync_cells(ubatch);
+    if (settings().pending_hidden) {
+        find_head_cells(ubatch);
     }
 
     if (!mctx.apply()) {
@@ -176,13 +179,16 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
                 replay->clear(ubatch.seq_id[s*ubatch.n_seq_tokens][0]);
             }
         }
-        // on the host the graph is the same, and on devices that of a verification
-        const bool pending = replay->begin(ubatch);
-        settings().replays = pending || replay->keeps(ubatch.n_seq_tokens) || (replay->on_host() && !settings().as_devices);
+        // the host's operation replays nothing at no cost, so its graph is the same; devices use the graph of a
+        // verification
+        const bool pending = replay->begin_ubatch(ubatch);
+        settings().has_replay = pending || replay->defers_state(ubatch.n_seq_tokens) ||
+                (replay->on_host() && !settings().device_ops);
     }
 
-    // A graph is for the cells in use, in steps of 256. On the CPU, flash attention of few tokens passes over cells that none
-    // sees, but a graph takes as long to build as a small model's token: it stays the same until the tokens are twice as many.
+    // llama.cpp sizes a graph by the cells in use, in steps of 256. On the CPU, flash attention of few tokens skips
+    // masked cells, but building a graph takes as long as a small model's token: round up to a power of two, so that
+    // the graph is rebuilt only when the number of tokens has doubled.
     const uint32_t n_stream_tokens = kv->get_n_stream() == 1 ? ubatch.n_tokens : ubatch.n_seq_tokens;
     if (kv_on_host && ctx.cparams.flash_attn && n_stream_tokens <= 16) {
         llama_kv_cache_context & cells = cells_of(mctx);

@@ -1,6 +1,6 @@
 #include "draft_block.h"
 
-#include "output_rows.h"
+#include "reduced_output.h"
 
 #include "llama-impl.h"
 #include "llama-kv-cache.h"
@@ -30,7 +30,8 @@ ggml_tensor * pymtp_draft_block::join(ggml_tensor * embd, ggml_tensor * hidden) 
     embd   = graph.build_norm(embd,   layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
     hidden = graph.build_norm(hidden, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
 
-    ggml_tensor * cur = graph.build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx, embd, hidden, 0), layer.nextn.eh_proj_s);
+    ggml_tensor * cur = graph.build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx, embd, hidden, 0),
+            layer.nextn.eh_proj_s);
     graph.cb(cur, "mtp_eh_proj", il);
 
     return cur;
@@ -44,11 +45,11 @@ ggml_tensor * pymtp_draft_block::rope(ggml_tensor * cur, ggml_tensor * pos) cons
     int sections[4];
     std::copy_n(graph.hparams.rope_sections.begin(), 4, sections);
 
-    return ggml_rope_multi(ctx, cur, pos, nullptr, graph.n_rot, sections, graph.rope_type, graph.n_ctx_orig, graph.freq_base,
-            graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
+    return ggml_rope_multi(ctx, cur, pos, nullptr, graph.n_rot, sections, graph.rope_type, graph.n_ctx_orig,
+            graph.freq_base, graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
 }
 
-// What is not expanded into the graph is not computed: of store(), the query, where it has weights of its own.
+// Also builds the query; store() does not expand it into the graph, so that it is not computed there.
 pymtp_draft_block::heads pymtp_draft_block::project(ggml_tensor * cur, ggml_tensor * pos) const {
     cur = graph.build_norm(cur, layer.attn_norm, nullptr, LLM_NORM_RMS, il);
     graph.cb(cur, "mtp_attn_norm", il);
@@ -74,11 +75,11 @@ pymtp_draft_block::heads pymtp_draft_block::project(ggml_tensor * cur, ggml_tens
     return { rope(q, pos), gate, rope(k, pos), v };
 }
 
-void pymtp_draft_block::store(
+void pymtp_draft_block::store_kv(
         llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const {
     heads rows = project(join(embd, hidden), pos);
 
-    // the cache holds both as attention wants them
+    // the cache holds K and V rotated, as attention expects them
     if (inp->self_k_rot) {
         rows.k = llama_mul_mat_hadamard(ctx, rows.k, inp->self_k_rot);
     }
@@ -95,8 +96,8 @@ void pymtp_draft_block::store(
 ggml_tensor * pymtp_draft_block::attend(llm_graph_input_attn_kv * inp, const heads & rows) const {
     const float scale = graph.hparams.f_attention_scale;
 
-    ggml_tensor * cur = graph.build_attn(inp, nullptr, nullptr, nullptr, rows.q, rows.k, rows.v, nullptr, nullptr, nullptr,
-            scale == 0.0f ? 1.0f/sqrtf(float(n_embd_head)) : scale, il);
+    ggml_tensor * cur = graph.build_attn(inp, nullptr, nullptr, nullptr, rows.q, rows.k, rows.v, nullptr, nullptr,
+            nullptr, scale == 0.0f ? 1.0f/sqrtf(float(n_embd_head)) : scale, il);
     cur = ggml_mul(ctx, cur, ggml_sigmoid(ctx, rows.gate));
     cur = graph.build_lora_mm(layer.wo, cur, layer.wo_s);
     graph.cb(cur, "mtp_attn_out", il);
@@ -135,7 +136,8 @@ ggml_tensor * pymtp_draft_block::experts(ggml_tensor * cur) const {
 }
 
 void pymtp_draft_block::run(
-        llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos, ggml_tensor * out_ids) const {
+        llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos,
+        ggml_tensor * out_ids) const {
     const auto & nextn = layer.nextn;
 
     ggml_tensor * joined = join(embd, hidden);
@@ -146,13 +148,14 @@ void pymtp_draft_block::run(
     cur = ggml_add(ctx, feed_forward(normed), cur);
     graph.cb(cur, "mtp_post_ffn", il);
 
-    // masked hidden states are those of the outputs; otherwise there are those of all rows
+    // when masked, hidden states are only kept for the outputs, otherwise for all rows
     const bool masked = graph.cparams.embeddings_nextn_masked;
     if (out_ids && masked) {
         cur = ggml_get_rows(ctx, cur, out_ids);
     }
     ggml_tensor * last = cur;
-    cur = graph.build_norm(cur, nextn.shared_head_norm ? nextn.shared_head_norm : model.output_norm, nullptr, LLM_NORM_RMS, -1);
+    cur = graph.build_norm(cur, nextn.shared_head_norm ? nextn.shared_head_norm : model.output_norm, nullptr,
+            LLM_NORM_RMS, -1);
 
     graph.res->t_h_nextn = graph.cparams.pymtp.pre_norm ? last : cur;
     graph.cb(graph.res->t_h_nextn, "h_nextn", -1);
@@ -161,8 +164,8 @@ void pymtp_draft_block::run(
         cur = ggml_get_rows(ctx, cur, out_ids);
     }
     ggml_tensor * scale = nextn.shared_head_head ? nextn.shared_head_head_s : model.output_s;
-    cur = graph.cparams.pymtp.output_rows ? graph.cparams.pymtp.output_rows->logits(graph, cur, scale)
-                                          : graph.build_lora_mm(pymtp_output_rows::layer_of(model), cur, scale);
+    cur = graph.cparams.pymtp.reduced_output ? graph.cparams.pymtp.reduced_output->logits(graph, cur, scale)
+                                          : graph.build_lora_mm(pymtp_reduced_output::full_layer(model), cur, scale);
     graph.cb(cur, "result_output", -1);
 
     graph.res->t_logits = cur;

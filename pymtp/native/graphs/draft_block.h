@@ -1,5 +1,5 @@
-// The head's block of qwen35, qwen35moe and qwen3next as a part of graphs: an attention layer with an FFN, dense or of
-// experts, over the embedding of a token and the hidden state of the token before it.
+// The MTP block of qwen35, qwen35moe and qwen3next: an attention layer with a dense or MoE FFN. Its input is the
+// embedding of a token and the hidden state of the token before it.
 #pragma once
 
 #include "llama-graph.h"
@@ -9,17 +9,18 @@ struct llama_model;
 
 class pymtp_draft_block {
 public:
-    // graph is for as many tokens as rows go through the block
+    // graph: a graph whose number of tokens is the number of rows that go through the block
     pymtp_draft_block(const llm_graph_context & graph, const llama_model & model);
 
     ggml_tensor * embed(ggml_tensor * tokens) const;
 
-    // K and V of all rows into the cache. Of a row that nothing is drafted from, later tokens see no more.
-    void store(llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const;
+    // Writes K and V of all rows to the cache. Later tokens need no more of a row that nothing is drafted from.
+    void store_kv(llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const;
 
-    // The whole block, and its output layer for the rows out_ids, or for all where it is null: t_h_nextn and t_logits.
+    // Runs the whole block, and its output layer for the rows out_ids (null: all rows). Sets t_h_nextn and t_logits.
     void run(
-            llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos, ggml_tensor * out_ids) const;
+            llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos,
+            ggml_tensor * out_ids) const;
 
 private:
     struct heads;

@@ -1,4 +1,4 @@
-// A head in files of its own becomes a part of the model that is loaded.
+// Adds the tensors of a head in separate files to the model that is loaded.
 #include "pymtp_hooks.h"
 
 #include "llama-model-loader.h"
@@ -7,15 +7,15 @@
 
 namespace {
 
-void count(llama_model_loader & ml, const ggml_tensor & tensor, int sign) {
+void add_to_totals(llama_model_loader & ml, const ggml_tensor & tensor, int sign) {
     ml.n_elements += sign*ggml_nelements(&tensor);
     ml.n_bytes    += sign*(int64_t) ggml_nbytes(&tensor);
 }
 
-void leave_out(llama_model_loader & ml, const std::string & prefix) {
+void remove_block(llama_model_loader & ml, const std::string & prefix) {
     for (auto it = ml.weights_map.begin(); it != ml.weights_map.end();) {
         if (it->first.rfind(prefix, 0) == 0) {
-            count(ml, *it->second.tensor, -1);
+            add_to_totals(ml, *it->second.tensor, -1);
             it = ml.weights_map.erase(it);
         } else {
             ++it;
@@ -23,7 +23,7 @@ void leave_out(llama_model_loader & ml, const std::string & prefix) {
     }
 }
 
-// Returns how many tensors of the file were taken.
+// Adds the listed tensors of a file. Returns their number.
 size_t add_file(llama_model_loader & ml, const std::string & path, const std::map<std::string, std::string> & names) {
     ggml_context * shapes = nullptr;
     const gguf_context_ptr keys(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &shapes }));
@@ -42,18 +42,20 @@ size_t add_file(llama_model_loader & ml, const std::string & path, const std::ma
         const llama_model_loader::llama_tensor_weight weight(ml.files.back().get(), ml.files.size() - 1, keys.get(), t);
         ggml_set_name(t, found->second.c_str());
         if (!ml.weights_map.emplace(found->second, weight).second) {
-            throw std::runtime_error("the head's tensor " + found->first + " would be " + found->second + ", which is there already");
+            throw std::runtime_error("the head's tensor " + found->first + " would be " + found->second +
+                    ", which is there already");
         }
-        count(ml, *t, 1);
+        add_to_totals(ml, *t, 1);
         ++n;
     }
     return n;
 }
 
-// Of the keys that may have a value for each block, a head's is that of the block before it, but that it has attention.
-void set_blocks(gguf_context * keys, const std::string & prefix, size_t n_before, size_t n_block) {
-    for (const char * key : { "attention.head_count", "attention.head_count_kv", "attention.recurrent_layers", "feed_forward_length",
-                              "expert_feed_forward_length", "expert_used_count" }) {
+// Extends the keys that have a value for each block: the head's block gets the value of the last block, but is not
+// recurrent.
+void set_block_count(gguf_context * keys, const std::string & prefix, size_t n_before, size_t n_block) {
+    for (const char * key : { "attention.head_count", "attention.head_count_kv", "attention.recurrent_layers",
+            "feed_forward_length", "expert_feed_forward_length", "expert_used_count" }) {
         const std::string name = prefix + key;
         const int64_t     id   = gguf_find_key(keys, name.c_str());
         if (id < 0 || gguf_get_kv_type(keys, id) != GGUF_TYPE_ARRAY || gguf_get_arr_n(keys, id) != n_before) {
@@ -85,7 +87,7 @@ void pymtp_join_head(llama_model_loader & ml) {
     }
     const auto & head = *reinterpret_cast<const pymtp_head_files *>(found->second.val_i64);
 
-    leave_out(ml, "blk." + std::to_string(head.block) + ".");
+    remove_block(ml, "blk." + std::to_string(head.block) + ".");
     size_t n = 0;
     for (const std::string & path : head.paths) {
         n += add_file(ml, path, head.names);
@@ -97,8 +99,8 @@ void pymtp_join_head(llama_model_loader & ml) {
 
     const std::string prefix  = ml.get_arch_name() + ".";
     const uint32_t    n_heads = head.paths.empty() ? 0 : 1;
-    uint32_t n_before = 0;
+    uint32_t n_before         = 0;
     ml.get_key(LLM_KV_BLOCK_COUNT, n_before);
-    set_blocks(ml.metadata, prefix, n_before, head.block + n_heads);
+    set_block_count(ml.metadata, prefix, n_before, head.block + n_heads);
     gguf_set_val_u32(ml.metadata, (prefix + "nextn_predict_layers").c_str(), n_heads);
 }

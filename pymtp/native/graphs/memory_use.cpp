@@ -1,4 +1,4 @@
-// What a context takes of each kind of memory, in use or planned.
+// Sums up the memory of a context by buffer type, in use or planned.
 #include "extension.h"
 
 #include "llama-batch.h"
@@ -9,27 +9,28 @@
 
 namespace {
 
-void add_tensor(pymtp_bytes & sum, const ggml_tensor * t) {
+void add_tensor(pymtp_bytes_by_buffer & sum, const ggml_tensor * t) {
     ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
     sum[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
 }
 
 } // namespace
 
-// Tensor by tensor: the buffer of a mapped file is as long as the file, with the weights that were repacked elsewhere.
-pymtp_bytes pymtp_extension::weights_bytes() const {
-    pymtp_bytes sum;
+// Sums tensor by tensor: the buffer of a mapped file is as long as the file, and includes weights that were repacked
+// elsewhere.
+pymtp_bytes_by_buffer pymtp_extension::weights_bytes() const {
+    pymtp_bytes_by_buffer sum;
     for (const auto & [name, t] : ctx.model.tensors_by_name) {
         add_tensor(sum, t);
     }
     return sum;
 }
 
-pymtp_bytes pymtp_extension::states_bytes() const {
+pymtp_bytes_by_buffer pymtp_extension::states_bytes() const {
     if (!states) {
         return {};
     }
-    pymtp_bytes sum = replay ? replay->bytes() : pymtp_bytes();
+    pymtp_bytes_by_buffer sum = replay ? replay->bytes() : pymtp_bytes_by_buffer();
     if (!ctx.model.hparams.no_alloc) {
         for (const auto & [buft, size] : states->memory_breakdown()) {
             sum[buft] += size;
@@ -46,13 +47,13 @@ pymtp_bytes pymtp_extension::states_bytes() const {
     return sum;
 }
 
-pymtp_bytes pymtp_extension::kept_rows_bytes() const {
-    if (!rows_buf) {
+pymtp_bytes_by_buffer pymtp_extension::pending_hidden_bytes() const {
+    if (!pending_buf) {
         return {};
     }
-    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(rows_buf.get());
-    return { { buft, ctx.model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(rows_ctx.get(), buft)
-                                                : ggml_backend_buffer_get_size(rows_buf.get()) } };
+    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(pending_buf.get());
+    return { { buft, ctx.model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(pending_ctx.get(), buft)
+                                                : ggml_backend_buffer_get_size(pending_buf.get()) } };
 }
 
 pymtp_memory_parts pymtp_extension::memory() const {
@@ -66,17 +67,17 @@ pymtp_memory_parts pymtp_extension::memory() const {
                 ggml_backend_sched_get_buffer_size(slot.sched.get(), ctx.backend_ptrs[i]);
         }
     }
-    parts.weights   = weights_bytes();
-    parts.kv        = kv->memory_breakdown();
-    parts.states    = states_bytes();
-    parts.kept_rows = kept_rows_bytes();
-    if (output_rows) {
-        parts.draft_rows = output_rows->bytes();
+    parts.weights        = weights_bytes();
+    parts.kv             = kv->memory_breakdown();
+    parts.states         = states_bytes();
+    parts.pending_hidden = pending_hidden_bytes();
+    if (reduced_output) {
+        parts.reduced_output = reduced_output->bytes();
     }
     return parts;
 }
 
-llama_memory_context_ptr pymtp_extension::place(const llama_ubatch & ubatch) const {
+llama_memory_context_ptr pymtp_extension::make_memory_context(const llama_ubatch & ubatch) const {
     auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ctx.memory.get());
     llama_kv_cache::slot_info_vec_t cells = { kv->find_slot(ubatch, /*cont =*/ false) };
     std::vector<llama_ubatch> ubatches = { ubatch };
@@ -86,10 +87,10 @@ llama_memory_context_ptr pymtp_extension::place(const llama_ubatch & ubatch) con
     return std::make_unique<llama_kv_cache_context>(kv, std::move(cells), std::move(ubatches));
 }
 
-pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
+pymtp_bytes_by_buffer pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
     const int32_t n_tokens = n_seqs*n;
 
-    // a ubatch in caches that are empty: the graph is to be for full ones
+    // a ubatch in empty caches; n_kv is set below, so that the graph is the one for full caches
     llama_batch_allocr balloc(ctx.model.hparams.n_pos_per_embd());
     llama_ubatch ubatch = balloc.ubatch_reserve(n, n_seqs);
     for (int32_t i = 0; i < n_tokens; ++i) {
@@ -97,10 +98,10 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
         ubatch.n_seq_id[i] = 1;
         ubatch.seq_id[i]   = ubatch.seq_id_unq + i/n;
     }
-    if (settings().sync_rows) {
-        find_sync_cells(ubatch);
+    if (settings().pending_hidden) {
+        find_head_cells(ubatch);
     }
-    const auto mctx = place(ubatch);
+    const auto mctx = make_memory_context(ubatch);
     mctx->apply();
     cells_of(*mctx).n_kv = kv->get_size();
 
@@ -110,21 +111,21 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
 
     std::swap(ctx.sched,          slot.sched);
     std::swap(ctx.gf_res_reserve, reserved);
-    settings().replays = true;
+    settings().has_replay = true;
 
     std::vector<size_t> sizes(ctx.backend_ptrs.size());
     ctx.graph_reserve(n_tokens, n_seqs, n_tokens, mctx.get(), /*split_only =*/ true, sizes.data());
 
     for (int32_t seq = 0; seq < n_seqs; ++seq) {
         ctx.memory->seq_rm(seq, -1, -1);
-        if (synced) {
-            synced->ctx.memory->seq_rm(seq, -1, -1);
+        if (draft_extension) {
+            draft_extension->ctx.memory->seq_rm(seq, -1, -1);
         }
     }
     std::swap(ctx.gf_res_reserve, reserved);
     std::swap(ctx.sched,          slot.sched);
 
-    pymtp_bytes sum;
+    pymtp_bytes_by_buffer sum;
     for (size_t i = 0; i < sizes.size(); ++i) {
         sum[ggml_backend_sched_get_buffer_type(slot.sched.get(), ctx.backend_ptrs[i])] += sizes[i];
     }

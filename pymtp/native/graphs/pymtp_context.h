@@ -1,5 +1,5 @@
-// What the runtime may tell and ask a llama_context beside llama.h. The first call gives the context an extension of ours,
-// which lives as long as it. Functions throw where llama.cpp does, and where they say so.
+// The runtime's interface to a llama_context, beside llama.h. The first call attaches an extension to the context,
+// which lives as long as the context. Functions throw where llama.cpp throws, and where noted.
 #pragma once
 
 #include "pymtp_hooks.h"
@@ -11,108 +11,112 @@
 
 // ── batches ──
 
-// As llama_decode, with the graph and the compute buffer of a slot. A graph is used again when the batch before in the same
-// slot was of the same kind: with a slot for each kind that comes by turns, none is built anew. Slots past 0 are for small
-// batches. Throws when the batch is not what the context was made for, or was set to.
+// Decodes a batch like llama_decode, but with the graph and the compute buffer of a slot. A graph is reused when the
+// previous batch in the same slot had the same shape, so give each shape that alternates with others a slot of its
+// own. Slots above 0 are for small batches. Throws when the batch does not fit the context's limits or settings.
 int pymtp_decode(llama_context * ctx, const llama_batch & batch, uint32_t slot);
 
-// Compute buffers for what the context was told since it was made.
+// Reserves compute buffers again when a setting has changed since the context was made.
 void pymtp_reserve(llama_context * ctx);
 
 // ── the head ──
 
-// The hidden states that the head takes: after the final norm, or before it. Of the target, those that it hands to the
-// head; of a draft context, those that the head's block hands back to itself.
+// Sets which hidden states the head gets: those before (pre_norm) or after the final norm. In the target these go to
+// the head; in a draft context the head's block feeds its own back to itself.
 void pymtp_set_tap(llama_context * ctx, bool pre_norm);
 
-// While draft, a context of type MTP of the same model, is set, every ubatch of ctx stores the K and V of its tokens in
-// the cache of draft as well: each goes with the hidden state of the token before it in its sequence, a first token with
-// zeros. No hidden state leaves the device. draft must hold the tokens that ctx holds, and nothing may use it meanwhile.
-// With defer, for batches of a token a sequence, hidden states are only kept, for a batch of draft to take the last 63 later.
-// Throws when draft is not such a context.
-void pymtp_set_sync(llama_context * ctx, llama_context * draft, bool defer);
+// Fused sync. While draft (an MTP context of the same model) is set, every ubatch of ctx also writes K and V of its
+// tokens to the cache of draft. Each token is combined with the hidden state of the token before it in its sequence, a
+// first token with zeros. No hidden state leaves the device. draft must hold the same tokens as ctx, and must not run
+// meanwhile. With deferred, which is for batches of one token a sequence, ctx only stores the hidden states; a later
+// batch of draft processes up to 63 of them. Throws when draft is not such a context.
+void pymtp_set_fused_sync(llama_context * ctx, llama_context * draft, bool deferred);
 
-// The hidden state that the token at a position goes with: n_embd floats, kept on the device. There are those of the last
-// ubatch that can be taken back, of a prompt the last one. Needs pymtp_set_sync to have been called once.
-void pymtp_set_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos, const float * row);
-void pymtp_get_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos,       float * row);
+// Writes or reads the pending hidden state that the token at pos is combined with: n_embd floats on the device. The
+// device keeps those for the tokens of the last ubatch that can be rewound; of a prompt, only the last. Needs an
+// earlier pymtp_set_fused_sync.
+void pymtp_set_pending_hidden(llama_context * ctx, llama_seq_id seq, llama_pos pos, const float * row);
+void pymtp_get_pending_hidden(llama_context * ctx, llama_seq_id seq, llama_pos pos,       float * row);
 
-// While target is set, batches of ctx, a draft context, go with the hidden states that pymtp_set_sync keeps in target: one
-// ubatch, without output. Their K and V are stored; that is all, unless tokens are sampled. Then the batch is a chain of
-// drafts for each of some sequences side by side, sequence after sequence: as many tokens of each as there are steps, the
-// first of which goes with the kept hidden state. Each step samples the tokens of the next, one a sequence in their order,
-// which go with what the block leaves; what the batch says of later tokens is not looked at. Throws when nothing is kept in
-// target.
-void pymtp_take_kept_rows(llama_context * ctx, llama_context * target);
+// While target is set, batches of ctx (a draft context) read the hidden states that fused sync has left pending in
+// target. Such a batch is one ubatch without outputs. Without sampling it only stores K and V. With sampling it is a
+// chain of draft steps: the batch holds adjacent sequences with one token for each step. The first token of each
+// sequence is combined with its pending hidden state; each step then samples the token of the next step, which is
+// combined with the block's own hidden state. The batch's later tokens are ignored. Throws when target has no pending
+// hidden states.
+void pymtp_use_pending_hidden(llama_context * ctx, llama_context * target);
 
-// ── taking back ──
+// ── rewinding ──
 
-// Recurrent layers keep one state a sequence and the inputs of its last tokens, of which n_back can be taken back: before the
-// first batch of a target. Throws where there is no memory.
-void pymtp_make_replay(llama_context * ctx, uint32_t n_back);
+// Makes recurrent layers keep one state for each sequence and the inputs of its last tokens, so that up to max_rewind
+// tokens can be rewound. Call it before a target's first batch. Throws when there is no memory.
+void pymtp_make_replay(llama_context * ctx, uint32_t max_rewind);
 
-// For tests: recurrent layers in the host's memory are computed with llama.cpp's operations, as those of a GPU are.
-void pymtp_compute_as_devices(llama_context * ctx, bool value);
+// For tests: compute recurrent layers in host memory with llama.cpp's operations, as on a GPU.
+void pymtp_force_device_ops(llama_context * ctx, bool value);
 
-// Keeps the first n_keep tokens of a sequence. False, and nothing is changed, where recurrent layers hold no state from which
-// these can be replayed: of the last ubatch with the sequence all but the first token can be taken back, if they are n_back.
+// Keeps the first n_keep tokens of a sequence. Returns false, and changes nothing, when the recurrent state is already
+// past them. All tokens but the first of the sequence's last ubatch can be rewound, if they are at most max_rewind.
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
 
 // ── copies ──
 
-// Copies the first n_tokens of a sequence to another, which is empty: K and V of these tokens alone, the recurrent states,
-// from whichever snapshot counts, and the kept hidden states that the tokens at n_head and after it go with. Returns the bytes,
-// -1 where the abort callback asked for the end. The copy cannot be rewound. Then, and where this throws, the other sequence
-// may have to be emptied.
-int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head);
+// Copies the first n_tokens of a sequence to an empty one: K and V of these tokens, the recurrent states, and the
+// pending hidden states for the tokens from n_head on. Returns the bytes copied, -1 when the abort callback stopped
+// it. In that case, and when it throws, clear the target sequence. The copy cannot be rewound.
+int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens,
+        llama_pos n_head);
 
-// Copies K and V of n tokens of a sequence, from the first on, to the cells of these numbers of another, which is empty and
-// stays so until pymtp_load_state. Returns as above.
+// Copies K and V of the tokens first to first + n of a sequence to the cells of the same numbers of another one, which
+// stays empty until pymtp_load_state. Returns the same as above.
 int64_t pymtp_copy_cells(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n);
 
 // ── to and from the host ──
 //
-// The functions that return bool return false where the abort callback asked for the end.
+// Functions that return bool return false when the abort callback stopped them.
 
-// Bytes of a token's K and V: layer by layer, K before V. Elements are in order, also of a V that is transposed.
+// Returns the bytes of one token's K and V: layer by layer, K before V, with V never transposed.
 size_t pymtp_cell_bytes(llama_context * ctx);
 
-// What else than the text they depend on.
-struct pymtp_cell_kind {
+// The properties, beside the text, that the bytes of K and V depend on.
+struct pymtp_kv_format {
     ggml_type type_k;
     ggml_type type_v;
     bool      flash_attn;
 };
 
-pymtp_cell_kind pymtp_get_cell_kind(llama_context * ctx);
+pymtp_kv_format pymtp_get_kv_format(llama_context * ctx);
 
-// How many of the model's tensors each kind of buffer has, such as "120 CPU, 80 CPU_REPACK".
+// Describes in which kinds of buffers the model's tensors are, such as "120 CPU, 80 CPU_REPACK".
 std::string pymtp_weight_buffers(llama_context * ctx);
 
-// Whether the first n tokens of a sequence are in the first n cells.
+// Tells whether the first n tokens of a sequence are in the first n cells, in order.
 bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n);
 
-// K and V of n tokens from the first on, each a stride after the one before. They are loaded to the cells of these numbers of a
-// sequence that is empty, and stays so until pymtp_load_state.
-bool pymtp_save_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n,       uint8_t * data, size_t stride);
-bool pymtp_load_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride);
+// Saves or loads K and V of the tokens first to first + n; one token's bytes start a stride after those of the one
+// before. Loading writes to the cells of these numbers in a sequence that stays empty until pymtp_load_state.
+bool pymtp_save_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n,       uint8_t * data,
+        size_t stride);
+bool pymtp_load_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data,
+        size_t stride);
 
-// What the recurrent layers go on from after the n_tokens that a sequence holds: states that are n_replay tokens behind, and
-// what these tokens bring. n_replay of a sequence, the most that can be loaded, and the bytes; 0 without such layers.
+// The recurrent layers' state after n_tokens of a sequence: states that lag n_replay tokens behind, and the inputs of
+// these tokens. The functions return n_replay of a sequence, the largest n_replay that can be loaded, and the bytes (0
+// for a model without such layers), and save the state.
 int32_t pymtp_n_to_replay(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens);
-int32_t pymtp_most_to_replay(llama_context * ctx);
+int32_t pymtp_max_to_replay(llama_context * ctx);
 size_t  pymtp_state_bytes(llama_context * ctx, int32_t n_replay);
 bool    pymtp_save_state(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens, uint8_t * data);
 
-// A sequence that is empty holds the tokens, whose K and V were put into its first n cells. Then, where it returns false and
-// where it throws, it may have to be emptied. It cannot be rewound.
+// Makes an empty sequence hold the tokens, whose K and V are in its first n cells already. When it returns false or
+// throws, clear the sequence. It cannot be rewound.
 bool pymtp_load_state(
-        llama_context * ctx, llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data);
+        llama_context * ctx, llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay,
+        const uint8_t * data);
 
 // ── sampling in the graph ──
 
-// The token that follows from n logits of a row: those of the tokens ids, in no order, or of the vocabulary where ids is
-// null.
+// Samples a token from n logits of a row. ids: their tokens, in any order; null when the logits cover the vocabulary.
 typedef llama_token (*pymtp_sample_callback)(
         void * user_data, int32_t row, const float * logits, const llama_token * ids, int32_t n);
 
@@ -120,66 +124,68 @@ struct pymtp_graph_sample {
     pymtp_sample_kind kind = PYMTP_SAMPLE_NONE;
 
     int32_t n_candidates = 0;
-    bool    probs        = false; // of argmax: pymtp_get_sampled has probabilities, not logits
+    bool    probs        = false; // argmax: pymtp_get_sampled returns probabilities instead of logits
 
-    // called on threads of the host: it must not throw. One thread calls it for each n_together rows, in order, that lie side
-    // by side: of a chain, whose rows are counted anew in each step, for a row a sequence.
-    pymtp_sample_callback callback   = nullptr;
-    void *                user_data  = nullptr;
-    int32_t               n_together = 1;
+    // Runs on threads of the host, and must not throw. Each run of rows_per_task adjacent rows is processed in order
+    // by one thread. In a chain, rows are counted from 0 in each step, one row for each sequence.
+    pymtp_sample_callback callback      = nullptr;
+    void *                user_data     = nullptr;
+    int32_t               rows_per_task = 1;
 };
 
-// While a kind is set, the graphs of ctx end with a token sampled from each row of logits. The logits are not copied out:
-// llama_get_logits has none. What no callback needs to see stays on the device that has the logits.
+// While a kind is set, graphs of ctx end with a token sampled from each row of logits. Logits are not copied out, so
+// llama_get_logits has none. Logits that no callback reads stay on their device.
 void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample);
 
-// What the last batch sampled by argmax: a token for each of the n rows, and its logit or probability, which is no finite
-// number where a logit is NaN or the highest is infinite. Waits for the batch. Throws when it sampled otherwise, or not n.
+// Returns the argmax samples of the last batch: n tokens with their logits or probabilities. A value is not finite
+// when a logit is NaN or the highest is infinite. Waits for the batch. Throws when the batch was sampled in another
+// way, or not n times.
 void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n);
 
 // ── the draft vocabulary ──
 
-constexpr int32_t PYMTP_ROW_STEP = 64; // in the layouts that backends have for weights, rows come in groups of up to 32
+constexpr int32_t PYMTP_ROW_MULTIPLE = 64; // backends repack weights in groups of up to 32 rows
 
-// The matrix that drafts are made with: of the head's own, or the model's output layer.
-const ggml_tensor * pymtp_draft_output(const llama_model & model);
+// Returns the output layer for drafts: the head's own, or the model's.
+const ggml_tensor * pymtp_draft_output_layer(const llama_model & model);
 
-// Room in a draft context for copies of n_main + n_annex rows of that matrix, multiples of PYMTP_ROW_STEP.
-void pymtp_make_draft_rows(llama_context * ctx, int32_t n_main, int32_t n_annex);
+// Allocates a reduced output layer in a draft context: n_main + n_recent rows, both multiples of PYMTP_ROW_MULTIPLE.
+void pymtp_make_reduced_output(llama_context * ctx, int32_t n_main, int32_t n_recent);
 
-// tokens: of all rows, in their order. data: the rows as the file has them; with only_annex those of the annex, the others
-// stay as they were.
-void pymtp_set_draft_rows(llama_context * ctx, const llama_token * tokens, bool only_annex, const void * data);
+// Writes its rows. tokens: the tokens of all rows, in order. data: the rows in the file's format; with only_recent,
+// just the recent rows, and the main rows stay.
+void pymtp_set_reduced_output(llama_context * ctx, const llama_token * tokens, bool only_recent, const void * data);
 
-// While set, drafts are made over these rows alone: logits, candidates and what is sampled are of their tokens.
-void pymtp_use_draft_rows(llama_context * ctx, bool value);
+// While set, drafts use only these rows: logits, candidates and samples are for their tokens.
+void pymtp_use_reduced_output(llama_context * ctx, bool value);
 
-// ── what it takes ──
+// ── statistics ──
 
-// Bytes that a context has copied from the devices to the host, by what they hold.
+// Bytes that a context has copied from devices to the host, by content.
 struct pymtp_output_bytes {
     int64_t logits     = 0;
     int64_t embeddings = 0;
     int64_t hidden     = 0; // hidden states for a head
-    int64_t samples    = 0; // what callbacks sampled from, wherever it was, and what was sampled without them
-    int64_t buffer     = 0; // not a sum: the size of the buffer that they are copied to
+    // logits that callbacks read, on whichever device, and tokens that graphs sampled by themselves
+    int64_t samples = 0;
+    int64_t buffer  = 0; // not a sum: the size of the host buffer that they are copied to
 };
 
 pymtp_output_bytes pymtp_get_output_bytes(llama_context * ctx);
 
-using pymtp_bytes = std::map<ggml_backend_buffer_type_t, size_t>;
+using pymtp_bytes_by_buffer = std::map<ggml_backend_buffer_type_t, size_t>;
 
-// In use, or planned where the model was loaded without memory.
+// Memory in use, or planned when the model was loaded without memory.
 struct pymtp_memory_parts {
-    pymtp_bytes weights;
-    pymtp_bytes kv;
-    pymtp_bytes states;    // recurrent ones, and the inputs of the last tokens
-    pymtp_bytes kept_rows; // the hidden states kept for the head
-    pymtp_bytes draft_rows;
-    pymtp_bytes compute;   // of all slots
+    pymtp_bytes_by_buffer weights;
+    pymtp_bytes_by_buffer kv;
+    pymtp_bytes_by_buffer states;         // recurrent states, and the inputs of the last tokens
+    pymtp_bytes_by_buffer pending_hidden; // pending hidden states
+    pymtp_bytes_by_buffer reduced_output;
+    pymtp_bytes_by_buffer compute; // all slots
 };
 
 pymtp_memory_parts pymtp_get_memory(llama_context * ctx);
 
-// The compute buffer that a slot would have for batches of n tokens of each of n_seqs sequences, over full caches.
-pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n_seqs, int32_t n);
+// Plans the compute buffer of a slot for batches of n tokens in each of n_seqs sequences, with full caches.
+pymtp_bytes_by_buffer pymtp_planned_compute(llama_context * ctx, int32_t n_seqs, int32_t n);

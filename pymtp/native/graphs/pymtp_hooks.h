@@ -1,5 +1,5 @@
-// What the patches in llama.cpp's files call, and the one struct they carry for us. llama-cparams.h includes this, so that
-// all of llama sees it.
+// The functions that the patches in llama.cpp call, and the settings struct that they carry. llama-cparams.h includes
+// this file, so that all of llama sees it.
 #pragma once
 
 #include "ggml-backend.h"
@@ -20,90 +20,103 @@ struct llama_ubatch;
 struct llm_graph_context;
 struct llm_graph_params;
 struct pymtp_extension;
-class pymtp_output_rows;
+class pymtp_reduced_output;
 class pymtp_replay;
 
 enum pymtp_sample_kind {
     PYMTP_SAMPLE_NONE       = 0, // logits are copied out
     PYMTP_SAMPLE_ROW        = 1, // a callback samples from the whole row
     PYMTP_SAMPLE_CANDIDATES = 2, // a callback samples from the n_candidates highest logits
-    PYMTP_SAMPLE_ARGMAX     = 3, // the token with the highest logit, the first of equals: nothing is called
+    PYMTP_SAMPLE_ARGMAX     = 3, // the graph takes the token with the highest logit, the first of equals; no callback
 };
 
-// What a graph depends on beside llama.cpp's own settings. It lies in llama_cparams, of which each graph keeps a copy.
+// The settings that a graph depends on beside llama.cpp's own. They are part of llama_cparams, of which each graph
+// keeps a copy.
 struct pymtp_graph_settings {
     pymtp_extension * extension = nullptr; // null: the graphs are llama.cpp's own
 
-    bool pre_norm = false; // the head takes hidden states from before the final norm
+    bool pre_norm = false; // the head gets hidden states from before the final norm
 
-    ggml_tensor * sync_rows = nullptr; // of a target: its graphs fill the draft context's cache, and keep hidden states here
-    bool          defer     = false;   // with sync_rows: keep the hidden states, and no more
-    ggml_tensor * take_rows = nullptr; // of a draft context: its tokens go with hidden states kept here
+    // target: its graphs fill the draft context's cache and write hidden states here; with `deferred` they
+    // do only the latter
+    ggml_tensor * pending_hidden = nullptr;
+    bool          deferred       = false;
+
+    // draft context: its tokens are combined with the hidden states in this tensor of the target
+    ggml_tensor * take_hidden = nullptr;
 
     const pymtp_replay * replay = nullptr; // the memory of recurrent layers; null: llama.cpp's own
-    bool replays    = true;                // whether a sequence has tokens to replay
-    bool as_devices = false;               // where the memory is the host's, compute as where it is not
+    bool has_replay = true;                // a sequence may have tokens to replay
+    bool device_ops = false;               // for tests: on the CPU, use the operations that other devices use
 
-    const pymtp_output_rows * output_rows = nullptr; // of a draft context: what its logits are made with; null: all rows
+    // draft context: the reduced output layer; null: the whole one
+    const pymtp_reduced_output * reduced_output = nullptr;
 
     pymtp_sample_kind sample       = PYMTP_SAMPLE_NONE;
     int32_t           n_candidates = 0;
     bool              probs        = false;
 };
 
-// A head in files of its own, which is to be a part of a model; or that a model has none, whatever its keys say.
+// A head in separate files that is to become part of a model. Without paths: the model has no head, whatever its keys
+// say.
 struct pymtp_head_files {
-    std::vector<std::string> paths; // of all parts; none where there is no head
+    std::vector<std::string> paths; // all parts
 
-    // the tensors to take: their names in the files, and in the model
+    // the tensors to add: names in the files, and the names that they get in the model
     std::map<std::string, std::string> names;
 
-    int32_t block = 0; // its number in the model: that of the trunk's blocks
+    int32_t block = 0; // the index of the head's block in the model: the number of trunk blocks
 };
 
-// The key of an override of metadata whose number is the address of a pymtp_head_files. It must live until the model is made.
+// The key of a metadata override whose integer is the address of a pymtp_head_files, which must live until the model
+// is made.
 constexpr char PYMTP_HEAD_KEY[] = "pymtp.head";
 
 // ── called while a model is loaded ──
 
-// Where an override says so: adds the tensors of a head to those that the loader found in the model's files, and leaves out what
-// is of another head there; the keys say so, too. Throws std::runtime_error where the files cannot be read, or have become others.
+// When such an override is set: adds the head's tensors to those that the loader found in the model's files, removes
+// those of another head there, and corrects the keys. Throws std::runtime_error when the files cannot be read or have
+// changed.
 void pymtp_join_head(llama_model_loader & ml);
 
 // ── called by llama_context ──
 
-// In place of mctx.apply(). Throws where a ubatch cannot begin: cancelled, or no room in the draft context's cache.
+// Replaces mctx.apply(). Throws when the ubatch is aborted, or when the draft context's cache has no room for it.
 bool pymtp_apply(const llama_cparams & cparams, const llama_ubatch & ubatch, llama_memory_context_i & mctx);
 
-// Whether graphs of both have the same topology, as far as it depends on our settings.
-bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other);
+// Tells whether two graphs have the same topology, as far as our settings decide it.
+bool pymtp_same_graph(const llama_cparams & a, const llama_cparams & b);
 
 // ── called while graphs are built ──
 
-// In place of model.build_arch_graph(params).
+// Replaces model.build_arch_graph(params).
 std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, const llm_graph_params & params);
 
-// Ends the trunk of qwen35, qwen35moe and qwen3next after the last layer. False where llama.cpp's own end is to follow.
+// Builds the rest of the graphs of qwen35, qwen35moe and qwen3next after the last layer. Returns false when
+// llama.cpp's own code shall do so.
 bool pymtp_end_trunk(
-        const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * out_ids);
+        const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos,
+        ggml_tensor * out_ids);
 
-// The three below build what reads and writes the memory of a delta net's layer, for contexts that have a pymtp_replay. Null
-// where llama.cpp's own graph is to follow.
+// The three functions below build the access to a delta net layer's memory, for contexts with a pymtp_replay. They
+// return null when llama.cpp's own code shall do so.
 
-// In place of build_rs(): the states of n_seqs cells from head on, where they lie. s_copy is the input that says where
-// llama.cpp's own graph copies them from.
+// Replaces build_rs(): returns a view of the states of n_seqs cells from head on, in place. s_copy: the input with the
+// cells that llama.cpp's own graph would copy them from
 ggml_tensor * pymtp_state_in_place(
         const llm_graph_context & graph, ggml_tensor * s_copy, ggml_tensor * states, int64_t n_seqs, uint32_t head);
 
-// In place of build_conv_state(): the inputs of the tokens before, and then of these, [n, n_channels, n_seqs].
+// Replaces build_conv_state(): returns the inputs of the previous tokens followed by the new ones, [n, n_channels,
+// n_seqs].
 ggml_tensor * pymtp_build_conv_input(const llm_graph_context & graph, ggml_tensor * inputs, int il);
 
-// In place of build_recurrent_attn(): the output, [head_v_dim, n_v_heads, n_seq_tokens, n_seqs].
+// Replaces build_recurrent_attn(): returns the output, [head_v_dim, n_v_heads, n_seq_tokens, n_seqs].
 ggml_tensor * pymtp_build_delta_net(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta,
-        ggml_tensor * state, int il);
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+        ggml_tensor * beta, ggml_tensor * state, int il);
 
 // ── called by llama_memory_recurrent ──
 
-// Memory for the states in ctx; without memory, a buffer that stands for it. Null when there is not enough.
+// Allocates the states in ctx; with no_alloc, a placeholder buffer without memory. Returns null when there is not
+// enough memory.
 ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc);

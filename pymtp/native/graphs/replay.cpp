@@ -1,4 +1,4 @@
-// The memory of recurrent layers that is ours, and what each sequence has in it.
+// Our memory of the recurrent layers, and the bookkeeping of each sequence in it.
 #include "replay.h"
 
 #include "extension.h"
@@ -12,15 +12,17 @@
 #include <stdexcept>
 #include <string>
 
-pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & states, uint32_t n_seq_max, uint32_t n_back) :
-    n_back(n_back), model(model), states(states), n_seq_max(n_seq_max), n_conv(model.hparams.ssm_d_conv - 1 + n_back),
-    sequences(n_seq_max), layers(states.s_l.size()) {
+pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & states, uint32_t n_seq_max,
+        uint32_t max_rewind) :
+    max_rewind(max_rewind), model(model), states(states), n_seq_max(n_seq_max),
+            n_conv(model.hparams.ssm_d_conv - 1 + max_rewind), sequences(n_seq_max), layers(states.s_l.size()) {
     const auto & hparams = model.hparams;
 
     const int64_t n_channels = hparams.ssm_d_inner + 2*hparams.ssm_n_group*hparams.ssm_d_state;
-    // qwen3next repeats k before the delta net, so that each head of v has a k of its own
-    const int64_t n_k        = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_d_inner : hparams.ssm_n_group*hparams.ssm_d_state;
-    const int64_t n_inputs   = n_k + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
+    // qwen3next repeats k before the delta net, so that each v head has its own k
+    const int64_t n_k = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_d_inner
+            : hparams.ssm_n_group*hparams.ssm_d_state;
+    const int64_t n_inputs = n_k + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
 
     std::map<ggml_backend_buffer_type_t, ggml_context_ptr> ctxs;
     for (size_t il = 0; il < layers.size(); ++il) {
@@ -36,8 +38,8 @@ pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & s
         l.on_host = ggml_backend_buft_is_host(buft);
         l.conv    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_channels, n_conv*n_seq_max);
         ggml_format_name(l.conv, "pymtp_conv_inputs_l%zu", il);
-        if (n_back > 0) {
-            l.net = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_inputs, most_pending()*n_seq_max + 1);
+        if (max_rewind > 0) {
+            l.net = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_inputs, max_pending()*n_seq_max + 1);
             ggml_format_name(l.net, "pymtp_delta_net_inputs_l%zu", il);
         }
     }
@@ -57,7 +59,7 @@ ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer
     }
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, 0);
     for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-        t->buffer = buffer; // the scheduler is not to allocate it
+        t->buffer = buffer; // so that the scheduler does not allocate it
     }
     return buffer;
 }
@@ -66,7 +68,7 @@ bool pymtp_replay::on_host() const {
     return std::all_of(layers.begin(), layers.end(), [](const layer & l) { return !l.conv || l.on_host; });
 }
 
-std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {
+std::vector<pymtp_replay::part> pymtp_replay::all_parts(llama_seq_id seq) const {
     std::vector<part> all;
     const auto add = [&](ggml_tensor * t, size_t first, size_t n) {
         if (t) {
@@ -76,20 +78,20 @@ std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {
     for (size_t il = 0; il < layers.size(); ++il) {
         add(states.s_l[il],  states.cells[seq].tail, 1);
         add(layers[il].conv, seq*n_conv,             n_conv);
-        add(layers[il].net,  seq*most_pending(),     most_pending());
+        add(layers[il].net,  seq*max_pending(),     max_pending());
     }
     return all;
 }
 
-std::vector<pymtp_replay::part> pymtp_replay::parts_to_go_on(llama_seq_id seq, llama_pos n, int32_t n_pending) const {
+std::vector<pymtp_replay::part> pymtp_replay::resume_parts(llama_seq_id seq, llama_pos n, int32_t n_pending) const {
     std::vector<part> all;
     const auto add = [&](ggml_tensor * t, size_t row) { all.push_back({ t, row*t->nb[1], t->nb[1] }); };
     for (size_t il = 0; il < layers.size(); ++il) {
         if (!states.s_l[il]) {
             continue;
         }
-        add(states.s_l[il], seq); // the cell of its own number
-        for (llama_pos pos = n - (n_conv - n_back); pos < n; ++pos) {
+        add(states.s_l[il], seq); // a sequence's state is in the cell of its own number
+        for (llama_pos pos = n - (n_conv - max_rewind); pos < n; ++pos) {
             add(layers[il].conv, conv_row(seq, pos));
         }
         for (llama_pos pos = n - n_pending; pos < n; ++pos) {
@@ -100,27 +102,27 @@ std::vector<pymtp_replay::part> pymtp_replay::parts_to_go_on(llama_seq_id seq, l
 }
 
 void pymtp_replay::clear(llama_seq_id seq) {
-    for (const part & p : parts(seq)) {
+    for (const part & p : all_parts(seq)) {
         ggml_backend_tensor_memset(p.tensor, 0, p.offset, p.size);
     }
     sequences[seq] = {};
 }
 
-bool pymtp_replay::begin(const llama_ubatch & ubatch) {
+bool pymtp_replay::begin_ubatch(const llama_ubatch & ubatch) {
     bool any = false;
     for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
         const uint32_t     first = s*ubatch.n_seq_tokens;
         const llama_seq_id seq   = ubatch.seq_id[first][0];
         const llama_pos    pos   = ubatch.pos[first];
 
-        sequence & of = sequences[seq];
-        if (pos < of.n_state || pos > of.n_state + most_pending()) {
-            throw std::runtime_error("sequence " + std::to_string(seq) + " has a state at " + std::to_string(of.n_state) +
-                    " tokens and cannot go on at " + std::to_string(pos));
+        sequence & entry = sequences[seq];
+        if (pos < entry.n_state || pos > entry.n_state + max_pending()) {
+            throw std::runtime_error("sequence " + std::to_string(seq) + " has a state at " +
+                    std::to_string(entry.n_state) + " tokens and cannot go on at " + std::to_string(pos));
         }
-        of.n_pending = pos - of.n_state;
-        of.n_state   = pos + (keeps(ubatch.n_seq_tokens) ? 0 : (llama_pos) ubatch.n_seq_tokens);
-        any |= of.n_pending > 0;
+        entry.n_pending = pos - entry.n_state;
+        entry.n_state   = pos + (defers_state(ubatch.n_seq_tokens) ? 0 : (llama_pos) ubatch.n_seq_tokens);
+        any |= entry.n_pending > 0;
     }
     return any;
 }
@@ -146,26 +148,26 @@ std::map<ggml_backend_buffer_type_t, size_t> pymtp_replay::bytes() const {
 
 // ── of a context ──
 
-void pymtp_extension::make_replay(uint32_t n_back) {
+void pymtp_extension::make_replay(uint32_t max_rewind) {
     if (!states) {
         return;
     }
-    replay = std::make_unique<pymtp_replay>(ctx.model, *states, ctx.n_seq_max(), n_back);
+    replay = std::make_unique<pymtp_replay>(ctx.model, *states, ctx.n_seq_max(), max_rewind);
     settings().replay = replay.get();
     ctx.sched_need_reserve = true;
 }
 
-void pymtp_extension::compute_as_devices(bool value) {
-    settings().as_devices  = value;
-    ctx.sched_need_reserve = true; // graphs have other nodes then
+void pymtp_extension::force_device_ops(bool value) {
+    settings().device_ops  = value;
+    ctx.sched_need_reserve = true; // the graphs change
 }
 
-// llama.cpp takes the next free cell, and swaps cells within a decode until those of a ubatch lie side by side in rising
-// order. A sequence that is not in the ubatch can be moved that way, though its state stays where it is. Ubatches are of
-// consecutive sequences, so that cells by number are never swapped.
-void pymtp_extension::place_state(llama_seq_id seq) {
+// llama.cpp would take the next free cell, and within a decode would swap cells until those of a ubatch are adjacent
+// and in order. Such a swap can move a sequence that is not in the ubatch, although its state stays in place. Our
+// ubatches consist of consecutive sequences, so cells that have their sequence's number are never swapped.
+void pymtp_extension::assign_state_cell(llama_seq_id seq) {
     auto & cell = states->cells[seq];
-    if (cell.tail >= 0 || !cell.is_empty()) { // tail: the cell of the sequence of this number
+    if (cell.tail >= 0 || !cell.is_empty()) { // cells[seq].tail is the cell of sequence seq
         return;
     }
     cell.tail = seq;

@@ -1,30 +1,32 @@
-// What reads and writes the memory of recurrent layers in a target's graph.
+// Builds the access to the recurrent layers' memory in a target's graph.
 //
-// Where a layer's memory is the host's, one operation does all that a delta net does: kernels/delta_net.cpp. On other devices
-// it is llama.cpp's operation, called once for the tokens to replay and once for the new ones. Rows of zeros stand for tokens
-// that there are none of: they leave a state as it is.
+// In host memory, one operation does the whole work of a delta net: kernels/delta_net/delta_net.cpp. Other devices use
+// llama.cpp's operation, once for the tokens to replay and once for the new ones. Rows of zeros pad the tokens to
+// replay: they leave the state unchanged.
 #include "extension.h"
-#include "kept_rows.h"
+#include "pending_hidden.h"
 
 #include "llama-graph.h"
 #include "llama-model.h"
 
 namespace {
 
-// Rows of what the layers keep, by place: the same for all layers.
+// The inputs with row indices, which are the same for all layers.
 class input_replay : public llm_graph_input_i {
 public:
     explicit input_replay(const pymtp_replay & replay) : replay(replay) {}
 
     void set_input(const llama_ubatch * ubatch) override;
 
-    bool can_reuse(const llm_graph_params &) override { return true; } // the ubatch and the settings decide
+    // the ubatch's shape and the settings are compared elsewhere
+    bool can_reuse(const llm_graph_params &) override { return true; }
 
-    ggml_tensor * before = nullptr; // I32 [n*n_seqs] the convolution's inputs of the n tokens before the first
-    ggml_tensor * conv   = nullptr; // I32 [n*n_seqs] where those of the last n tokens are kept
+    ggml_tensor * before = nullptr; // I32 [n*n_seqs] rows of the convolution's inputs of the n tokens before the first
+    ggml_tensor * conv   = nullptr; // I32 [n*n_seqs] rows to store those of the last n tokens in
 
-    ggml_tensor * pending = nullptr; // I32 [most_pending, n_seqs] the delta nets' inputs of the tokens to replay, then zeros
-    ggml_tensor * net     = nullptr; // I32 [n_seq_tokens*n_seqs] where those of the tokens are kept
+    // I32 [max_pending, n_seqs] rows of the delta net's inputs to replay, then zero rows
+    ggml_tensor * pending = nullptr;
+    ggml_tensor * net     = nullptr; // I32 [n_seq_tokens*n_seqs] rows to store those of the ubatch's tokens in
 
 private:
     const pymtp_replay & replay;
@@ -33,9 +35,9 @@ private:
 void input_replay::set_input(const llama_ubatch * ubatch) {
     const int32_t n_tokens = ubatch->n_seq_tokens;
 
-    // row(sequence, its first token's position, i, n) for i from 0 to n, of each sequence
+    // row(seq, position of its first token, i, n) returns the index for i from 0 to n - 1
     const auto set = [&](ggml_tensor * t, const auto & row) {
-        if (!t || !t->buffer) { // not of this graph, or used by none of its nodes
+        if (!t || !t->buffer) { // not part of this graph, or unused by its nodes
             return;
         }
         const int32_t n = ggml_nelements(t)/ubatch->n_seqs;
@@ -48,7 +50,8 @@ void input_replay::set_input(const llama_ubatch * ubatch) {
         }
         ggml_backend_tensor_set(t, data.data(), 0, data.size()*sizeof(int32_t));
     };
-    set(before, [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t n) { return replay.conv_row(seq, pos - n + i); });
+    set(before,
+            [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t n) { return replay.conv_row(seq, pos - n + i); });
     set(conv,   [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t n) {
         return replay.conv_row(seq, pos + n_tokens - n + i);
     });
@@ -60,7 +63,7 @@ void input_replay::set_input(const llama_ubatch * ubatch) {
     });
 }
 
-input_replay & input_of(const llm_graph_context & graph, const pymtp_replay & replay) {
+input_replay & get_input(const llm_graph_context & graph, const pymtp_replay & replay) {
     for (const auto & input : graph.res->inputs) {
         if (auto * found = dynamic_cast<input_replay *>(input.get())) {
             return *found;
@@ -76,19 +79,19 @@ input_replay & input_of(const llm_graph_context & graph, const pymtp_replay & re
         ggml_set_input(t);
         return t;
     };
-    const bool keeps = replay.keeps(n_seq_tokens);
+    const bool defers_state = replay.defers_state(n_seq_tokens);
     input->before = make(n_before*n_seqs, 1);
-    input->conv   = make((keeps ? n_seq_tokens : std::min(n_seq_tokens, n_before))*n_seqs, 1);
-    if (replay.n_back > 0) {
-        input->pending = make(replay.most_pending(), n_seqs);
+    input->conv   = make((defers_state ? n_seq_tokens : std::min(n_seq_tokens, n_before))*n_seqs, 1);
+    if (replay.max_rewind > 0) {
+        input->pending = make(replay.max_pending(), n_seqs);
     }
-    if (keeps) {
+    if (defers_state) {
         input->net = make(n_seq_tokens*n_seqs, 1);
     }
     return static_cast<input_replay &>(*graph.res->add_input(std::move(input)));
 }
 
-// The result of ggml_gated_delta_net is the output, then the states.
+// Splits the result of ggml_gated_delta_net: the output, then the states.
 struct net_result {
     ggml_tensor * output; // [head_v_dim, n_v_heads, n_seq_tokens, n_seqs]
     ggml_tensor * states; // [head_v_dim*head_v_dim*n_v_heads, n_seqs]
@@ -107,7 +110,7 @@ struct net_result {
                 row*v->ne[2]*v->ne[3]);
     }
 
-    // CUDA's kernel may write to the place alone: the states are to be read from what this returns.
+    // Copies the states to `place`. Read them from the returned tensor: CUDA's kernel may write only there.
     ggml_tensor * store(const llm_graph_context & graph, ggml_tensor * place) const {
         ggml_tensor * rows = ggml_view_2d(graph.ctx0, place, states->ne[0], states->ne[1], states->nb[1], 0);
         rows = ggml_cpy(graph.ctx0, states, rows);
@@ -123,7 +126,7 @@ ggml_tensor * pymtp_state_in_place(
     if (!graph.cparams.pymtp.replay) {
         return nullptr;
     }
-    ggml_build_forward_expand(graph.gf, s_copy); // an input needs a place, though no node uses it
+    ggml_build_forward_expand(graph.gf, s_copy); // an unused input must be allocated, too
 
     return ggml_view_2d(graph.ctx0, states, states->ne[0], n_seqs, states->nb[1], head*states->nb[1]);
 }
@@ -133,58 +136,60 @@ ggml_tensor * pymtp_build_conv_input(const llm_graph_context & graph, ggml_tenso
     if (!replay) {
         return nullptr;
     }
-    ggml_context *       ctx   = graph.ctx0;
-    const input_replay & input = input_of(graph, *replay);
-    ggml_tensor *        kept  = replay->of(il).conv;
+    ggml_context *       ctx    = graph.ctx0;
+    const input_replay & input  = get_input(graph, *replay);
+    ggml_tensor *        stored = replay->layer_at(il).conv;
     const int64_t        n_seqs = inputs->ne[2];
 
-    ggml_tensor * before = ggml_get_rows(ctx, kept, input.before);
+    ggml_tensor * before = ggml_get_rows(ctx, stored, input.before);
     before = ggml_reshape_3d(ctx, before, before->ne[0], before->ne[1]/n_seqs, n_seqs);
 
     ggml_tensor * all = ggml_concat(ctx, ggml_transpose(ctx, before), ggml_transpose(ctx, inputs), 0);
     graph.cb(all, "conv_input", il);
-    ggml_build_forward_expand(graph.gf, all); // before the rows are written over
+    ggml_build_forward_expand(graph.gf, all); // reads the rows before they are overwritten
 
     ggml_tensor * last = pymtp_last_rows(ctx, inputs, input.conv->ne[0]/n_seqs);
-    ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, kept, last, input.conv));
+    ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, stored, last, input.conv));
 
     return all;
 }
 
 static ggml_tensor * build_on_host(
-        const llm_graph_context & graph, const input_replay & input, ggml_tensor * kept, ggml_tensor * q, ggml_tensor * k,
-        ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, ggml_tensor * state) {
+        const llm_graph_context & graph, const input_replay & input, ggml_tensor * stored, ggml_tensor * q,
+        ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, ggml_tensor * state) {
     ggml_tensor * net = ggml_new_tensor(graph.ctx0, GGML_TYPE_F32, 4, v->ne);
 
     net->op = GGML_OP_GATED_DELTA_NET;
-    ggml_tensor * src[] = { q, k, v, g, beta, state, kept, input.pending, input.net };
+    ggml_tensor * src[] = { q, k, v, g, beta, state, stored, input.pending, input.net };
     std::copy(std::begin(src), std::end(src), net->src);
-    // it writes to what lies in the host's memory: the scheduler is not to choose
+    // The operation writes to host memory, so the scheduler must not choose another device.
     ggml_backend_sched_set_tensor_backend(graph.sched, net, graph.backend_cpu);
 
     return net;
 }
 
 static ggml_tensor * build_on_device(
-        const llm_graph_context & graph, const input_replay & input, ggml_tensor * kept, ggml_tensor * q, ggml_tensor * k,
-        ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, ggml_tensor * state, int il) {
+        const llm_graph_context & graph, const input_replay & input, ggml_tensor * stored, ggml_tensor * q,
+        ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, ggml_tensor * state, int il) {
     ggml_context * ctx = graph.ctx0;
 
     const int64_t n_seqs   = v->ne[3];
     const int64_t n_tokens = v->ne[2]*n_seqs;
     const int64_t n_heads  = v->ne[1];
     const int64_t n_v      = v->ne[0]*n_heads;
-    const int64_t n_k      = kept ? kept->ne[0] - n_v - 2*n_heads : 0;
+    const int64_t n_k      = stored ? stored->ne[0] - n_v - 2*n_heads : 0;
 
-    const auto at = [](int64_t i) { return i*sizeof(float); };
+    const auto float_bytes = [](int64_t i) { return i*sizeof(float); };
 
-    ggml_tensor * from = state;
-    if (kept && graph.cparams.pymtp.replays) {
-        ggml_tensor * rows = ggml_get_rows(ctx, kept, ggml_reshape_1d(ctx, input.pending, ggml_nelements(input.pending)));
+    ggml_tensor * initial = state;
+    if (stored && graph.cparams.pymtp.has_replay) {
+        ggml_tensor * rows = ggml_get_rows(ctx, stored,
+                ggml_reshape_1d(ctx, input.pending, ggml_nelements(input.pending)));
 
         const auto part = [&](int64_t ne0, int64_t ne1, int64_t offset) {
             const int64_t n = input.pending->ne[0];
-            return ggml_view_4d(ctx, rows, ne0, ne1, n, n_seqs, at(ne0), rows->nb[1], rows->nb[1]*n, at(offset));
+            return ggml_view_4d(ctx, rows, ne0, ne1, n, n_seqs, float_bytes(ne0), rows->nb[1], rows->nb[1]*n,
+                    float_bytes(offset));
         };
         ggml_tensor * k_kept    = part(k->ne[0], n_k/k->ne[0], 0);
         ggml_tensor * v_kept    = part(v->ne[0], n_heads, n_k);
@@ -192,20 +197,20 @@ static ggml_tensor * build_on_device(
         ggml_tensor * beta_kept = ggml_cont(ctx, part(1, n_heads, n_k + n_v + n_heads));
 
         const net_result replayed(graph, k_kept, k_kept, v_kept, g_kept, beta_kept, state, il);
-        from = input.net ? replayed.store(graph, state) : replayed.states;
-        from = ggml_reshape_4d(ctx, from, state->ne[0], state->ne[1], state->ne[2], n_seqs);
+        initial = input.net ? replayed.store(graph, state) : replayed.states;
+        initial = ggml_reshape_4d(ctx, initial, state->ne[0], state->ne[1], state->ne[2], n_seqs);
     }
 
-    const net_result result(graph, q, k, v, g, beta, from, il);
+    const net_result result(graph, q, k, v, g, beta, initial, il);
     if (!input.net) {
         result.store(graph, state);
         return result.output;
     }
-    ggml_build_forward_expand(graph.gf, result.output); // what it replayed was read before
+    ggml_build_forward_expand(graph.gf, result.output); // reads the inputs to replay before they are overwritten
 
     const auto keep = [&](ggml_tensor * t, int64_t n, int64_t offset) {
         ggml_tensor * rows = ggml_view_2d(ctx, t, n, n_tokens, t->nb[2], 0);
-        ggml_tensor * to   = ggml_view_2d(ctx, kept, n, kept->ne[1], kept->nb[1], at(offset));
+        ggml_tensor * to   = ggml_view_2d(ctx, stored, n, stored->ne[1], stored->nb[1], float_bytes(offset));
         ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, to, rows, input.net));
     };
     keep(k,    n_k,     0);
@@ -217,16 +222,16 @@ static ggml_tensor * build_on_device(
 }
 
 ggml_tensor * pymtp_build_delta_net(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta,
-        ggml_tensor * state, int il) {
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+        ggml_tensor * beta, ggml_tensor * state, int il) {
     const pymtp_replay * replay = graph.cparams.pymtp.replay;
     if (!replay) {
         return nullptr;
     }
-    const pymtp_replay::layer & layer = replay->of(il);
-    const input_replay &        input = input_of(graph, *replay);
+    const pymtp_replay::layer & layer = replay->layer_at(il);
+    const input_replay &        input = get_input(graph, *replay);
 
-    const bool on_host = layer.on_host && !graph.cparams.pymtp.as_devices;
+    const bool on_host = layer.on_host && !graph.cparams.pymtp.device_ops;
 
     ggml_tensor * output = on_host ? build_on_host(graph, input, layer.net, q, k, v, g, beta, state)
                                    : build_on_device(graph, input, layer.net, q, k, v, g, beta, state, il);

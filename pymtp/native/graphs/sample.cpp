@@ -1,4 +1,4 @@
-// Tokens sampled within a graph, and how what argmax picks comes to the host.
+// Builds the sampling at the end of a graph, and brings argmax samples to the host.
 #include "sample.h"
 
 #include "extension.h"
@@ -14,8 +14,8 @@ static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
     const ggml_tensor * logits = dst->src[0];
     const ggml_tensor * ids    = dst->src[1];
 
-    // over the draft vocabulary, what the graph calls ids are rows of it
-    const pymtp_output_rows * rows = extension.settings().output_rows;
+    // With a reduced output layer, the graph's ids are row numbers of it.
+    const pymtp_reduced_output * rows = extension.settings().reduced_output;
     llama_token * const tokens = extension.sample_tokens.data() + ith*sample.params.n_candidates;
 
     if (ith == 0) {
@@ -24,7 +24,7 @@ static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
 
     const auto row = [](const ggml_tensor * t, int64_t i) { return static_cast<const char *>(t->data) + i*t->nb[1]; };
     for (int64_t i = 0; i < dst->ne[0]; ++i) {
-        if (i/sample.params.n_together % nth != ith) {
+        if (i/sample.params.rows_per_task % nth != ith) {
             continue;
         }
         const auto * from = ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr;
@@ -44,7 +44,7 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
     ggml_context * ctx      = graph.ctx0;
     const int64_t  n_rows   = logits->ne[1];
 
-    // of each row of values, those of n ids
+    // returns, of each row of values, those at n ids
     const auto pick = [&](ggml_tensor * values, ggml_tensor * ids, int64_t n) {
         values = ggml_reshape_3d(ctx, values, 1, values->ne[0], n_rows);
         return ggml_get_rows(ctx, values, ggml_reshape_2d(ctx, ids, n, n_rows));
@@ -57,19 +57,19 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
         sampled.values = pick(settings.probs ? ggml_soft_max(ctx, logits) : logits, sampled.tokens, 1);
         graph.cb(sampled.values, "sampled_values", -1);
         ggml_build_forward_expand(graph.gf, sampled.values);
-        if (settings.output_rows) {
-            sampled.tokens = settings.output_rows->tokens_of(ctx, sampled.tokens);
+        if (settings.reduced_output) {
+            sampled.tokens = settings.reduced_output->tokens_of(ctx, sampled.tokens);
         }
     } else {
         ggml_tensor * from[2] = { logits, nullptr };
         if (settings.sample == PYMTP_SAMPLE_CANDIDATES) {
-            // of one alone it is defined which: the first of equals
+            // argmax is defined to return the lowest id of equals; top_k is not
             from[1] = settings.n_candidates == 1 ? ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows)
                                                  : ggml_top_k(ctx, logits, settings.n_candidates);
             from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
         }
-        sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, GGML_N_TASKS_MAX,
-                settings.extension);
+        sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows,
+                GGML_N_TASKS_MAX, settings.extension);
     }
     graph.cb(sampled.tokens, "sampled", -1);
     ggml_build_forward_expand(graph.gf, sampled.tokens);
@@ -77,10 +77,10 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
     return sampled;
 }
 
-void pymtp_sampled::append(ggml_context * ctx, const pymtp_sampled & more) {
-    if (more.values) {
-        tokens = tokens ? ggml_concat(ctx, tokens, more.tokens, 0) : more.tokens;
-        values = values ? ggml_concat(ctx, values, more.values, 0) : more.values;
+void pymtp_sampled::append(ggml_context * ctx, const pymtp_sampled & next) {
+    if (next.values) {
+        tokens = tokens ? ggml_concat(ctx, tokens, next.tokens, 0) : next.tokens;
+        values = values ? ggml_concat(ctx, values, next.values, 0) : next.values;
     }
 }
 
@@ -101,11 +101,11 @@ void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
     settings().n_candidates = params.n_candidates;
     settings().probs        = params.probs;
 
-    // for each thread; a callback must not throw
+    // scratch for each thread, allocated here because a callback must not throw
     sample_tokens.resize(params.n_candidates*std::max(ctx.cparams.n_threads, ctx.cparams.n_threads_batch));
 }
 
-void pymtp_extension::copy_sampled() {
+void pymtp_extension::fetch_sampled() {
     const llm_graph_result * res = ctx.gf_res_prev_active;
 
     sampled.clear();
@@ -116,7 +116,8 @@ void pymtp_extension::copy_sampled() {
 
     const auto copy = [&](ggml_tensor * t, auto & to) {
         to.resize(ggml_nelements(t));
-        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t), t, to.data(), 0, ggml_nbytes(t));
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t), t, to.data(), 0,
+                ggml_nbytes(t));
     };
     copy(res->t_sampled[0],       sampled);
     copy(res->t_sampled_probs[0], sampled_values);

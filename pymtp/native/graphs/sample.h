@@ -1,16 +1,16 @@
-// Tokens sampled within a graph.
+// Tokens that are sampled within a graph.
 #pragma once
 
 #include "llama-graph.h"
 
-// One for each row of logits: I32 [n_rows] tokens and, where they are picked by argmax, F32 [n_rows] logits or probabilities.
+// One sample for each row of logits: I32 [n_rows] tokens and, for argmax, F32 [n_rows] logits or probabilities.
 struct pymtp_sampled {
     ggml_tensor * tokens = nullptr;
     ggml_tensor * values = nullptr;
 
-    void append(ggml_context * ctx, const pymtp_sampled & more);
+    void append(ggml_context * ctx, const pymtp_sampled & next);
 
-    // leaves what argmax picked in t_sampled and t_sampled_probs
+    // makes argmax samples the graph's outputs t_sampled and t_sampled_probs
     void set_outputs(const llm_graph_context & graph) const;
 };
 

@@ -1,5 +1,5 @@
-// What a sequence holds, to and from the host's memory, in layouts that depend neither on the sequence nor on its cells.
-#include "cells.h"
+// Saves sequences to host memory and loads them, in a layout that depends neither on the sequence nor on its cells.
+#include "kv_cells.h"
 #include "extension.h"
 #include "replay.h"
 
@@ -12,11 +12,12 @@
 
 namespace {
 
-constexpr uint32_t n_together = 256; // cells, between two looks at whether to go on
+constexpr uint32_t cells_per_step = 256; // cells copied between two checks for an abort
 
-// Each of n_rows rows becomes a column, a stride after the one before: bytes between the elements of a row of `to`.
+// Transposes n_rows rows into columns. The strides are bytes between rows of `from`, and between the columns in `to`.
 template <typename T>
-void transpose(const uint8_t * from, size_t n_rows, size_t n_columns, size_t from_stride, uint8_t * to, size_t to_stride) {
+void transpose(const uint8_t * from, size_t n_rows, size_t n_columns, size_t from_stride, uint8_t * to,
+        size_t to_stride) {
     for (size_t column = 0; column < n_columns; ++column) {
         for (size_t row = 0; row < n_rows; ++row) {
             std::memcpy(to + column*to_stride + row*sizeof(T), from + row*from_stride + column*sizeof(T), sizeof(T));
@@ -25,12 +26,14 @@ void transpose(const uint8_t * from, size_t n_rows, size_t n_columns, size_t fro
 }
 
 void transpose_elements(
-        size_t size, const uint8_t * from, size_t n_rows, size_t n_columns, size_t from_stride, uint8_t * to, size_t to_stride) {
+        size_t size, const uint8_t * from, size_t n_rows, size_t n_columns, size_t from_stride, uint8_t * to,
+        size_t to_stride) {
     (size == 2 ? transpose<uint16_t> : transpose<uint32_t>)(from, n_rows, n_columns, from_stride, to, to_stride);
 }
 
-// data: the bytes of each cell, a stride after those of the one before.
-void get_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_run & run, uint8_t * data, size_t stride) {
+// Reads the cells of a run. data: receives the bytes of each cell, a stride after those of the cell before
+void get_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_run & run, uint8_t * data,
+        size_t stride) {
     const size_t offset = t.offset(stream, run.first);
     if (!t.transposed) {
         ggml_backend_tensor_get_2d(t.tensor, data, offset, t.n_bytes(), run.n, t.n_bytes(), stride);
@@ -44,7 +47,8 @@ void get_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_ru
     transpose_elements(t.element_size(), rows.data(), n_elements, run.n, n_row, data, stride);
 }
 
-void set_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_run & run, const uint8_t * data, size_t stride) {
+void set_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_run & run, const uint8_t * data,
+        size_t stride) {
     const size_t offset = t.offset(stream, run.first);
     if (!t.transposed) {
         ggml_backend_tensor_set_2d(t.tensor, data, offset, t.n_bytes(), run.n, t.n_bytes(), stride);
@@ -68,24 +72,24 @@ size_t pymtp_extension::cell_bytes() const {
     return sum;
 }
 
-pymtp_cell_kind pymtp_extension::cell_kind() const {
+pymtp_kv_format pymtp_extension::kv_format() const {
     const std::vector<pymtp_cell_tensor> tensors = pymtp_cell_tensors(*kv);
     return { tensors.at(0).tensor->type, tensors.at(1).tensor->type, ctx.cparams.flash_attn };
 }
 
 bool pymtp_extension::save_cells(llama_seq_id seq, llama_pos first, int32_t n, uint8_t * data, size_t stride) {
     ctx.synchronize();
-    const std::vector<pymtp_cell_run> runs = pymtp_runs_of(kv->get_cells(seq), seq, first, first + n);
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(seq), seq, first, first + n);
     for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
         uint8_t * to = data;
         for (const pymtp_cell_run & run : runs) {
-            for (uint32_t i = 0; i < run.n; i += n_together) {
-                if (wants_stop()) {
+            for (uint32_t i = 0; i < run.n; i += cells_per_step) {
+                if (abort_requested()) {
                     return false;
                 }
-                const pymtp_cell_run some = { run.first + i, std::min(n_together, run.n - i) };
-                get_cells(t, kv->get_stream(seq), some, to, stride);
-                to += some.n*stride;
+                const pymtp_cell_run chunk = { run.first + i, std::min(cells_per_step, run.n - i) };
+                get_cells(t, kv->get_stream(seq), chunk, to, stride);
+                to += chunk.n*stride;
             }
         }
         data += t.n_bytes();
@@ -96,12 +100,12 @@ bool pymtp_extension::save_cells(llama_seq_id seq, llama_pos first, int32_t n, u
 bool pymtp_extension::load_cells(llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride) {
     ctx.synchronize();
     for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
-        for (uint32_t i = 0; i < (uint32_t) n; i += n_together) {
-            if (wants_stop()) {
+        for (uint32_t i = 0; i < (uint32_t) n; i += cells_per_step) {
+            if (abort_requested()) {
                 return false;
             }
-            const pymtp_cell_run some = { first + i, std::min(n_together, n - i) };
-            set_cells(t, kv->get_stream(seq), some, data + i*stride, stride);
+            const pymtp_cell_run chunk = { first + i, std::min(cells_per_step, n - i) };
+            set_cells(t, kv->get_stream(seq), chunk, data + i*stride, stride);
         }
         data += t.n_bytes();
     }
@@ -109,22 +113,22 @@ bool pymtp_extension::load_cells(llama_seq_id seq, llama_pos first, int32_t n, c
 }
 
 bool pymtp_extension::has_cells_in_order(llama_seq_id seq, int32_t n) const {
-    const std::vector<pymtp_cell_run> runs = pymtp_runs_of(kv->get_cells(seq), seq, 0, n);
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(seq), seq, 0, n);
     return runs.size() == 1 && runs[0].first == 0 && runs[0].n == (uint32_t) n;
 }
 
 int32_t pymtp_extension::n_to_replay(llama_seq_id seq, llama_pos n_tokens) const {
-    return replay ? replay->n_behind(seq, n_tokens) : 0;
+    return replay ? replay->n_to_replay(seq, n_tokens) : 0;
 }
 
-int32_t pymtp_extension::most_to_replay() const {
-    return replay && replay->n_back > 0 ? replay->most_pending() : 0;
+int32_t pymtp_extension::max_to_replay() const {
+    return replay && replay->max_rewind > 0 ? replay->max_pending() : 0;
 }
 
 size_t pymtp_extension::state_bytes(int32_t n_replay) const {
     size_t sum = 0;
     if (replay) {
-        for (const pymtp_replay::part & p : replay->parts_to_go_on(0, n_replay, n_replay)) {
+        for (const pymtp_replay::part & p : replay->resume_parts(0, n_replay, n_replay)) {
             sum += p.size;
         }
     }
@@ -136,8 +140,8 @@ bool pymtp_extension::save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t *
     if (!replay) {
         return true;
     }
-    for (const pymtp_replay::part & p : replay->parts_to_go_on(seq, n_tokens, n_to_replay(seq, n_tokens))) {
-        if (wants_stop()) {
+    for (const pymtp_replay::part & p : replay->resume_parts(seq, n_tokens, n_to_replay(seq, n_tokens))) {
+        if (abort_requested()) {
             return false;
         }
         ggml_backend_tensor_get(p.tensor, data, p.offset, p.size);
@@ -149,11 +153,11 @@ bool pymtp_extension::save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t *
 bool pymtp_extension::load_state(
         llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data) {
     ctx.synchronize();
-    require_place(seq);
+    require_empty(seq);
     if (replay) {
-        place_state(seq);
-        for (const pymtp_replay::part & p : replay->parts_to_go_on(seq, n, n_replay)) {
-            if (wants_stop()) {
+        assign_state_cell(seq);
+        for (const pymtp_replay::part & p : replay->resume_parts(seq, n, n_replay)) {
+            if (abort_requested()) {
                 return false;
             }
             ggml_backend_tensor_set(p.tensor, data, p.offset, p.size);
@@ -161,20 +165,20 @@ bool pymtp_extension::load_state(
         }
         states->cells[seq].pos = n - 1;
         states->cells[seq].src = seq;
-        replay->begin_at(seq, n, n_replay);
+        replay->set_position(seq, n, n_replay);
     }
 
-    // llama.cpp has no way to say what a cell holds but a batch
+    // outside of a decode, llama.cpp offers no way to say which token is in a cell
     llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(seq));
     for (int32_t i = 0; i < n; ++i) {
         cells.pos_set(i, i);
-        cells.ext_set(i, { /*.x =*/ i, /*.y =*/ i, /*.tok =*/ tokens[i] }); // of a text, as llama_kv_cache::apply_ubatch has it
+        cells.ext_set(i, { /*.x =*/ i, /*.y =*/ i, /*.tok =*/ tokens[i] }); // the values of text, as in apply_ubatch
         cells.seq_add(i, seq);
     }
     return true;
 }
 
-void pymtp_extension::require_place(llama_seq_id seq) const {
+void pymtp_extension::require_empty(llama_seq_id seq) const {
     if (kv->seq_pos_max(seq) >= 0 || (states && states->seq_pos_max(seq) >= 0)) {
         throw std::runtime_error("sequence " + std::to_string(seq) + " is not empty");
     }

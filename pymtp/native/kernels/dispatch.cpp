@@ -1,4 +1,4 @@
-// The hooks that llama.cpp's CPU backend calls: which of our kernels computes a node.
+// The hooks that llama.cpp's CPU backend calls. They choose the kernel that computes a node.
 
 #include "kernels.h"
 #include "op_times.h"
@@ -10,7 +10,7 @@ using namespace pymtp;
 
 bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst) {
     if (params->use_ref) {
-        return false;  // llama.cpp's own code is asked for, to compare with
+        return false;  // the caller wants llama.cpp's own code as a reference
     }
     switch (dst->op) {
         case GGML_OP_ARGMAX:          return compute_argmax(params, dst);
@@ -20,8 +20,9 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
         case GGML_OP_L2_NORM:         return compute_l2_norm(params, dst);
         case GGML_OP_MUL:             return compute_scale_rows(params, dst);
         case GGML_OP_MUL_MAT:
-            return compute_mul_mat_amx(params, dst) || compute_rows(params, dst) || compute_mul_mat_columns(params, dst);
-        case GGML_OP_MUL_MAT_ID:      return compute_rows(params, dst);
+            return compute_mul_mat_amx(params, dst) || compute_mul_mat_quantized(params, dst) ||
+                   compute_mul_mat_float(params, dst);
+        case GGML_OP_MUL_MAT_ID:      return compute_mul_mat_quantized(params, dst);
         case GGML_OP_RMS_NORM:        return compute_rms_norm(params, dst);
         case GGML_OP_SSM_CONV:        return compute_ssm_conv(params, dst);
         case GGML_OP_TOP_K:           return compute_top_k(params, dst);
@@ -33,10 +34,12 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
 bool pymtp_work_size(int n_threads, const ggml_tensor * dst, size_t * size) {
     size_t ours = 0;
     switch (dst->op) {
-        case GGML_OP_FLASH_ATTN_EXT: ours = flash_attn_work_size(n_threads, dst); break;
-        case GGML_OP_MUL_MAT:        ours = std::max(mul_mat_amx_work_size(dst), rows_work_size(dst)); break;
-        case GGML_OP_MUL_MAT_ID:     ours = rows_work_size(dst);                  break;
-        default:                                                                  break;
+        case GGML_OP_FLASH_ATTN_EXT: ours = flash_attn_work_size(n_threads, dst);          break;
+        case GGML_OP_MUL_MAT:
+            ours = std::max(mul_mat_amx_work_size(dst), mul_mat_quantized_work_size(dst));
+            break;
+        case GGML_OP_MUL_MAT_ID:     ours = mul_mat_quantized_work_size(dst);              break;
+        default:                                                                           break;
     }
     if (ours == 0) {
         return false;

@@ -1,5 +1,5 @@
-// The kernels that the hooks of pymtp_kernels.h choose from. A function that returns bool computes a node, or declines it
-// with false and has touched nothing then. All threads of a graph call it with the same node.
+// The kernels that dispatch.cpp chooses from. A function that returns bool computes a node. Where it returns false, it
+// has changed nothing, and llama.cpp's own kernel computes the node. All threads of a graph call it with the same node.
 
 #pragma once
 
@@ -29,23 +29,23 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_l2_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * dst);
+bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst);
+bool compute_mul_mat_quantized(const ggml_compute_params * params, ggml_tensor * dst);  // and MUL_MAT_ID
 bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_rows(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_scale_rows(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 
-// Bytes of work space; 0 where the node is declined or llama.cpp's own size is right.
+// These return the bytes of work space that a node needs, or 0 where the kernel declines the node.
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst);
 size_t mul_mat_amx_work_size(const ggml_tensor * dst);
-size_t rows_work_size(const ggml_tensor * dst);
+size_t mul_mat_quantized_work_size(const ggml_tensor * dst);
 
-// As pymtp_compute_fused(), for nodes that begin with one operation.
+// Does the same as pymtp_compute_fused(), for an RMS_NORM and the nodes after it.
 int compute_rms_norm_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
 
-// Products of 2 to 8 rows with weights in an AMX buffer, where the processor has AMX: mmq_few_rows.h.
+// Products of 2 to 8 rows with weights in an AMX buffer, where the processor has AMX (matmul/amx.h).
 bool is_few_rows(const ggml_tensor * dst);
 size_t few_rows_work_size(const ggml_tensor * dst);
 void few_rows_mul_mat(const ggml_compute_params * params, ggml_tensor * dst);

@@ -1,26 +1,26 @@
-// How likely the drafts of a round are accepted: by their position in the chain, and by the head's own confidence.
+// Estimates how likely drafts are accepted, by their position in the chain and by the head's own confidence.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-// How likely each draft of a chain is accepted, given that the ones before it were; recent rounds weigh most.
+// The probability that each draft of a chain is accepted, given that those before it were. Recent rounds weigh most.
 struct pymtp_acceptance {
-    // after: an earlier sequence, whose long run is where this one starts, at the weight of some drafts; or NULL
-    explicit pymtp_acceptance(const pymtp_acceptance * after = nullptr);
+    // previous: an earlier sequence, or NULL. This one starts with its long-run record, at the weight of some drafts.
+    explicit pymtp_acceptance(const pymtp_acceptance * previous = nullptr);
 
-    // so many tokens came: what was seen lately before them weighs less
+    // Lowers the weight of recent observations, after so many more tokens.
     void fade(int tokens);
 
-    // A round: of the drafts that the target told of, the first `right` were right.
-    // untold: of the drafts after them, how likely each was right if the one before it was. They count for what they
-    // probably were: without them only the promising ones would be left to count.
-    // tokens: that came of the round.
-    void observe(int told, int right, const std::vector<double> & untold, int tokens);
+    // Records a round. The target judged the first `judged` drafts, of which the first `correct` were correct.
+    // unjudged: for each draft after them, the probability that it was correct if the one before it was. They count
+    // with these probabilities; otherwise only the promising drafts, which were verified, would count.
+    // tokens: the tokens that the round produced
+    void observe(int judged, int correct, const std::vector<double> & unjudged, int tokens);
 
-    // For the first n drafts, the probability that each is accepted, given that those before it were.
-    // right: so many right drafts are imagined at every position, for how good it may turn out.
-    std::vector<double> rates(int n, double right = 0.0) const;
+    // Returns, for the first n drafts, the probability that each is accepted, given that those before it were.
+    // imagined: a number of correct drafts to add at every position, for an optimistic estimate
+    std::vector<double> rates(int n, double imagined = 0.0) const;
 
 private:
     struct record {
@@ -28,7 +28,7 @@ private:
         double hits   = 0.0;
     };
     struct position {
-        record lately;
+        record recent;
         record long_run;
     };
     void add(size_t i, double hits, double trials);
@@ -36,16 +36,16 @@ private:
     std::vector<position> positions;
 };
 
-// What the head's probability of its own draft says about acceptance. Odds are those of the bin that the probability is in
-// against all bins (the likelihood ratio, learnt from drafts), times the mean of two: what the position says, which knows
-// the passage, and all drafts, which the bins were learnt from.
+// Turns the head's probability of its own draft into a probability of acceptance. The odds are the likelihood ratio of
+// the bin that the head's probability is in (learnt from drafts), times the geometric mean of two prior odds: those of
+// the position, which reflect the passage, and those of all drafts, which the bins were learnt from.
 struct pymtp_calibration {
     pymtp_calibration();
 
-    // a draft whose predecessors were right
+    // Records a draft whose predecessors were all correct.
     void observe(double confidence, bool accepted);
 
-    // how likely a draft is accepted, going by its position, which says `expected`, and the head's probability
+    // Returns how likely a draft is accepted. expected: its probability by position
     double probability(double confidence, double expected) const;
 
 private:
@@ -55,7 +55,7 @@ private:
     double misses[N_BINS];
 };
 
-// Expected tokens of a round at each depth from 0 to the number of rates: 1 + a1 + a1*a2 + ... + a1*...*an.
+// Returns the expected tokens of a round at each depth from 0 to the number of rates: 1 + a1 + a1*a2 + ... + a1*...*an.
 // Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), equation 1, with an
-// acceptance for each position in place of one for all.
+// acceptance rate for each position instead of one for all.
 std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates);

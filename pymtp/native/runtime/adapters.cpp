@@ -14,9 +14,11 @@ static bool ends_with(const std::string & text, const std::string & end) {
 
 static const char EMBEDDINGS[] = "token_embd.weight";
 
-// Why a pair of matrices cannot be used; empty where it can. llama.cpp compares the outer dimensions, and all but the
-// embeddings' rank; what it misses is an assertion in the first graph, or nothing at all.
-static std::string fault_of(const llama_model & model, const std::string & name, const llama_adapter_lora_weight & pair) {
+// Returns why a pair of LoRA matrices cannot be used, "" if it can. llama.cpp compares only the outer dimensions, and
+// the rank except for embeddings; a mismatch beyond that fails an assertion in the first graph, or has no effect at
+// all.
+static std::string adapter_error(const llama_model & model, const std::string & name,
+        const llama_adapter_lora_weight & pair) {
     const ggml_tensor & weight = *model.get_tensor(name.c_str());
     const ggml_tensor & a = *pair.a;
     const ggml_tensor & b = *pair.b;
@@ -36,8 +38,8 @@ static std::string fault_of(const llama_model & model, const std::string & name,
     return "";
 }
 
-// What llama.cpp passes over without a word: vectors that were trained with the matrices.
-static void warn_of_vectors(const char * path) {
+// Warns of norm vectors that were trained with the matrices: llama.cpp ignores them silently.
+static void warn_ignored_norms(const char * path) {
     gguf_init_params params = { /*.no_alloc =*/ true, /*.ctx =*/ nullptr };
     gguf_context * file = gguf_init_from_file(path, params);
     int64_t n = 0;
@@ -46,7 +48,8 @@ static void warn_of_vectors(const char * path) {
     }
     gguf_free(file);
     if (n) {
-        LLAMA_LOG_WARN("the adapter %s has %lld tensors of norms, which llama.cpp does not apply\n", path, (long long) n);
+        LLAMA_LOG_WARN("the adapter %s has %lld tensors of norms, which llama.cpp does not apply\n", path,
+                (long long) n);
     }
 }
 
@@ -62,7 +65,7 @@ void pymtp_load_adapters(pymtp_model & model, const pymtp_model_options & option
                 " begins at tokens of its own (aLoRA), pymtp takes those that work on all tokens");
         }
         for (const auto & [name, pair] : adapter->ab_map) {
-            const std::string fault = fault_of(*model.shared, name, pair);
+            const std::string fault = adapter_error(*model.shared, name, pair);
             if (!fault.empty()) {
                 throw std::runtime_error("the adapter " + path + " cannot be used for " + name + ": " + fault);
             }
@@ -70,7 +73,7 @@ void pymtp_load_adapters(pymtp_model & model, const pymtp_model_options & option
         if (adapter->ab_map.empty()) {
             throw std::runtime_error("the adapter " + path + " has no matrices: it would change nothing");
         }
-        warn_of_vectors(path.c_str());
+        warn_ignored_norms(path.c_str());
         model.adapters.push_back(adapter);
         model.adapter_scales.push_back(options.lora_scales[i]);
     }

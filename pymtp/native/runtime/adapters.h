@@ -1,9 +1,9 @@
-// LoRA adapters of a model: loaded, and looked at before llama.cpp builds graphs with them.
+// Loads the LoRA adapters of a model, and checks them before llama.cpp builds graphs with them.
 #pragma once
 
 #include "model.h"
 #include "pymtp.h"
 
-// Into model.adapters. Throws std::runtime_error, which names the adapter, for one that llama.cpp cannot load or that its
-// graphs could not, or would not, multiply by. llama.cpp's own errors say why.
+// Adds the adapters to model.adapters. Throws std::runtime_error, naming the adapter, when llama.cpp cannot load it,
+// or when its graphs could not or would not use it. llama.cpp's own errors say why.
 void pymtp_load_adapters(pymtp_model & model, const pymtp_model_options & options);

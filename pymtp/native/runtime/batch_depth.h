@@ -1,4 +1,4 @@
-// How many drafts each, for rounds of several sequences: all of a round draft as many.
+// Chooses how many tokens to draft for each sequence in rounds of several sequences: the same number for all.
 #pragma once
 
 #include "acceptance.h"
@@ -8,59 +8,61 @@
 #include <optional>
 #include <vector>
 
-// The depth that brings the most tokens a second to all sequences of a round together, by the acceptance of all their
-// drafts and by what launches of so many rows take. (SmartSpec: Liu et al., "Optimizing Speculative Decoding for Serving
-// Large Language Models Using Goodput", arXiv 2406.14066.)
+// Chooses the depth (draft tokens a round) with the highest tokens/s of all sequences together, from the acceptance of
+// all their drafts and from the time of decodes with so many rows. (SmartSpec: Liu et al., "Optimizing Speculative
+// Decoding for Serving Large Language Models Using Goodput", arXiv 2406.14066.)
 //
-// As pymtp_depth for one sequence: a depth that may be better than the best known is tried, and an allowance, in plain
-// rounds, bounds what drafting may lose. Where plain rounds look best, there are peeks: one draft of each sequence is made,
-// and none verified. The target's next tokens tell whether they were right, for the price of a draft step.
+// The policy is that of pymtp_depth for one sequence: a depth that may be better than the best known one is tried, and
+// a budget, in plain rounds, bounds how much drafting may lose. While plain rounds look best, there are peeks: one
+// draft is made for each sequence and none is verified. The target's next tokens tell whether the drafts were correct,
+// for the price of a draft step.
 struct pymtp_batch_depth {
-    // single: what is known of rounds of one sequence
+    // single: the known costs of rounds of one sequence
     explicit pymtp_batch_depth(const pymtp_costs & single);
 
-    // What a round of n sequences at that depth took, timed before the first.
-    void begin(int n, int drafted, double draft_seconds, double verify_seconds);
+    // Records a round of n sequences that was timed before the first one.
+    void seed(int n, int drafted, double draft_seconds, double verify_seconds);
 
-    void forget_costs() { costs = pymtp_batch_costs{}; }
+    void reset_costs() { costs = pymtp_batch_costs{}; }
 
-    // The drafts that each is to make, `top` at most. rooms: the drafts that each can use. opened: so many of them were not
-    // there before.
-    int choose(const std::vector<int> & rooms, int n_past, int top, int opened);
+    // Returns how many drafts to make for each sequence, at most max_depth. limits: how many drafts each sequence can
+    // use. n_new: how many of the sequences are new
+    int choose(const std::vector<int> & limits, int n_past, int max_depth, int n_new);
 
-    // How many of the drafts just made to verify.
-    int keep(int made) const { return peeking ? 0 : made; }
+    // Returns how many of the drafts just made to verify.
+    int n_to_verify(int n_drafts) const { return is_peek ? 0 : n_drafts; }
 
-    // What came of a sequence in a round.
+    // The result of one sequence in a round.
     struct outcome {
-        pymtp_depth * own; // the policy for it by itself, which hears of it too; or NULL
-        int told;          // drafts that the target told of, and those of them before the first wrong one
-        int right;
-        int came;          // tokens
+        pymtp_depth * own;      // the sequence's own policy, which is informed too; or NULL
+        int           judged;   // drafts that the target judged
+        int           correct;  // of these, the ones before the first wrong one
+        int           n_tokens; // tokens produced
     };
 
-    // What came of the round that was chosen last.
-    void observe(const std::vector<outcome> & outcomes, int n_past, int drafted, double draft_seconds, double verify_seconds);
+    // Records the round that was chosen last.
+    void observe(const std::vector<outcome> & outcomes, int n_past, int drafted, double draft_seconds,
+            double verify_seconds);
 
 private:
-    void admit(int n, int opened);
-    int  decide(const std::vector<int> & rooms, int top);
-    bool promising(const std::vector<int> & rooms, int top) const;
-    bool is_cold(int n, int depth) const { return n * (1 + depth) > most_rows; }
+    void add_sequences(int n, int n_new);
+    int  decide(const std::vector<int> & limits, int max_depth);
+    bool may_pay_off(const std::vector<int> & limits, int max_depth) const;
+    bool is_cold(int n, int depth) const { return n * (1 + depth) > max_rows; }
 
     pymtp_batch_costs               costs;
-    std::optional<pymtp_acceptance> acceptance; // of all texts: what a depth brings is their mean
+    std::optional<pymtp_acceptance> acceptance; // of all sequences: the gain of a depth is their mean
 
-    double allowance;   // in plain rounds, what drafting may lose
-    double peeks = 1.0; // and what peeks may take
+    double budget;            // how much drafting may still lose, in plain rounds
+    double peek_budget = 1.0; // how much peeks may still cost, in plain rounds
 
-    int  best = 0; // the depth that looks best
-    int  last = 0; // the depth of the round
-    int  most_rows; // of a launch so far
-    bool stay    = false; // whether the next round has the depth of the last
-    bool peeking = false;
+    int  best  = 0; // the depth that looks best
+    int  depth = 0; // the depth of the round
+    int  max_rows; // the most rows that a decode has had so far
+    bool repeat_depth = false; // the next round repeats the depth
+    bool is_peek      = false;
 
-    // of rounds at each depth: expected seconds, and the least that there may be
-    std::vector<double> likely;
-    std::vector<double> least;
+    // the estimated seconds of rounds at each depth: expected, and optimistic
+    std::vector<double> expected;
+    std::vector<double> optimistic;
 };

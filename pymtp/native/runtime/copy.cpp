@@ -1,6 +1,6 @@
-// Sequences that begin as copies of others, and such that go to another place.
+// Copies a sequence to an empty one, or moves it there.
 #include "compare/faults.h"
-#include "host.h"
+#include "callbacks.h"
 #include "pair.h"
 
 #include "pymtp_context.h"
@@ -11,14 +11,14 @@ int pymtp_pair::copy(int32_t from, int32_t to) {
     }
     pymtp_sequence & s = sequences[from];
     pymtp_sequence & t = sequences[to];
-    if (from == to || t.n_past > 0 || t.n_chain > 0) {
+    if (from == to || t.n_past > 0 || t.n_drafted > 0) {
         pymtp_set_error("sequence " + std::to_string(to) + " holds " + std::to_string(t.n_past) +
                 " tokens: a copy goes to another sequence, which is empty");
         return PYMTP_INVALID;
     }
-    clear(to); // host rows and logits of what was there before
+    clear(to); // drops host rows and logits of its earlier content
     if (draft) {
-        take_back_draft(from);
+        discard_drafts(from);
     }
     const int64_t n_target = pymtp_copy_sequence(target.get(), from, to, s.n_past, s.n_head);
     if (n_target < 0) {
@@ -32,11 +32,11 @@ int pymtp_pair::copy(int32_t from, int32_t to) {
         return PYMTP_CANCELLED;
     }
     if (draft) {
-        host->copy(from, to);
+        host_hidden->copy(from, to);
     }
     t.n_past = s.n_past;
     t.n_head = s.n_head;
-    t.odd_cells = s.odd_cells;
+    t.head_has_nan = s.head_has_nan;
     t.tokens = s.tokens;
     if (s.first_logits) {
         t.copied_logits.assign(s.first_logits, s.first_logits + n_vocab);
@@ -52,6 +52,6 @@ int pymtp_pair::move(int32_t from, int32_t to) {
     }
     sequences[to].sampler  = std::move(sequences[from].sampler);
     sequences[to].logprobs = std::move(sequences[from].logprobs);
-    empty_after_failure(&from, 1); // nothing failed, but this, too, breaks the pair where it fails
+    clear_after_failure(&from, 1); // nothing failed, but an error while clearing must mark the pair as broken here, too
     return PYMTP_OK;
 }

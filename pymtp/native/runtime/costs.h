@@ -1,43 +1,46 @@
-// What drafting and verifying cost on this machine, for this model: learnt from the rounds themselves.
+// Learns how long drafting and verifying take on this machine for this model, from the rounds themselves.
 #pragma once
 
-#include "curve.h"
+#include "cost_curve.h"
 
 #include <vector>
 
 // Seconds of rounds, for one model in one context on one machine. Outlives the requests.
 struct pymtp_costs {
-    // A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many right before.
-    void observe(int n_past, int drafted, double draft_seconds, int rows, double verify_seconds, int run);
+    // Records a chain of `drafted` steps and a verification of `rows` rows, after n_past tokens. repeats: how many
+    // rounds with the same numbers came right before
+    void observe(int n_past, int drafted, double draft_seconds, int rows, double verify_seconds, int repeats);
 
-    // What a verification of so many rows and a chain of n steps take, measured before the first round.
-    void begin_verify(int rows, double seconds);
-    void begin_draft(int n, double seconds);
+    // Records a verification of `rows` rows, or a chain of n steps, that was timed before the first round.
+    void seed_verify(int rows, double seconds);
+    void seed_draft(int n, double seconds);
 
-    // whether plain decoding was timed well enough to compare with
-    bool known() const { return measured || verify.seen(1) >= pymtp_tuning::PLAIN; }
+    // tells whether plain decoding has been timed well enough to compare with
+    bool known() const { return is_seeded || verify.n_timings(1) >= pymtp_tuning::PLAIN; }
 
-    // whether a verification of n drafts may well take something else than it is thought to
-    bool unsure(int n) { return verify.doubt(1 + n, last_rows) > pymtp_tuning::SURE; }
+    // tells whether the estimate of a verification of n drafts may be far off
+    bool is_unsure(int n) { return verify.uncertainty(1 + n, last_rows) > pymtp_tuning::SURE; }
 
-    // the most drafts of which a verification was timed
-    int deepest() const { return verify.most() - 1; }
+    // returns the largest number of drafts of which a verification was timed
+    int max_timed_drafts() const { return verify.max_count() - 1; }
 
-    // the estimates for a verification of so many rows and for a chain of n steps, after n_past tokens
-    double verify_seconds(int rows, int n_past) const { return verify.at(rows, n_past); }
+    // estimate a verification of `rows` rows, and a chain of n steps, after n_past tokens
+    double verify_seconds(int rows, int n_past) const { return verify.seconds_at(rows, n_past); }
     double draft_seconds(int n, int n_past) const;
 
-    // what a round takes on top where the one before was of another depth: its drafts, its verification, and both
-    double draft_change()  const { return draft.change(); }
-    double verify_change() const { return verify.change(); }
-    double change()        const { return draft.change() + verify.change(); }
+    // return the extra seconds of a round whose predecessor had another depth: for the drafts, the verification, and
+    // both
+    double draft_change_seconds()  const { return draft.change_seconds(); }
+    double verify_change_seconds() const { return verify.change_seconds(); }
+    double change_seconds()        const { return draft.change_seconds() + verify.change_seconds(); }
 
-    // The estimates for rounds at depths 0, plain decoding, to `top`, and the cheapest that they may turn out.
-    void rounds(int top, int n_past, std::vector<double> & likely, std::vector<double> & least);
+    // Estimates the seconds of rounds at depths 0 (plain decoding) to max_depth: expected, and optimistic.
+    void rounds(int max_depth, int n_past, std::vector<double> & expected, std::vector<double> & optimistic);
 
 private:
-    pymtp_curve draft{pymtp_tuning::CHAIN};
-    pymtp_curve verify{pymtp_tuning::ROWS};
-    bool measured  = false; // one row was, before the first round
-    int  last_rows = 1;     // of the last verification: what is timed now is what others are compared with
+    pymtp_cost_curve draft{pymtp_tuning::CHAIN};
+    pymtp_cost_curve verify{pymtp_tuning::ROWS};
+    bool is_seeded = false; // plain decoding was timed before the first round
+    // rows of the last verification: other counts are compared with it, because it was timed just now
+    int  last_rows = 1;
 };

@@ -1,5 +1,5 @@
-// How many drafts next: as many as bring the most tokens a second. Nothing here looks at a clock or draws a random
-// number: the same rounds lead to the same depths.
+// Chooses how many tokens to draft next, for the most tokens/s. It reads no clock and uses no random numbers: the same
+// rounds lead to the same depths.
 #pragma once
 
 #include "acceptance.h"
@@ -7,70 +7,73 @@
 
 #include <vector>
 
-// The depth that brings the most tokens a second, for one sequence.
+// Chooses the depth (draft tokens a round) for one sequence.
 //
-// A depth is worth the expected tokens of its round by the seconds of its round. One that may be better than the best
-// known is tried. Whatever is drafted, an allowance goes down by what it loses against plain decoding, up by what it
-// gains: where it is used up, there is plain decoding, until a small share of that has made up for it.
+// The rate of a depth is the expected tokens of its round divided by the seconds of its round. A depth that may be
+// better than the best known one is tried. A budget bounds the losses: it shrinks by what drafting loses against plain
+// decoding, and grows by its gains. Once it is used up, there is only plain decoding, until a small share of every
+// token has refilled it.
 //
-// Where plain decoding looks best, there are peeks: a draft is made, and verified only where the head is sure enough.
-// The target's next token tells whether it was right all the same, for the price of a draft step.
+// While plain decoding looks best, there are peeks: one draft is made, and verified only if the head is confident
+// enough. The target's next token tells whether the draft was correct all the same, for the price of a draft step.
 struct pymtp_depth {
-    // costs: of the model and its context, shared by all sequences; they must live as long.
-    // most: the most tokens to draft a round.
-    // after: an earlier sequence, which this one may resemble at first, or NULL.
-    pymtp_depth(pymtp_costs & costs, int most, const pymtp_depth * after);
+    // costs: of the model in its context, shared by all sequences; they must outlive this
+    // max_drafts: the most tokens to draft in a round
+    // previous: an earlier sequence that this one may resemble at first, or NULL
+    pymtp_depth(pymtp_costs & costs, int max_drafts, const pymtp_depth * previous);
 
-    // The depth of the next round. room: the most drafts allowed now. n_past: tokens that the context holds.
-    int choose(int room, int n_past);
+    // Returns the depth of the next round. limit: the most drafts allowed now. n_past: tokens in the context
+    int choose(int limit, int n_past);
 
-    // How many of the drafts just made to verify, by the head's probability of each.
-    int keep(const float * confidences, int n) const;
+    // Returns how many of the drafts just made to verify. confidences: the head's probability of each
+    int n_to_verify(const float * confidences, int n) const;
 
-    // What came of a round: how many drafts were made, verified and, as far as the target told, right, what both took,
-    // and the head's probability of each draft made, or none.
+    // Records a round: how many drafts were made and verified, how many are known to be correct, the seconds of both
+    // phases, and the head's probability of each draft made, or none.
     void observe(
-            int drafted, int verified, int right, double draft_seconds, double verify_seconds,
+            int drafted, int verified, int correct, double draft_seconds, double verify_seconds,
             const float * confidences, int n_confidences);
 
-    // What came of its drafts in a round of several sequences: those made, those that the target told of, and those of them
-    // before the first wrong one. What the round took tells nothing of rounds of one.
-    void observe_company(int drafted, int told, int right);
+    // Records the sequence's drafts in a round of several sequences: those made, those that the target judged, and of
+    // these the ones before the first wrong one. The time of such a round says nothing about rounds of one sequence.
+    void observe_in_batch(int drafted, int judged, int correct);
 
-    // how likely each of the first n drafts is accepted, where those before it were
+    // returns how likely each of the first n drafts is accepted, given that those before it were
     std::vector<double> rates(int n) const { return acceptance.rates(n); }
 
 private:
-    int  decide(int top);
-    int  best_of(const std::vector<double> & tokens, const std::vector<double> & seconds);
-    int  trial(const std::vector<double> & tokens, const std::vector<double> & seconds, const std::vector<double> & least);
-    bool hopeful(const std::vector<double> & least) const;
-    void earn(double gain);
+    int  decide(int max_depth);
+    int  choose_best(const std::vector<double> & tokens, const std::vector<double> & seconds);
+    int  choose_trial(const std::vector<double> & tokens, const std::vector<double> & seconds,
+            const std::vector<double> & optimistic);
+    bool may_pay_off(const std::vector<double> & optimistic) const;
+    void update_budget(double gain);
 
     pymtp_acceptance  acceptance;
     pymtp_costs &     costs;
-    const int         most;
+    const int         max_drafts;
     pymtp_calibration calibration;
 
-    double allowance;  // in tokens
-    double peeks;      // and of that for peeks
-    int    best = 0;   // the depth that looks best
-    double rate = 0.0; // its tokens a second
+    double budget;      // how much drafting may still lose, in tokens
+    double peek_budget; // how much peeks may still cost, in tokens
+    int    best = 0;    // the depth that looks best
+    double rate = 0.0;  // its tokens/s
 
-    int recheck;      // rounds with drafts, where drafting gains little, until plain decoding is timed again
-    int drafting = 0; // rounds with drafts since the last one without
-    int rest     = 0; // plain rounds to come, whatever happens
-    int last     = 0; // the depth of the round, and those to come that keep to it
-    int steady   = 0;
-    bool trying       = false; // whether the round tries a depth: all that is drafted is verified
-    bool peeked_right = false; // whether the round before was a peek at a draft that was right: the next may be, too
+    // rounds with drafts after which plain decoding is timed again, while drafting gains little
+    int  rounds_to_recheck;
+    int  rounds_drafting   = 0;     // rounds with drafts since the last one without
+    int  plain_rounds_left = 0;     // plain rounds that are still to come in any case
+    int  depth             = 0;     // the depth of the current round
+    int  rounds_at_depth   = 0;     // rounds that are still to come with that depth
+    bool is_trial          = false; // the current round tries a depth: all its drafts are verified
+    bool last_peek_correct = false; // the last round was a peek at a correct draft, so the next may pay off, too
 
-    // of each draft of the round: how likely it was thought right, and the tokens that its row would bring elsewhere
-    std::vector<double> expected;
-    std::vector<double> prices;
+    // for each draft of the round: the probability that it is correct, and its row's time in tokens at the best rate
+    std::vector<double> probabilities;
+    std::vector<double> row_prices;
 
-    int n_past = 0;
-    int before_drafted  = -1; // of the round before, and how often in a row
-    int before_verified = -1;
-    int run = 0;
+    int n_past        = 0;
+    int prev_drafted  = -1; // the numbers of the round before, and how often they have been repeated
+    int prev_verified = -1;
+    int repeats       = 0;
 };

@@ -17,42 +17,42 @@
 #endif
 
 #ifdef _WIN32
-class pymtp_file_rows::opened {
+class pymtp_file_rows::open_file {
 public:
-    explicit opened(const std::string & path) : file(path.c_str(), "rb") {}
+    explicit open_file(const std::string & path) : file(path.c_str(), "rb") {}
 
-    void check() const {} // looked at on other systems only
+    void check() const {} // implemented on other systems only
 
     void read(size_t offset, char * to, size_t n) {
-        const std::lock_guard lock(reading);
+        const std::lock_guard lock(mutex);
         file.seek(offset, SEEK_SET);
         file.read_raw(to, n);
     }
 
 private:
     llama_file file;
-    std::mutex reading; // the file has one position
+    std::mutex mutex; // all threads share the file position
 };
 #else
-// No position is kept: a forked child shares that with its parent.
-class pymtp_file_rows::opened {
+// Uses no file position, because a forked child shares it with its parent.
+class pymtp_file_rows::open_file {
 public:
-    explicit opened(const std::string & path) : file(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    explicit open_file(const std::string & path) : file(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
         if (file < 0) {
             throw std::runtime_error(path + ": " + strerror(errno));
         }
-        first = look();
+        stat_at_open = get_stat();
     }
 
-    ~opened() { close(file); }
+    ~open_file() { close(file); }
 
-    opened(const opened &) = delete;
-    opened & operator=(const opened &) = delete;
+    open_file(const open_file &) = delete;
+    open_file & operator=(const open_file &) = delete;
 
-    // Who writes another model over the file leaves rows that are none of this one's.
+    // Throws when the file has been overwritten, because its rows may be another model's.
     void check() const {
-        const struct stat now = look();
-        if (now.st_size != first.st_size || now.st_mtime != first.st_mtime) {
+        const struct stat now = get_stat();
+        if (now.st_size != stat_at_open.st_size || now.st_mtime != stat_at_open.st_mtime) {
             throw std::runtime_error("the model's file was written to");
         }
     }
@@ -72,9 +72,9 @@ public:
 
 private:
     const int   file;
-    struct stat first = {}; // when it was opened
+    struct stat stat_at_open = {}; // when the file was opened
 
-    struct stat look() const {
+    struct stat get_stat() const {
         struct stat found = {};
         if (fstat(file, &found) != 0) {
             found.st_size = -1;
@@ -89,14 +89,15 @@ static bool is_like(const ggml_tensor & a, const ggml_tensor & b) {
 }
 
 pymtp_file_rows::pymtp_file_rows(const std::string & path, const std::string & name, const ggml_tensor & matrix) :
-    size(ggml_row_size(matrix.type, matrix.ne[0])) {
-    for (const pymtp_gguf_file & part : pymtp_parts_of(path)) {
+    row_bytes(ggml_row_size(matrix.type, matrix.ne[0])) {
+    for (const pymtp_gguf_file & part : pymtp_open_parts(path)) {
         const ggml_tensor * found = ggml_get_tensor(part.tensors(), name.c_str());
         if (!found || !is_like(*found, matrix)) {
             continue;
         }
-        start = gguf_get_data_offset(part.gguf()) + gguf_get_tensor_offset(part.gguf(), gguf_find_tensor(part.gguf(), name.c_str()));
-        file  = std::make_unique<opened>(part.path);
+        offset_in_file = gguf_get_data_offset(part.gguf()) + gguf_get_tensor_offset(part.gguf(),
+                gguf_find_tensor(part.gguf(), name.c_str()));
+        file = std::make_unique<open_file>(part.path);
         return;
     }
     throw std::runtime_error("the model's file has no " + name + " as it was loaded");
@@ -112,8 +113,8 @@ void pymtp_file_rows::read(const llama_token * rows, size_t n, void * to) const 
         while (i + run < n && rows[i + run] == rows[i] + (llama_token) run) {
             ++run;
         }
-        file->read(start + rows[i]*size, next, run*size);
-        next += run*size;
+        file->read(offset_in_file + rows[i]*row_bytes, next, run*row_bytes);
+        next += run*row_bytes;
         i    += run;
     }
 }

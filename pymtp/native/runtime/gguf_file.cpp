@@ -7,14 +7,15 @@ pymtp_gguf_file::pymtp_gguf_file(const std::string & path) : path(path) {
     keys.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx }));
     shapes.reset(ctx);
     if (!keys) {
-        throw pymtp_refused("not a readable GGUF file");
+        throw pymtp_file_error("not a readable GGUF file");
     }
 }
 
 int64_t pymtp_gguf_file::find(const std::string & key, gguf_type type) const {
     const int64_t id = find(key);
     if (id >= 0 && gguf_get_kv_type(keys.get(), id) != type) {
-        throw pymtp_refused(key + " is of type " + gguf_type_name(gguf_get_kv_type(keys.get(), id)) + ", it must be " + gguf_type_name(type));
+        throw pymtp_file_error(key + " is of type " + gguf_type_name(gguf_get_kv_type(keys.get(), id)) +
+                ", it must be " + gguf_type_name(type));
     }
     return id;
 }
@@ -42,19 +43,20 @@ std::optional<std::string> pymtp_gguf_file::string(const std::string & key) cons
 static std::string path_of_part(const std::string & path, int32_t part, int32_t n_parts) {
     std::string prefix(path.size() + 1, '\0');
     if (llama_split_prefix(prefix.data(), prefix.size(), path.c_str(), 0, n_parts) == 0) {
-        throw pymtp_refused("this is part 1 of " + std::to_string(n_parts) + ", and its name must end like -00001-of-00002.gguf");
+        throw pymtp_file_error("this is part 1 of " + std::to_string(n_parts) +
+                ", and its name must end like -00001-of-00002.gguf");
     }
     std::string name(path.size() + 64, '\0');
     name.resize(llama_split_path(name.data(), name.size(), prefix.c_str(), part, n_parts));
     return name;
 }
 
-std::vector<pymtp_gguf_file> pymtp_parts_of(const std::string & path) {
+std::vector<pymtp_gguf_file> pymtp_open_parts(const std::string & path) {
     std::vector<pymtp_gguf_file> parts;
     parts.emplace_back(path);
     const int32_t number = parts[0].u16("split.no").value_or(0);
     if (number != 0) {
-        throw pymtp_refused("this is part " + std::to_string(number + 1) + " of a split model, name the first part");
+        throw pymtp_file_error("this is part " + std::to_string(number + 1) + " of a split model, name the first part");
     }
     const int32_t n_parts = parts[0].u16("split.count").value_or(0);
     for (int32_t i = 1; i < n_parts; ++i) {
@@ -62,10 +64,11 @@ std::vector<pymtp_gguf_file> pymtp_parts_of(const std::string & path) {
         try {
             parts.emplace_back(name);
             if (parts[i].u16("split.no") != i) {
-                throw pymtp_refused("its split.no must be " + std::to_string(i));
+                throw pymtp_file_error("its split.no must be " + std::to_string(i));
             }
-        } catch (const pymtp_refused & refused) {
-            throw pymtp_refused("part " + std::to_string(i + 1) + " of " + std::to_string(n_parts) + ", " + name + ": " + refused.what());
+        } catch (const pymtp_file_error & refused) {
+            throw pymtp_file_error("part " + std::to_string(i + 1) + " of " + std::to_string(n_parts) + ", " + name +
+                    ": " + refused.what());
         }
     }
     return parts;

@@ -1,4 +1,4 @@
-// What a GGUF file says of itself: keys and the tensors' names, types and shapes, no data.
+// The metadata of a GGUF file: its keys, and the names, types and shapes of its tensors, without data.
 #pragma once
 
 #include "ggml.h"
@@ -11,29 +11,29 @@
 #include <string>
 #include <vector>
 
-// A file that is refused, and why.
-struct pymtp_refused : std::runtime_error {
+// Says why a file was refused.
+struct pymtp_file_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
 class pymtp_gguf_file {
 public:
-    // throws pymtp_refused where the file is no GGUF that can be read
+    // throws pymtp_file_error when the file is not a readable GGUF
     explicit pymtp_gguf_file(const std::string & path);
 
     bool has(const std::string & key) const { return find(key) >= 0; }
 
-    // the value of a key, if the file has it; throws pymtp_refused where it is of another type
+    // return the value of a key if the file has it; throw pymtp_file_error when its type differs
     std::optional<uint32_t>    u32   (const std::string & key) const;
     std::optional<uint16_t>    u16   (const std::string & key) const;
     std::optional<bool>        flag  (const std::string & key) const;
     std::optional<std::string> string(const std::string & key) const;
 
-    // gguf.h's number of a key, -1 without, and its functions' first argument
+    // return gguf.h's index of a key (-1 if missing), and the context that its functions take
     int64_t              find(const std::string & key) const { return gguf_find_key(keys.get(), key.c_str()); }
     const gguf_context * gguf() const { return keys.get(); }
 
-    // the first tensor; ggml_get_next_tensor has the others
+    // returns the context of all tensors
     ggml_context * tensors() const { return shapes.get(); }
 
     const std::string path;
@@ -48,5 +48,6 @@ private:
     int64_t find(const std::string & key, gguf_type type) const;
 };
 
-// The file, or all parts of a split model, of which path is the first. Throws pymtp_refused where one is missing.
-std::vector<pymtp_gguf_file> pymtp_parts_of(const std::string & path);
+// Opens the file, or all parts of a split model whose first part is path. Throws pymtp_file_error when a part is
+// missing.
+std::vector<pymtp_gguf_file> pymtp_open_parts(const std::string & path);

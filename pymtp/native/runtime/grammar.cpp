@@ -1,7 +1,7 @@
 #include "grammar.h"
 
-#include "border.h"
-#include "host.h"
+#include "api_guard.h"
+#include "callbacks.h"
 #include "model.h"
 #include "pymtp.h"
 
@@ -12,118 +12,120 @@
 
 namespace {
 
-constexpr size_t most_positions = 64; // a round goes back by fewer tokens; further back, the text is read again
-constexpr size_t most_masks     = 64; // each a bit for every token
+constexpr size_t max_positions = 64; // a rewind is shorter; beyond it, the text is matched from its beginning
+constexpr size_t max_masks     = 64; // each has a bit for every token
 
-constexpr uint32_t NOWHERE = pymtp_grammar_states::NOWHERE;
+constexpr uint32_t REJECT = pymtp_grammar_states::REJECT;
 
-// The first line of a reason: the rest of the grammar may follow, with which llama.cpp ends it.
-void refuse(const char * why) noexcept {
-    constexpr size_t most = 200;
+// Sets the error to the first line of a reason: llama.cpp appends the rest of the grammar to some.
+void set_grammar_error(const char * reason) noexcept {
+    constexpr size_t max_length = 200;
     try {
-        std::string text = std::string("the grammar is not one: ") + why;
+        std::string text = std::string("the grammar is not one: ") + reason;
         text = text.substr(0, text.find('\n'));
-        pymtp_set_error(text.size() > most ? text.substr(0, most) + " …" : text);
-    } catch (...) { // no memory even for that
+        pymtp_set_error(text.size() > max_length ? text.substr(0, max_length) + " …" : text);
+    } catch (...) { // without memory, the previous error stays
     }
 }
 
 } // namespace
 
-pymtp_grammar_walk::pymtp_grammar_walk(const pymtp_grammar & source) : source(source), states(source.rules) {
-    states.begin();
-    initial = {states.start(), NOWHERE, {}};
+pymtp_grammar_matcher::pymtp_grammar_matcher(const pymtp_grammar & source) : source(source), states(source.rules) {
+    states.reset_budget();
+    initial = {states.start_state(), REJECT, {}};
 }
 
-void pymtp_grammar_walk::begin(size_t n) {
+void pymtp_grammar_matcher::begin(size_t n) {
     n_begin = n;
-    taken.clear();
+    accepted.clear();
     positions.clear();
 }
 
-// False, with the position as it was, when the token is outside the grammar.
-bool pymtp_grammar_walk::take(position & at, llama_token token) {
-    position next = {NOWHERE, NOWHERE, {}};
-    switch (source.spelling->kinds[token]) {
-        case pymtp_spelling::END:
-            return at.partial.n_more == 0 && states.may_end(at.whole);
-        case pymtp_spelling::SILENT:
+// Moves `at` past the token. Returns false, and leaves `at`, when the grammar does not allow the token.
+bool pymtp_grammar_matcher::accept(position & at, llama_token token) {
+    position next = {REJECT, REJECT, {}};
+    switch (source.codepoints->kinds[token]) {
+        case pymtp_token_codepoints::END_OF_GENERATION:
+            return at.partial.n_more == 0 && states.is_accepting(at.state);
+        case pymtp_token_codepoints::CONTROL:
             if (at.partial.n_more == 0) {
-                next.whole = states.after_token(at.whole, token, true);
+                next.state = states.next_state_by_token(at.state, token, true);
             }
             break;
         default: {
-            pymtp_spelling::text text;
-            if (!source.spelling->read(token, at.partial, text, scratch)) {
+            pymtp_token_codepoints::text text;
+            if (!source.codepoints->decode(token, at.partial, text, scratch)) {
                 return false;
             }
-            uint32_t state = at.partial.n_more ? at.within : at.whole;
-            for (const uint32_t * c = text.begin; c != text.end && state != NOWHERE; ++c) {
-                state = states.after(state, *c);
+            uint32_t s = at.partial.n_more ? at.partial_state : at.state;
+            for (const uint32_t * c = text.begin; c != text.end && s != REJECT; ++c) {
+                s = states.next_state(s, *c);
             }
             next.partial = text.rest;
             if (next.partial.n_more) {
-                next.within = states.within(state, next.partial);
+                next.partial_state = states.restrict_to(s, next.partial);
             } else {
-                next.whole = state;
+                next.state = s;
             }
             if (source.rules->has_tokens) {
-                next.whole = states.joined(next.whole, states.after_token(at.whole, token, false));
+                next.state = states.unite(next.state, states.next_state_by_token(at.state, token, false));
             }
         }
     }
-    if (next.whole == NOWHERE && next.within == NOWHERE) {
+    if (next.state == REJECT && next.partial_state == REJECT) {
         return false;
     }
     at = next;
     return true;
 }
 
-// Begins anew with the states that are still of use, where there are many.
-void pymtp_grammar_walk::forget() {
+// Rebuilds the automaton from the states that are still in use, when it has become large.
+void pymtp_grammar_matcher::compact() {
     if (!states.is_large()) {
         return;
     }
     pymtp_grammar_states fresh(source.rules);
-    fresh.begin();
-    const position start = {fresh.start(), NOWHERE, {}};
+    fresh.reset_budget();
+    const position start = {fresh.start_state(), REJECT, {}};
     std::unordered_map<uint32_t, uint32_t> known;
     std::deque<position> kept;
     for (const position & at : positions) {
-        fresh.begin();
-        kept.push_back({fresh.copied(states, at.whole, known), fresh.copied(states, at.within, known), at.partial});
+        fresh.reset_budget();
+        kept.push_back({fresh.copy_state(states, at.state, known), fresh.copy_state(states, at.partial_state, known),
+                at.partial});
     }
     states    = std::move(fresh);
     initial   = start;
     positions = std::move(kept);
-    masks.clear();
+    allowed_by_state.clear();
 }
 
-bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
+bool pymtp_grammar_matcher::go_to(const llama_token * prefix, size_t n) {
     if (n < n_begin) {
         return false;
     }
     prefix += n_begin;
     n      -= n_begin;
-    size_t same = std::mismatch(taken.begin(), taken.begin() + std::min(taken.size(), n), prefix).first - taken.begin();
-    const size_t back = taken.size() - same;
+    const auto limit = accepted.begin() + std::min(accepted.size(), n);
+    size_t same = std::mismatch(accepted.begin(), limit, prefix).first - accepted.begin();
+    const size_t back = accepted.size() - same;
     if (back < positions.size()) {
         positions.resize(positions.size() - back);
     } else {
         positions.assign(1, initial);
         same = 0;
     }
-    taken.resize(same);
+    accepted.resize(same);
     try {
-        for (; taken.size() < n; taken.push_back(prefix[taken.size()])) {
-            forget();
-            states.begin();
+        for (; accepted.size() < n; accepted.push_back(prefix[accepted.size()])) {
+            compact();
+            states.reset_budget();
             position at = positions.back();
-            if (!take(at, prefix[taken.size()])) {
+            if (!accept(at, prefix[accepted.size()])) {
                 return false;
             }
             positions.push_back(at);
-            if (positions.size() > most_positions) {
+            if (positions.size() > max_positions) {
                 positions.pop_front();
             }
         }
@@ -134,113 +136,115 @@ bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
     return true;
 }
 
-void pymtp_grammar_walk::allowed(const std::vector<llama_token> & tokens, size_t most, std::vector<bool> & out) {
+void pymtp_grammar_matcher::allowed(const std::vector<llama_token> & tokens, size_t limit, std::vector<bool> & out) {
     out.assign(tokens.size(), false);
     try {
-        forget();
-        states.begin();
-        const auto known = positions.back().partial.n_more ? masks.end() : masks.find(positions.back().whole);
-        for (size_t i = 0; i < tokens.size() && most > 0; ++i) {
+        compact();
+        states.reset_budget();
+        const auto known = positions.back().partial.n_more ? allowed_by_state.end()
+                : allowed_by_state.find(positions.back().state);
+        for (size_t i = 0; i < tokens.size() && limit > 0; ++i) {
             position at = positions.back();
-            out[i] = known != masks.end() ? known->second.has(tokens[i]) : take(at, tokens[i]);
-            most -= out[i];
+            out[i] = known != allowed_by_state.end() ? known->second.has(tokens[i]) : accept(at, tokens[i]);
+            limit -= out[i];
         }
     } catch (const std::exception &) {
         out.assign(tokens.size(), false);
     }
 }
 
-// All texts that may follow: tokens in order, each from where it differs from the one before.
-void pymtp_grammar_walk::find_texts(uint32_t state, pymtp_token_set & out) {
-    const pymtp_spelling & spelling = *source.spelling;
-    std::vector<uint32_t> path{state}; // after each character of a token
-    pymtp_spelling::text text;
-    for (size_t i = 0; i < spelling.sorted.size();) {
-        const llama_token token = spelling.sorted[i];
-        spelling.read(token, {}, text, scratch);
+// Adds all text tokens that may follow. Tokens are sorted by their characters, so each starts at the prefix that it
+// shares with the one before.
+void pymtp_grammar_matcher::add_texts(uint32_t state, pymtp_token_set & out) {
+    const pymtp_token_codepoints & codepoints = *source.codepoints;
+    std::vector<uint32_t> path{state}; // the states after each character of a token
+    pymtp_token_codepoints::text text;
+    for (size_t i = 0; i < codepoints.sorted.size();) {
+        const llama_token token = codepoints.sorted[i];
+        codepoints.decode(token, {}, text, scratch);
         const size_t n = text.end - text.begin;
-        path.resize(1 + std::min<size_t>(spelling.shared[i], path.size() - 1));
-        while (path.size() <= n && path.back() != NOWHERE) {
-            path.push_back(states.after(path.back(), text.begin[path.size() - 1]));
+        path.resize(1 + std::min<size_t>(codepoints.shared[i], path.size() - 1));
+        while (path.size() <= n && path.back() != REJECT) {
+            path.push_back(states.next_state(path.back(), text.begin[path.size() - 1]));
         }
-        if (path.back() != NOWHERE) {
-            out.set(token, text.rest.n_more == 0 || states.fits(path.back(), text.rest));
+        if (path.back() != REJECT) {
+            out.set(token, text.rest.n_more == 0 || states.accepts_partial(path.back(), text.rest));
             ++i;
             continue;
         }
         path.pop_back();
-        do { // all that begin like this one
+        do { // skips all tokens with the rejected prefix
             ++i;
-        } while (i < spelling.sorted.size() && spelling.shared[i] >= path.size());
+        } while (i < codepoints.sorted.size() && codepoints.shared[i] >= path.size());
     }
 }
 
-// All tokens that may follow because the grammar names them, or others.
-void pymtp_grammar_walk::find_tokens(uint32_t state, pymtp_token_set & out) const {
-    const pymtp_spelling & spelling = *source.spelling;
-    const auto is = [&](uint32_t token, pymtp_spelling::kind kind) {
-        return token < spelling.kinds.size() && spelling.kinds[token] == kind;
+// Adds all tokens that may follow because the grammar names them, or excludes only others.
+void pymtp_grammar_matcher::add_named_tokens(uint32_t state, pymtp_token_set & out) const {
+    const pymtp_token_codepoints & codepoints = *source.codepoints;
+    const auto is = [&](uint32_t token, pymtp_token_codepoints::kind kind) {
+        return token < codepoints.kinds.size() && codepoints.kinds[token] == kind;
     };
     bool     excludes = false;
     bool     any      = false;
     uint32_t excluded = 0;
     states.for_each_top(state, [&](pymtp_grammar_rules::element top) {
-        if (top.what == pymtp_grammar_rules::TOKEN) {
-            if (is(top.value, pymtp_spelling::TEXT) || is(top.value, pymtp_spelling::SILENT)) {
+        if (top.type == pymtp_grammar_rules::TOKEN) {
+            if (is(top.value, pymtp_token_codepoints::TEXT) || is(top.value, pymtp_token_codepoints::CONTROL)) {
                 out.set(top.value, true);
             }
-        } else if (top.what == pymtp_grammar_rules::NOT_TOKEN) {
-            any |= excludes && excluded != top.value; // what one excludes the other allows
+        } else if (top.type == pymtp_grammar_rules::NOT_TOKEN) {
+            any |= excludes && excluded != top.value; // two different exclusions together allow every token
             excludes = true;
             excluded = top.value;
         }
     });
-    // once for all that exclude a token: there may be thousands
-    for (size_t i = 0; excludes && i < spelling.sorted.size(); ++i) {
-        const llama_token token = spelling.sorted[i];
+    // in one pass over the tokens, because thousands of elements may exclude one
+    for (size_t i = 0; excludes && i < codepoints.sorted.size(); ++i) {
+        const llama_token token = codepoints.sorted[i];
         out.set(token, out.has(token) || any || (uint32_t) token != excluded);
     }
 }
 
-void pymtp_grammar_walk::find_all(const position & at, pymtp_token_set & out) {
-    out.clear(source.spelling->kinds.size());
+void pymtp_grammar_matcher::fill_allowed(const position & at, pymtp_token_set & out) {
+    out.clear(source.codepoints->kinds.size());
     if (at.partial.n_more) {
-        for (const llama_token token : source.spelling->within) {
+        for (const llama_token token : source.codepoints->continuations) {
             position next = at;
-            out.set(token, take(next, token));
+            out.set(token, accept(next, token));
         }
         return;
     }
-    find_texts(at.whole, out);
+    add_texts(at.state, out);
     if (source.rules->has_tokens) {
-        find_tokens(at.whole, out);
+        add_named_tokens(at.state, out);
     }
-    for (const llama_token token : source.spelling->ends) {
-        out.set(token, states.may_end(at.whole));
+    for (const llama_token token : source.codepoints->end_tokens) {
+        out.set(token, states.is_accepting(at.state));
     }
 }
 
-const pymtp_token_set & pymtp_grammar_walk::all_allowed() {
+const pymtp_token_set & pymtp_grammar_matcher::all_allowed() {
     try {
-        forget();
-        states.begin();
+        compact();
+        states.reset_budget();
         const position & at = positions.back();
         if (at.partial.n_more) {
-            find_all(at, mask);
-            return mask;
+            fill_allowed(at, allowed_buffer);
+            return allowed_buffer;
         }
-        const auto known = masks.find(at.whole);
-        if (known != masks.end()) {
+        const auto known = allowed_by_state.find(at.state);
+        if (known != allowed_by_state.end()) {
             return known->second;
         }
-        find_all(at, mask);
-        if (masks.size() == most_masks) {
-            masks.clear();
+        fill_allowed(at, allowed_buffer);
+        if (allowed_by_state.size() == max_masks) {
+            allowed_by_state.clear();
         }
-        return masks[at.whole] = std::move(mask);
+        return allowed_by_state[at.state] = std::move(allowed_buffer);
     } catch (const std::exception &) {
-        mask.clear(source.spelling->kinds.size());
-        return mask;
+        allowed_buffer.clear(source.codepoints->kinds.size());
+        return allowed_buffer;
     }
 }
 
@@ -249,14 +253,15 @@ pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text)
         try {
             const llama_vocab * vocab = llama_model_get_vocab(model->shared.get());
             auto rules = std::make_shared<const pymtp_grammar_rules>(pymtp_read_grammar(vocab, text));
-            auto grammar = std::make_unique<pymtp_grammar>(pymtp_grammar{model->shared, model->spelling(), std::move(rules)});
-            pymtp_grammar_walk{*grammar};
+            auto grammar = std::make_unique<pymtp_grammar>(
+                pymtp_grammar{model->shared, model->codepoints(), std::move(rules)});
+            pymtp_grammar_matcher{*grammar};
             return grammar.release();
         } catch (const std::bad_alloc &) {
-            refuse("there is no memory for it");
+            set_grammar_error("there is no memory for it");
             return nullptr;
         } catch (const std::exception & error) {
-            refuse(error.what());
+            set_grammar_error(error.what());
             return nullptr;
         }
     });

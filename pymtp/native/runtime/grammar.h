@@ -1,9 +1,9 @@
-// What a text may be: a grammar in GBNF, with a state for each prefix instead of one that moves with the text.
+// Constrains text by a grammar in GBNF. Unlike llama.cpp's, its state does not move: there is a state for each prefix.
 #pragma once
 
 #include "grammar_rules.h"
 #include "grammar_states.h"
-#include "spelling.h"
+#include "token_codepoints.h"
 #include "token_set.h"
 
 #include "llama.h"
@@ -14,53 +14,57 @@
 #include <unordered_map>
 #include <vector>
 
-// A grammar, read for a vocabulary. Shared by the samplers that follow it; never changes.
+// A parsed grammar for a vocabulary. Immutable, and shared by the samplers that use it.
 struct pymtp_grammar {
-    std::shared_ptr<llama_model>               model; // for its vocabulary
-    std::shared_ptr<const pymtp_spelling>      spelling;
+    std::shared_ptr<llama_model>               model; // keeps the vocabulary alive
+    std::shared_ptr<const pymtp_token_codepoints>      codepoints;
     std::shared_ptr<const pymtp_grammar_rules> rules;
 };
 
-// Where a text stands in a grammar. Goes to any prefix that begins where the grammar begins: rejected tokens leave no
-// trace, for the states before them are kept. Where a grammar has too many ways to go on, no token may follow.
-class pymtp_grammar_walk {
+// Matches a text against a grammar. It can go to any prefix that includes the grammar's start: the states of earlier
+// tokens are stored, so rejected drafts leave no trace. When a grammar has too many alternatives to track, it allows
+// no token.
+class pymtp_grammar_matcher {
 public:
-    // Throws pymtp_grammar_states::too_many for a grammar that has too many ways to begin.
-    explicit pymtp_grammar_walk(const pymtp_grammar & source);
+    // Throws pymtp_grammar_states::too_many for a grammar with too many alternatives at its start.
+    explicit pymtp_grammar_matcher(const pymtp_grammar & source);
 
-    // From now on the grammar's text begins with the token after the first n of a prefix.
+    // Lets the grammar's text start after the first n tokens of a prefix.
     void begin(size_t n);
 
-    // Goes to the n tokens of a prefix. False when the grammar does not allow them.
+    // Goes to a prefix of n tokens. Returns false when the grammar does not allow it.
     bool go_to(const llama_token * prefix, size_t n);
 
-    // Whether each of the tokens may follow, up to the first `most` of those that may; and all that may.
-    void allowed(const std::vector<llama_token> & tokens, size_t most, std::vector<bool> & out);
+    // Tells for each of the tokens whether it may follow, until `limit` of them may. all_allowed() returns all that
+    // may.
+    void allowed(const std::vector<llama_token> & tokens, size_t limit, std::vector<bool> & out);
     const pymtp_token_set & all_allowed();
 
 private:
-    // A token that the grammar names is one element of it, whatever its bytes; all others are read as characters.
+    // A token that the grammar names is matched as one element, whatever its bytes; other tokens are matched as
+    // characters.
     struct position {
-        uint32_t                whole;   // the state between two elements
-        uint32_t                within;  // the state of those that are within a character,
-        pymtp_partial_character partial; // which is this
+        uint32_t                state;         // the state at a character boundary
+        uint32_t                partial_state; // the state within an incomplete character,
+        pymtp_partial_utf8 partial;            // which is this one
     };
 
-    bool take(position & at, llama_token token);
-    void find_all(const position & at, pymtp_token_set & out);
-    void find_texts(uint32_t state, pymtp_token_set & out);
-    void find_tokens(uint32_t state, pymtp_token_set & out) const;
-    void forget();
+    bool accept(position & at, llama_token token);
+    void fill_allowed(const position & at, pymtp_token_set & out);
+    void add_texts(uint32_t state, pymtp_token_set & out);
+    void add_named_tokens(uint32_t state, pymtp_token_set & out) const;
+    void compact();
 
     pymtp_grammar        source;
     pymtp_grammar_states states;
     position             initial;
 
     size_t                   n_begin = 0;
-    std::vector<llama_token> taken;     // since the grammar began
-    std::deque<position>     positions; // the newest after the last of them
+    std::vector<llama_token> accepted;  // tokens since the grammar's start
+    std::deque<position>     positions; // the newest one is after the last of these tokens
 
-    std::unordered_map<uint32_t, pymtp_token_set> masks; // what may follow, by state
-    pymtp_token_set                               mask;  // within a character
+    // the allowed tokens by state, at character boundaries
+    std::unordered_map<uint32_t, pymtp_token_set> allowed_by_state;
+    pymtp_token_set                               allowed_buffer; // scratch, and the allowed tokens within a character
     std::vector<uint32_t>                         scratch;
 };

@@ -16,8 +16,8 @@ using range   = pymtp_grammar_rules::range;
 
 constexpr uint32_t last_character = 0x10FFFF;
 
-// Sorts ranges and joins those that touch.
-std::vector<range> joined(std::vector<range> ranges) {
+// Sorts ranges, and merges those that touch.
+std::vector<range> merged(std::vector<range> ranges) {
     std::sort(ranges.begin(), ranges.end(), [](range a, range b) { return a.first < b.first; });
     std::vector<range> out;
     for (const auto & [first, last] : ranges) {
@@ -32,7 +32,7 @@ std::vector<range> joined(std::vector<range> ranges) {
     return out;
 }
 
-std::vector<range> all_but(const std::vector<range> & ranges) {
+std::vector<range> complement(const std::vector<range> & ranges) {
     std::vector<range> out;
     uint32_t next = 0;
     for (const auto & [first, last] : ranges) {
@@ -47,20 +47,20 @@ std::vector<range> all_but(const std::vector<range> & ranges) {
     return out;
 }
 
-// Takes llama.cpp's rules over: characters, ranges and their like are one element here.
+// Converts llama.cpp's rules. A character with its alternatives and ranges becomes one element.
 class converter {
 public:
     explicit converter(const llama_grammar_rules & from) {
         out.alternates.resize(from.size());
         for (size_t i = 0; i < from.size(); ++i) {
-            take(from[i], out.alternates[i]);
+            convert(from[i], out.alternates[i]);
         }
     }
 
     rules out;
 
 private:
-    void take(const llama_grammar_rule & rule, std::vector<uint32_t> & alternates) {
+    void convert(const llama_grammar_rule & rule, std::vector<uint32_t> & alternates) {
         bool fresh = true;
         for (size_t i = 0; i < rule.size();) {
             if (fresh) {
@@ -76,15 +76,15 @@ private:
                 case LLAMA_GRETYPE_TOKEN_NOT: add(rules::NOT_TOKEN, from.value); break;
                 case LLAMA_GRETYPE_CHAR_ANY:  add_class({{0, last_character}}); break;
                 case LLAMA_GRETYPE_CHAR:
-                case LLAMA_GRETYPE_CHAR_NOT:  i = take_class(rule, i); continue;
+                case LLAMA_GRETYPE_CHAR_NOT:  i = convert_class(rule, i); continue;
                 default:                      throw std::runtime_error("it has an element that is not known");
             }
             ++i;
         }
     }
 
-    // Takes the element at i with the ranges and characters that belong to it; returns the next one's index.
-    size_t take_class(const llama_grammar_rule & rule, size_t i) {
+    // Converts the element at i and the ranges and characters that belong to it. Returns the index of the next element.
+    size_t convert_class(const llama_grammar_rule & rule, size_t i) {
         const bool inverse = rule[i].type == LLAMA_GRETYPE_CHAR_NOT;
         std::vector<range> ranges;
         do {
@@ -95,8 +95,8 @@ private:
         if (!inverse && ranges.size() == 1 && ranges[0].first == ranges[0].last) {
             add(rules::CHARACTER, ranges[0].first);
         } else {
-            ranges = joined(std::move(ranges));
-            add_class(inverse ? all_but(ranges) : ranges);
+            ranges = merged(std::move(ranges));
+            add_class(inverse ? complement(ranges) : ranges);
         }
         return i;
     }
@@ -113,23 +113,24 @@ private:
         add(rules::CLASS, known->second);
     }
 
-    void add(rules::kind what, uint32_t value) {
-        out.has_tokens |= what == rules::TOKEN || what == rules::NOT_TOKEN;
-        out.elements.push_back({what, value});
+    void add(rules::kind type, uint32_t value) {
+        out.has_tokens |= type == rules::TOKEN || type == rules::NOT_TOKEN;
+        out.elements.push_back({type, value});
     }
 
     std::map<std::vector<uint32_t>, uint32_t> classes;
 };
 
-// Which rules may stand for nothing: one of their alternates holds nothing but such rules.
+// Finds the rules that can match the empty text: one of their alternates consists only of such rules.
 std::vector<bool> find_empty(const rules & of) {
     struct alternate {
         uint32_t rule;
-        size_t   n_left; // rules in it that are not known to be empty
+        size_t   n_left; // rules in it that are not known to match the empty text
     };
     std::vector<bool> empty(of.alternates.size());
     std::vector<alternate> waiting;
-    std::vector<std::vector<size_t>> uses(of.alternates.size()); // in which of them
+    // for each rule: the waiting alternates that contain it
+    std::vector<std::vector<size_t>> uses(of.alternates.size());
     std::vector<uint32_t> found;
     const auto find = [&](uint32_t rule) {
         if (!empty[rule]) {
@@ -140,10 +141,10 @@ std::vector<bool> find_empty(const rules & of) {
     for (uint32_t rule = 0; rule < of.alternates.size(); ++rule) {
         for (const uint32_t begin : of.alternates[rule]) {
             uint32_t end = begin;
-            while (of.elements[end].what == rules::RULE) {
+            while (of.elements[end].type == rules::RULE) {
                 ++end;
             }
-            if (of.elements[end].what != rules::END) {
+            if (of.elements[end].type != rules::END) {
                 continue;
             }
             if (begin == end) {
@@ -167,12 +168,12 @@ std::vector<bool> find_empty(const rules & of) {
     return empty;
 }
 
-// A rule that is met again among what its own alternates may begin with; as many as there are when none is.
+// Returns a rule that its own alternates may begin with, or the number of rules when there is none.
 uint32_t find_left_recursion(const rules & of) {
     struct visit {
         uint32_t rule;
         size_t   alternate;
-        uint32_t next; // element; nothing but what may be empty stands before it
+        uint32_t next; // an element; those before it can match the empty text
     };
     const std::vector<bool> empty = find_empty(of);
     std::vector<bool>  met(of.alternates.size());
@@ -195,13 +196,13 @@ uint32_t find_left_recursion(const rules & of) {
                 continue;
             }
             const element first = of.elements[top.next++];
-            if ((first.what != rules::RULE || !empty[first.value]) && ++top.alternate < alternates.size()) {
+            if ((first.type != rules::RULE || !empty[first.value]) && ++top.alternate < alternates.size()) {
                 top.next = alternates[top.alternate];
             }
-            if (first.what == rules::RULE && open[first.value]) {
+            if (first.type == rules::RULE && open[first.value]) {
                 return first.value;
             }
-            if (first.what == rules::RULE && !met[first.value]) {
+            if (first.type == rules::RULE && !met[first.value]) {
                 enter(first.value);
             }
         }
@@ -221,14 +222,14 @@ const char * skip_space(const char * text) {
 pymtp_grammar_rules pymtp_read_grammar(const llama_vocab * vocab, const char * text) {
     pymtp_check_grammar_text(text);
     llama_grammar_parser parser(vocab);
-    // parse() does the same, but prints what is wrong, with all of the text after it
+    // parse() would do the same, but prints errors together with all of the text after them
     for (const char * at = skip_space(text); *at;) {
         at = parser.parse_rule(at);
     }
     const auto name_of = [&](uint32_t rule) {
         for (const auto & [name, id] : parser.symbol_ids) {
             if (id == rule) {
-                return "'" + name.substr(0, name.find('_')) + "'"; // of a group: the rule that it stands in
+                return "'" + name.substr(0, name.find('_')) + "'"; // a group's name starts with that of its rule
             }
         }
         return std::string("?");

@@ -1,4 +1,4 @@
-// A grammar's rules, from GBNF, in the form that texts are held to.
+// The rules of a grammar, parsed from GBNF, in the form used for matching.
 #pragma once
 
 #include "llama.h"
@@ -8,33 +8,33 @@
 
 struct pymtp_grammar_rules {
     enum kind : uint32_t {
-        END,       // of an alternate
-        RULE,      // value: which
+        END,       // ends an alternate
+        RULE,      // value: the rule
         CHARACTER, // value: the character
-        CLASS,     // value: index in classes
+        CLASS,     // value: an index in classes
         TOKEN,     // value: the token
-        NOT_TOKEN, // any other
+        NOT_TOKEN, // any token but value
     };
     struct element {
-        kind     what;
+        kind     type;
         uint32_t value;
     };
-    struct range { // of characters
+    struct range { // characters from first to last
         uint32_t first;
         uint32_t last;
     };
 
-    std::vector<element>               elements;   // of one alternate after another
-    std::vector<std::vector<uint32_t>> alternates; // of each rule: where they begin in elements
-    std::vector<std::vector<range>>    classes;    // sorted, apart from each other
+    std::vector<element>               elements;   // all alternates, one after another
+    std::vector<std::vector<uint32_t>> alternates; // for each rule: the start of its alternates in elements
+    std::vector<std::vector<range>>    classes;    // sorted ranges with gaps between them
     uint32_t                           root = 0;
     bool                               has_tokens = false;
 };
 
-// Throws std::runtime_error for what is no grammar, or one that no text can be held to.
+// Throws std::runtime_error when the text is not a grammar, or when it cannot be used to match text.
 pymtp_grammar_rules pymtp_read_grammar(const llama_vocab * vocab, const char * text);
 
-// Throws std::runtime_error for a text that llama.cpp's parser would take too far: it recurses for each group, writes
-// repetitions out, and gives each group and each repetition a name that begins with its rule's. Otherwise it says
-// nothing of a text that is no grammar.
+// Throws std::runtime_error when llama.cpp's parser would need too much for the text: the parser recurses for each
+// group, writes out repetitions, and names each group and repetition after its rule. Syntax errors are left to that
+// parser.
 void pymtp_check_grammar_text(const char * text);

@@ -4,23 +4,23 @@
 
 namespace {
 
-constexpr size_t most_ways  = 1 << 16;     // stacks of a state
-constexpr size_t most_kept  = 2'000'000;   // stacks; and what states hold of them
-constexpr size_t most_spent = 100'000'000; // of looks at a stack's top: some tenths of a second
-constexpr size_t stack_cost = 100;         // a new one, in looks
-constexpr size_t visit_cost = 20;
-constexpr size_t move_cost  = 20;
+constexpr size_t max_stacks_per_state = 1 << 16;   // stacks of one state
+constexpr size_t max_stored           = 2'000'000; // stacks, and entries of all states
+constexpr size_t max_spent = 100'000'000;          // budget in visits of a stack's top: some tenths of a second
+constexpr size_t stack_cost           = 100;       // cost of a new stack, in visits
+constexpr size_t visit_cost           = 20;
+constexpr size_t move_cost            = 20;
 
 } // namespace
 
 pymtp_grammar_states::pymtp_grammar_states(std::shared_ptr<const pymtp_grammar_rules> rules) : rules(std::move(rules)) {
     stacks.push_back({0, EMPTY});
-    round.push_back(0);
-    states.push_back({&state_ids.emplace(std::vector<uint32_t>(), NOWHERE).first->first, {{0, NOWHERE}}});
+    visited_round.push_back(0);
+    states.push_back({&state_ids.emplace(std::vector<uint32_t>(), REJECT).first->first, {{0, REJECT}}});
 }
 
-void pymtp_grammar_states::begin() {
-    budget = most_spent;
+void pymtp_grammar_states::reset_budget() {
+    budget = max_spent;
 }
 
 void pymtp_grammar_states::spend(size_t n) {
@@ -32,7 +32,7 @@ void pymtp_grammar_states::spend(size_t n) {
 }
 
 bool pymtp_grammar_states::is_large() const {
-    return stacks.size() > most_kept / 2 || n_kept > most_kept / 2;
+    return stacks.size() > max_stored / 2 || n_stored > max_stored / 2;
 }
 
 uint32_t pymtp_grammar_states::stack_of(uint32_t top, uint32_t below) {
@@ -42,17 +42,17 @@ uint32_t pymtp_grammar_states::stack_of(uint32_t top, uint32_t below) {
         return known->second;
     }
     spend(stack_cost);
-    if (stacks.size() == most_kept) {
+    if (stacks.size() == max_stored) {
         throw too_many();
     }
-    round.push_back(0);
+    visited_round.push_back(0);
     stacks.push_back({top, below});
     stack_ids.emplace(key, stacks.size() - 1);
     return stacks.size() - 1;
 }
 
 uint32_t pymtp_grammar_states::after_top(stack of) {
-    return rules->elements[of.top + 1].what == pymtp_grammar_rules::END ? of.below : stack_of(of.top + 1, of.below);
+    return rules->elements[of.top + 1].type == pymtp_grammar_rules::END ? of.below : stack_of(of.top + 1, of.below);
 }
 
 uint32_t pymtp_grammar_states::state_of(std::vector<uint32_t> found) {
@@ -62,7 +62,7 @@ uint32_t pymtp_grammar_states::state_of(std::vector<uint32_t> found) {
     if (known != state_ids.end()) {
         return known->second;
     }
-    n_kept += found.size();
+    n_stored += found.size();
     const auto added = state_ids.emplace(std::move(found), states.size()).first;
     states.push_back({&added->first, {}});
     return added->second;
@@ -70,7 +70,7 @@ uint32_t pymtp_grammar_states::state_of(std::vector<uint32_t> found) {
 
 void pymtp_grammar_states::clear_found() {
     found.clear();
-    ++n_rounds;
+    ++current_round;
 }
 
 void pymtp_grammar_states::advance(uint32_t from) {
@@ -79,14 +79,14 @@ void pymtp_grammar_states::advance(uint32_t from) {
     while (!todo.empty()) {
         const uint32_t id = todo.back();
         todo.pop_back();
-        if (round[id] == n_rounds) {
+        if (visited_round[id] == current_round) {
             continue;
         }
-        round[id] = n_rounds;
+        visited_round[id] = current_round;
         const stack at = stacks[id];
-        if (id == EMPTY || rules->elements[at.top].what != pymtp_grammar_rules::RULE) {
+        if (id == EMPTY || rules->elements[at.top].type != pymtp_grammar_rules::RULE) {
             found.push_back(id);
-            if (found.size() > most_ways) {
+            if (found.size() > max_stacks_per_state) {
                 throw too_many();
             }
             continue;
@@ -95,18 +95,18 @@ void pymtp_grammar_states::advance(uint32_t from) {
         const std::vector<uint32_t> & alternates = rules->alternates[rules->elements[at.top].value];
         spend(visit_cost * alternates.size());
         for (const uint32_t alternate : alternates) {
-            const bool nothing = rules->elements[alternate].what == pymtp_grammar_rules::END;
+            const bool nothing = rules->elements[alternate].type == pymtp_grammar_rules::END;
             todo.push_back(nothing ? below : stack_of(alternate, below));
         }
     }
 }
 
-// Whether one of the characters from first to last is the element's.
+// Tells whether an element matches one of the characters from first to last.
 bool pymtp_grammar_states::matches(pymtp_grammar_rules::element top, uint32_t first, uint32_t last) const {
-    if (top.what == pymtp_grammar_rules::CHARACTER) {
+    if (top.type == pymtp_grammar_rules::CHARACTER) {
         return first <= top.value && top.value <= last;
     }
-    if (top.what != pymtp_grammar_rules::CLASS) {
+    if (top.type != pymtp_grammar_rules::CLASS) {
         return false;
     }
     const std::vector<pymtp_grammar_rules::range> & ranges = rules->classes[top.value];
@@ -115,15 +115,15 @@ bool pymtp_grammar_states::matches(pymtp_grammar_rules::element top, uint32_t fi
     return it != ranges.end() && it->first <= last;
 }
 
-uint32_t pymtp_grammar_states::start() {
+uint32_t pymtp_grammar_states::start_state() {
     clear_found();
     for (const uint32_t alternate : rules->alternates[rules->root]) {
-        advance(rules->elements[alternate].what == pymtp_grammar_rules::END ? EMPTY : stack_of(alternate, EMPTY));
+        advance(rules->elements[alternate].type == pymtp_grammar_rules::END ? EMPTY : stack_of(alternate, EMPTY));
     }
     return state_of(found);
 }
 
-void pymtp_grammar_states::find_moves(state & of) {
+void pymtp_grammar_states::build_moves(state & of) {
     std::vector<uint32_t> firsts{0};
     for (const uint32_t id : *of.stacks) {
         spend(1);
@@ -131,10 +131,10 @@ void pymtp_grammar_states::find_moves(state & of) {
         if (id == EMPTY) {
             continue;
         }
-        if (top.what == pymtp_grammar_rules::CHARACTER) {
+        if (top.type == pymtp_grammar_rules::CHARACTER) {
             spend(move_cost);
             firsts.insert(firsts.end(), {top.value, top.value + 1});
-        } else if (top.what == pymtp_grammar_rules::CLASS) {
+        } else if (top.type == pymtp_grammar_rules::CLASS) {
             spend(move_cost * rules->classes[top.value].size());
             for (const auto & [first, last] : rules->classes[top.value]) {
                 firsts.insert(firsts.end(), {first, last + 1});
@@ -147,13 +147,13 @@ void pymtp_grammar_states::find_moves(state & of) {
     for (const uint32_t first : firsts) {
         moves.push_back({first, UNKNOWN});
     }
-    n_kept += moves.size();
+    n_stored += moves.size();
     of.moves = std::move(moves);
 }
 
-uint32_t pymtp_grammar_states::after(uint32_t from, uint32_t character) {
+uint32_t pymtp_grammar_states::next_state(uint32_t from, uint32_t character) {
     if (states[from].moves.empty()) {
-        find_moves(states[from]);
+        build_moves(states[from]);
     }
     spend(1);
     std::vector<move> & moves = states[from].moves;
@@ -167,26 +167,26 @@ uint32_t pymtp_grammar_states::after(uint32_t from, uint32_t character) {
                 advance(after_top(stacks[id]));
             }
         }
-        const uint32_t next = state_of(found); // which may move all states
+        const uint32_t next = state_of(found); // may reallocate `states`
         states[from].moves[i].state = next;
     }
     return states[from].moves[i].state;
 }
 
-uint32_t pymtp_grammar_states::after_token(uint32_t from, llama_token token, bool named) {
+uint32_t pymtp_grammar_states::next_state_by_token(uint32_t from, llama_token token, bool named) {
     clear_found();
     spend(states[from].stacks->size());
     for (const uint32_t id : *states[from].stacks) {
         const pymtp_grammar_rules::element top = rules->elements[stacks[id].top];
-        if (id != EMPTY && (top.what == pymtp_grammar_rules::TOKEN ? top.value == (uint32_t) token :
-                top.what == pymtp_grammar_rules::NOT_TOKEN && !named && top.value != (uint32_t) token)) {
+        if (id != EMPTY && (top.type == pymtp_grammar_rules::TOKEN ? top.value == (uint32_t) token :
+                top.type == pymtp_grammar_rules::NOT_TOKEN && !named && top.value != (uint32_t) token)) {
             advance(after_top(stacks[id]));
         }
     }
     return state_of(found);
 }
 
-uint32_t pymtp_grammar_states::within(uint32_t from, pymtp_partial_character partial) {
+uint32_t pymtp_grammar_states::restrict_to(uint32_t from, pymtp_partial_utf8 partial) {
     const auto [first, last] = partial.range();
     clear_found();
     spend(states[from].stacks->size());
@@ -198,8 +198,8 @@ uint32_t pymtp_grammar_states::within(uint32_t from, pymtp_partial_character par
     return state_of(found);
 }
 
-uint32_t pymtp_grammar_states::joined(uint32_t a, uint32_t b) {
-    if (a == b || b == NOWHERE) {
+uint32_t pymtp_grammar_states::unite(uint32_t a, uint32_t b) {
+    if (a == b || b == REJECT) {
         return a;
     }
     const std::vector<uint32_t> & x = *states[a].stacks;
@@ -210,12 +210,12 @@ uint32_t pymtp_grammar_states::joined(uint32_t a, uint32_t b) {
     return state_of(found);
 }
 
-bool pymtp_grammar_states::may_end(uint32_t state) const {
+bool pymtp_grammar_states::is_accepting(uint32_t state) const {
     const std::vector<uint32_t> & of = *states[state].stacks;
     return !of.empty() && of.front() == EMPTY;
 }
 
-bool pymtp_grammar_states::fits(uint32_t state, pymtp_partial_character partial) {
+bool pymtp_grammar_states::accepts_partial(uint32_t state, pymtp_partial_utf8 partial) {
     const auto [first, last] = partial.range();
     const std::vector<uint32_t> & of = *states[state].stacks;
     spend(of.size());
@@ -224,8 +224,8 @@ bool pymtp_grammar_states::fits(uint32_t state, pymtp_partial_character partial)
     });
 }
 
-// known: the stacks copied before, by their number in `from`
-uint32_t pymtp_grammar_states::copied(
+// known: maps stacks of `from` that were copied before to their copies
+uint32_t pymtp_grammar_states::copy_state(
         const pymtp_grammar_states & from, uint32_t state, std::unordered_map<uint32_t, uint32_t> & known) {
     known.emplace(EMPTY, EMPTY);
     std::vector<uint32_t> copies;

@@ -1,12 +1,12 @@
-// A grammar as an automaton, made as far as texts come.
+// A grammar as an automaton that is built lazily.
 //
-// A stack is what a text would have to go on with: an element on top, the rest below it. Texts that are ambiguous so far
-// have several. A state is the set of them. Equal stacks, and equal states, have one number: what is below is shared, and
-// what follows on a character is looked for once.
+// A stack is a sequence of elements that would have to match next, the nearest on top. An ambiguous prefix has several
+// stacks; a state is the set of them. Equal stacks and equal states share one number, so a common tail is stored once,
+// and the successor of a state is computed once for each character class.
 #pragma once
 
 #include "grammar_rules.h"
-#include "spelling.h"
+#include "token_codepoints.h"
 
 #include <exception>
 #include <map>
@@ -17,30 +17,35 @@
 
 class pymtp_grammar_states {
 public:
-    static constexpr uint32_t NOWHERE = 0; // outside the grammar
+    static constexpr uint32_t REJECT = 0; // the state after a text that the grammar rejects
 
-    // the grammar has too many ways to go on, from here at least
+    // thrown when the grammar has too many alternatives to track
     struct too_many : std::exception {
         const char * what() const noexcept override { return "the grammar has too many ways to go on"; }
     };
 
-    // All that make states throw too_many when there would be too many, or the budget of begin() is spent.
+    // Functions that create states throw too_many when there would be too many, or when the budget of reset_budget()
+    // is spent.
     explicit pymtp_grammar_states(std::shared_ptr<const pymtp_grammar_rules> rules);
     pymtp_grammar_states(const pymtp_grammar_states &) = delete;
     pymtp_grammar_states & operator=(pymtp_grammar_states &&) = default;
 
-    void begin();
-    uint32_t start();
-    uint32_t after(uint32_t state, uint32_t character);
-    uint32_t after_token(uint32_t state, llama_token token, bool named); // named: not where any other token may stand
-    uint32_t within(uint32_t state, pymtp_partial_character partial);    // what of it can go on with that
-    uint32_t joined(uint32_t a, uint32_t b);
-    uint32_t copied(const pymtp_grammar_states & from, uint32_t state, std::unordered_map<uint32_t, uint32_t> & known);
+    void reset_budget();
+    uint32_t start_state();
+    uint32_t next_state(uint32_t state, uint32_t character);
+    // named: the token must be named, "any other token" does not match it
+    uint32_t next_state_by_token(uint32_t state, llama_token token, bool named);
+    // keeps the stacks that can match the partial character
+    uint32_t restrict_to(uint32_t state, pymtp_partial_utf8 partial);
+    uint32_t unite(uint32_t a, uint32_t b);
+    uint32_t copy_state(const pymtp_grammar_states & from, uint32_t state,
+            std::unordered_map<uint32_t, uint32_t> & known);
 
-    bool fits(uint32_t state, pymtp_partial_character partial); // whether any of it can
-    bool may_end(uint32_t state) const;
+    // tells whether any stack can match the partial character
+    bool accepts_partial(uint32_t state, pymtp_partial_utf8 partial);
+    bool is_accepting(uint32_t state) const;
 
-    // Calls each(element) for the tops of a state's stacks.
+    // Calls each(element) for the top of each stack of a state.
     template <typename Each>
     void for_each_top(uint32_t state, Each each) const {
         for (const uint32_t stack : *states[state].stacks) {
@@ -50,32 +55,32 @@ public:
         }
     }
 
-    // whether it is time to begin anew with those that are still of use
+    // tells whether it is time to rebuild the automaton from the states that are still in use
     bool is_large() const;
 
 private:
-    static constexpr uint32_t EMPTY   = 0;          // the stack of a text that may end
+    static constexpr uint32_t EMPTY   = 0; // the stack of a complete text
     static constexpr uint32_t UNKNOWN = UINT32_MAX;
 
     struct stack {
-        uint32_t top; // its index in rules->elements
+        uint32_t top; // index in rules->elements
         uint32_t below;
     };
-    struct move { // for the characters from first to the next move's
+    struct move { // the transition for the characters from first to before the next move's first
         uint32_t first;
-        uint32_t state; // UNKNOWN until asked for
+        uint32_t state; // UNKNOWN until first used
     };
     struct state {
         const std::vector<uint32_t> * stacks; // sorted
-        std::vector<move>             moves;  // empty until asked for
+        std::vector<move>             moves;  // empty until first used
     };
 
     void spend(size_t n);
     uint32_t stack_of(uint32_t top, uint32_t below);
     uint32_t after_top(stack of);
     uint32_t state_of(std::vector<uint32_t> found);
-    void find_moves(state & of);
-    void advance(uint32_t from); // adds all stacks with no rule on top that it comes to
+    void build_moves(state & of);
+    void advance(uint32_t from); // expands rules, and adds the stacks that have no rule on top to `found`
     void clear_found();
     bool matches(pymtp_grammar_rules::element top, uint32_t first, uint32_t last) const;
 
@@ -85,11 +90,11 @@ private:
     std::unordered_map<uint64_t, uint32_t>    stack_ids;
     std::vector<state>                        states;
     std::map<std::vector<uint32_t>, uint32_t> state_ids;
-    size_t                                    n_kept = 0; // stacks of all states, and moves
+    size_t                                    n_stored = 0; // stacks and moves in all states
     size_t                                    budget = 0;
 
-    std::vector<uint32_t> found; // by advance(), since clear_found()
-    std::vector<uint32_t> round; // for each stack: when it was last come to
-    uint32_t              n_rounds = 0;
+    std::vector<uint32_t> found; // the stacks that advance() has added since clear_found()
+    std::vector<uint32_t> visited_round; // for each stack: the round in which it was last visited
+    uint32_t              current_round = 0;
     std::vector<uint32_t> todo;
 };

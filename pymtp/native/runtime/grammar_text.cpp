@@ -1,4 +1,4 @@
-// What of a grammar's text is checked before llama.cpp's parser reads it.
+// Checks a grammar's text before llama.cpp's parser reads it.
 #include "grammar_rules.h"
 
 #include <algorithm>
@@ -8,27 +8,27 @@
 
 namespace {
 
-constexpr size_t most_nested      = 200;
-constexpr size_t most_elements    = 2'000'000; // 8 bytes each, in llama.cpp's rules and once more in ours
-constexpr size_t most_repetitions = 2000;      // llama.cpp's MAX_REPETITION_THRESHOLD; above, a maximum is none
-constexpr size_t most_name        = 256;       // bytes of a token's name: llama.cpp tokenizes it
-constexpr size_t rule_cost        = 16;        // a rule's memory besides its elements and its name, in elements
+constexpr size_t max_nesting     = 200;
+constexpr size_t max_elements    = 2'000'000; // they take 8 bytes each, in llama.cpp's rules and again in ours
+constexpr size_t max_repetitions = 2000;      // llama.cpp's MAX_REPETITION_THRESHOLD; it ignores a larger maximum
+constexpr size_t max_name        = 256;       // bytes of a token's name, which llama.cpp tokenizes
+constexpr size_t rule_cost       = 16;        // memory of a rule beside its elements and its name, in elements
 
 bool is_word(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
 }
 
-class reader {
+class size_checker {
 public:
-    explicit reader(const char * text) : at(text) {}
+    explicit size_checker(const char * text) : at(text) {}
 
     void read() {
         while (*at) {
             const char c = *at;
             if (c == '"' || c == '[') {
-                size = quoted(c == '"' ? '"' : ']');
+                repeated_size = skip_quoted(c == '"' ? '"' : ']');
             } else if (c == '<') {
-                token();
+                skip_token();
             } else if (c == '#') {
                 at += std::strcspn(at, "\r\n");
             } else if (is_word(c)) {
@@ -36,23 +36,23 @@ public:
                 while (is_word(*at)) {
                     ++at;
                 }
-                word = at - begin;
-                size = 1;
-            } else if (c == ':') { // of ::=
-                name = word;
+                word_size = at - begin;
+                repeated_size = 1;
+            } else if (c == ':') { // the start of ::=
+                name_size = word_size;
                 ++at;
             } else if (c == '(') {
-                spend(rule());
-                if (++n_open > most_nested) {
-                    throw std::runtime_error("groups are nested more than " + std::to_string(most_nested) + " deep");
+                spend(rule_size());
+                if (++n_open > max_nesting) {
+                    throw std::runtime_error("groups are nested more than " + std::to_string(max_nesting) + " deep");
                 }
                 ++at;
             } else if (c == ')') {
                 n_open -= n_open > 0;
-                size = 1;
+                repeated_size = 1;
                 ++at;
             } else if (c == '.') {
-                size = 1;
+                repeated_size = 1;
                 ++at;
             } else if (c == '*' || c == '+' || c == '?') {
                 repeat(c == '+', c == '?' ? 1 : no_maximum);
@@ -68,19 +68,19 @@ public:
 private:
     static constexpr size_t no_maximum = SIZE_MAX;
 
-    size_t rule() const {
-        return rule_cost + name / 8;
+    size_t rule_size() const {
+        return rule_cost + name_size / 8;
     }
 
     void spend(size_t n) {
         n_elements += n;
-        if (n_elements > most_elements) {
-            throw std::runtime_error("the grammar comes to more than " + std::to_string(most_elements) + " elements");
+        if (n_elements > max_elements) {
+            throw std::runtime_error("the grammar comes to more than " + std::to_string(max_elements) + " elements");
         }
     }
 
-    // A literal or a class, to its end: how many characters it has at most.
-    size_t quoted(char end) {
+    // Skips a literal or a class. Returns the most characters that it can have.
+    size_t skip_quoted(char end) {
         const char * begin = ++at;
         while (*at && *at != end) {
             at += *at == '\\' && at[1] ? 2 : 1;
@@ -91,68 +91,68 @@ private:
         return n;
     }
 
-    void token() {
+    void skip_token() {
         const size_t n = std::strcspn(at, ">");
-        if (n > most_name) {
-            throw std::runtime_error("a token's name is longer than " + std::to_string(most_name) + " bytes");
+        if (n > max_name) {
+            throw std::runtime_error("a token's name is longer than " + std::to_string(max_name) + " bytes");
         }
         at += n;
-        size = 1;
+        repeated_size = 1;
     }
 
-    size_t number() {
+    size_t read_number() {
         size_t n = 0;
         for (; *at >= '0' && *at <= '9'; ++at) {
-            n = std::min(10 * n + (*at - '0'), most_repetitions + 1);
+            n = std::min(10 * n + (*at - '0'), max_repetitions + 1);
         }
         return n;
     }
 
-    void space() {
+    void skip_space() {
         while (*at && std::strchr(" \t\r\n#", *at)) {
             at += *at == '#' ? std::strcspn(at, "\r\n") : 1;
         }
     }
 
-    // {n}, {n,} or {n,m}; for anything else, llama.cpp says what is wrong
+    // Reads {n}, {n,} or {n,m}. llama.cpp reports anything else.
     void repetitions() {
         ++at;
-        space();
-        const size_t least = number();
-        size_t most = least;
-        space();
+        skip_space();
+        const size_t min_count = read_number();
+        size_t max_count = min_count;
+        skip_space();
         if (*at == ',') {
             ++at;
-            space();
+            skip_space();
             const char * digits = at;
-            most = number();
-            most = at == digits || most > most_repetitions ? no_maximum : most;
+            max_count = read_number();
+            max_count = at == digits || max_count > max_repetitions ? no_maximum : max_count;
         }
-        if (least > most_repetitions) {
-            throw std::runtime_error("a number of repetitions is more than " + std::to_string(most_repetitions));
+        if (min_count > max_repetitions) {
+            throw std::runtime_error("a number of repetitions is more than " + std::to_string(max_repetitions));
         }
-        if (most < least) {
+        if (max_count < min_count) {
             throw std::runtime_error("a repetition's maximum is less than its minimum");
         }
-        repeat(least, most);
+        repeat(min_count, max_count);
     }
 
-    void repeat(size_t least, size_t most) {
-        const size_t n_rules = most == no_maximum ? 1 : most - least;
-        spend(size * least + n_rules * (size + rule()));
-        size = size * least + (n_rules > 0);
+    void repeat(size_t min_count, size_t max_count) {
+        const size_t n_rules = max_count == no_maximum ? 1 : max_count - min_count;
+        spend(repeated_size * min_count + n_rules * (repeated_size + rule_size()));
+        repeated_size = repeated_size * min_count + (n_rules > 0);
     }
 
     const char * at;
-    size_t n_elements = 0;
-    size_t n_open     = 0;
-    size_t word       = 0; // bytes of the newest word,
-    size_t name       = 0; // and of the rule's name
-    size_t size       = 0; // elements of what a repetition would repeat, at most
+    size_t n_elements    = 0;
+    size_t n_open        = 0;
+    size_t word_size     = 0; // bytes of the last word
+    size_t name_size     = 0; // bytes of the current rule's name
+    size_t repeated_size = 0; // the most elements that a repetition here would repeat
 };
 
 } // namespace
 
 void pymtp_check_grammar_text(const char * text) {
-    reader(text).read();
+    size_checker(text).read();
 }

@@ -2,21 +2,22 @@
 
 #include <algorithm>
 
-uint32_t pymtp_graph_slots::of(shape wanted) {
+uint32_t pymtp_graph_slots::slot_for(shape wanted) {
     if (wanted.n_seqs == 1) {
         return wanted.n_rows;
     }
-    auto found = std::find_if(several.begin(), several.end(), [&](const kept & k) {
-        return k.of.n_seqs == wanted.n_seqs && k.of.n_rows == wanted.n_rows;
+    auto found = std::find_if(batched.begin(), batched.end(), [&](const entry & k) {
+        return k.key.n_seqs == wanted.n_seqs && k.key.n_rows == wanted.n_rows;
     });
-    if (found == several.end() && several.size() < MOST) {
-        found = several.insert(found, {wanted, 0});
-    } else if (found == several.end()) {
-        found  = std::min_element(several.begin(), several.end(), [](const kept & a, const kept & b) { return a.used < b.used; });
+    if (found == batched.end() && batched.size() < MAX_BATCHED) {
+        found = batched.insert(found, {wanted, 0});
+    } else if (found == batched.end()) {
+        found = std::min_element(batched.begin(), batched.end(),
+                [](const entry & a, const entry & b) { return a.used < b.used; });
         *found = {wanted, 0};
     }
     found->used = ++clock;
-    return OF_ONE + 1 + (found - several.begin());
+    return MAX_SINGLE_ROWS + 1 + (found - batched.begin());
 }
 
 std::vector<pymtp_graph_slots::shape> pymtp_graph_slots::largest(int32_t n_seqs, int32_t n_rows, int32_t room) {
@@ -27,9 +28,10 @@ std::vector<pymtp_graph_slots::shape> pymtp_graph_slots::largest(int32_t n_seqs,
         }
     }
     const auto larger = [](const shape & a, const shape & b) {
-        return a.n_seqs * a.n_rows != b.n_seqs * b.n_rows ? a.n_seqs * a.n_rows > b.n_seqs * b.n_rows : a.n_seqs > b.n_seqs;
+        return a.n_seqs * a.n_rows != b.n_seqs * b.n_rows ? a.n_seqs * a.n_rows > b.n_seqs * b.n_rows
+                : a.n_seqs > b.n_seqs;
     };
     std::sort(all.begin(), all.end(), larger);
-    all.resize(std::min(all.size(), MOST));
+    all.resize(std::min(all.size(), MAX_BATCHED));
     return all;
 }

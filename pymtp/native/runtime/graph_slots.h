@@ -1,33 +1,35 @@
-// Which kept graph a round runs with, see pymtp_decode.
+// Chooses the graph slot for a round, see pymtp_decode.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-// Numbers of slots: one for each number of rows of one sequence, and MOST for the shapes of several that came last.
+// Numbers the slots: one for each number of rows of a single sequence, and MAX_BATCHED for the latest shapes of
+// several.
 class pymtp_graph_slots {
 public:
-    // n sequences with so many rows each
+    // n_seqs sequences with n_rows rows each
     struct shape {
         int32_t n_seqs;
         int32_t n_rows;
     };
 
-    uint32_t of(shape wanted);
+    uint32_t slot_for(shape wanted);
 
-    // The largest shapes that there may be slots for at a time.
-    // n_seqs, n_rows: the most of each. room: rows of all sequences.
+    // Returns the largest shapes that can have slots at the same time.
+    // n_seqs, n_rows: the largest values. room: the most rows of all sequences together
     static std::vector<shape> largest(int32_t n_seqs, int32_t n_rows, int32_t room);
 
 private:
-    static constexpr uint32_t OF_ONE = 65; // rows: 64 drafts and the token before them
-    static constexpr size_t   MOST   = 8;  // the logits of 64 rows of a large vocabulary take 64 MB
+    static constexpr uint32_t MAX_SINGLE_ROWS = 65; // rows: 64 drafts, and the token before them
+    // bounds the memory: the logits of 64 rows of a large vocabulary take 64 MB
+    static constexpr size_t   MAX_BATCHED = 8;
 
-    struct kept {
-        shape    of;
+    struct entry {
+        shape    key;
         uint64_t used;
     };
-    std::vector<kept> several;
+    std::vector<entry> batched;
     uint64_t          clock = 0;
 };

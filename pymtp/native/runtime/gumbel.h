@@ -1,5 +1,5 @@
-// Noise for sampling: the token with the highest logit plus Gumbel noise is a sample of the softmax. In a header, for it is
-// computed for each candidate.
+// Noise for sampling: the token with the highest sum of logit and Gumbel noise is a sample of the softmax. Defined in
+// a header so that it is inlined: it is computed for each candidate.
 #pragma once
 
 #include "llama.h"
@@ -10,14 +10,15 @@
 #include <cstdint>
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
-// The first two of the four words, for the counter {token, position, 0, 0}.
+// Returns the first 52 bits of the four words for the counter {token, position, 0, 0}.
 inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed) {
     uint32_t c[4] = {token, position, 0, 0};
     uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};
     for (int round = 0; round < 10; ++round) {
         const uint64_t a = (uint64_t) c[0] * 0xD2511F53u;
         const uint64_t b = (uint64_t) c[2] * 0xCD9E8D57u;
-        const uint32_t next[4] = {(uint32_t) (b >> 32) ^ c[1] ^ k[0], (uint32_t) b, (uint32_t) (a >> 32) ^ c[3] ^ k[1], (uint32_t) a};
+        const uint32_t next[4] = {
+            (uint32_t) (b >> 32) ^ c[1] ^ k[0], (uint32_t) b, (uint32_t) (a >> 32) ^ c[3] ^ k[1], (uint32_t) a};
         std::copy(next, next + 4, c);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -25,7 +26,7 @@ inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed) {
     return ((uint64_t) c[0] << 20) + (c[1] >> 12);
 }
 
-// The same for n tokens. One round after the other for all of them, so that compilers make vectors of it.
+// Does the same for N tokens, one round after the other for all of them, so that compilers vectorize it.
 template <size_t N>
 void pymtp_philox(const uint32_t (&tokens)[N], uint32_t position, uint64_t seed, uint64_t (&words)[N]) {
     uint32_t c[4][N];
@@ -51,9 +52,9 @@ void pymtp_philox(const uint32_t (&tokens)[N], uint32_t position, uint64_t seed,
     }
 }
 
-// Standard Gumbel noise of a token at a position. Keeps no state: the same arguments give the same number.
+// Returns standard Gumbel noise for a token at a position. It is stateless: the same arguments give the same number.
 inline double pymtp_gumbel(llama_token token, int64_t position, uint64_t seed) {
-    // 52 bits, moved by a half so that neither 0 nor 1 comes out
+    // 52 bits, shifted by a half so that the result is neither 0 nor 1
     const double uniform = ((double) pymtp_philox((uint32_t) token, (uint32_t) position, seed) + 0.5) * 0x1p-52;
     return -std::log(-std::log(uniform));
 }

@@ -43,7 +43,7 @@ std::set<int32_t> blocks_of(const files & parts) {
             const std::string number = name.substr(4, name.find('.', 4) - 4);
             const bool        whole  = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
             if (!whole || number.size() > 4 || std::stoi(number) >= (int32_t) LLAMA_MAX_LAYERS) {
-                throw pymtp_refused("tensor '" + name + "' is of no block that a model has");
+                throw pymtp_file_error("tensor '" + name + "' is of no block that a model has");
             }
             found.insert(std::stoi(number));
         }
@@ -51,7 +51,7 @@ std::set<int32_t> blocks_of(const files & parts) {
     return found;
 }
 
-// The block of the only head. Throws where there is none, or where there are several.
+// Returns the block of the only head. Throws when there is none, or more than one.
 int32_t find_block(const files & head) {
     std::vector<int32_t> found;
     for (int32_t block : blocks_of(head)) {
@@ -60,7 +60,8 @@ int32_t find_block(const files & head) {
         }
     }
     if (found.size() > 1) {
-        throw pymtp_refused("it has " + std::to_string(found.size()) + " blocks with nextn tensors, pymtp runs heads of one block");
+        throw pymtp_file_error("it has " + std::to_string(found.size()) +
+                " blocks with nextn tensors, pymtp runs heads of one block");
     }
     if (!found.empty()) {
         return found[0];
@@ -68,16 +69,17 @@ int32_t find_block(const files & head) {
     for (const pymtp_gguf_file & part : head) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
             if (std::strncmp(t->name, "mtp.", 4) == 0 || std::strncmp(t->name, "model.mtp.", 10) == 0) {
-                throw pymtp_refused("its tensors have the names of transformers' checkpoints, such as " + std::string(t->name) +
-                    "; llama.cpp's converter names them blk.N.nextn.*");
+                throw pymtp_file_error("its tensors have the names of transformers' checkpoints, such as " +
+                        std::string(t->name) + "; llama.cpp's converter names them blk.N.nextn.*");
             }
         }
     }
-    throw pymtp_refused("no head in the file: it has no tensor blk.N.nextn.eh_proj.weight");
+    throw pymtp_file_error("no head in the file: it has no tensor blk.N.nextn.eh_proj.weight");
 }
 
-// A key's value as text: of an array of equal values that value, nothing where the file does not have the key.
-std::optional<std::string> value_of(const pymtp_gguf_file & file, const std::string & key) {
+// Returns a key's value as text, nullopt when the file does not have the key. An array of equal values counts as that
+// value.
+std::optional<std::string> key_text(const pymtp_gguf_file & file, const std::string & key) {
     const int64_t id = file.find(key);
     if (id < 0) {
         return std::nullopt;
@@ -103,55 +105,59 @@ std::optional<std::string> value_of(const pymtp_gguf_file & file, const std::str
     for (int32_t value : all) {
         text += (text.empty() ? "" : ", ") + std::to_string(value);
     }
-    const bool same = !all.empty() && std::all_of(all.begin(), all.end(), [&](int32_t value) { return value == all[0]; });
+    const bool same = !all.empty() &&
+            std::all_of(all.begin(), all.end(), [&](int32_t value) { return value == all[0]; });
     return same ? std::to_string(all[0]) : text;
 }
 
-// What a head's block has in common with the blocks of its trunk.
+// Checks the keys that a head's block shares with the blocks of its trunk.
 void check_shape(const pymtp_gguf_file & model, const pymtp_gguf_file & head, const std::string & arch) {
-    for (const char * key : { "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
-                              "attention.value_length", "rope.dimension_count", "rope.dimension_sections", "rope.freq_base",
-                              "attention.layer_norm_rms_epsilon", "feed_forward_length", "expert_count", "expert_used_count",
-                              "expert_feed_forward_length", "expert_shared_feed_forward_length" }) {
+    for (const char * key : { "embedding_length", "attention.head_count", "attention.head_count_kv",
+            "attention.key_length", "attention.value_length", "rope.dimension_count", "rope.dimension_sections",
+            "rope.freq_base", "attention.layer_norm_rms_epsilon", "feed_forward_length", "expert_count",
+            "expert_used_count", "expert_feed_forward_length", "expert_shared_feed_forward_length" }) {
         const std::string name = arch + "." + key;
-        const auto of_model = value_of(model, name);
-        const auto of_head  = value_of(head,  name);
+        const auto of_model    = key_text(model, name);
+        const auto of_head     = key_text(head,  name);
         if (of_model && of_head && *of_model != *of_head) {
-            throw pymtp_refused("its " + name + " is " + *of_head + ", the model's is " + *of_model);
+            throw pymtp_file_error("its " + name + " is " + *of_head + ", the model's is " + *of_model);
         }
     }
 }
 
-// Fine-tunes rename tokens that were free: a few may differ.
+// Checks that both vocabularies agree. A few tokens may differ, because fine-tunes rename unused ones.
 void check_vocab(const pymtp_gguf_file & model, const pymtp_gguf_file & head) {
     for (const char * key : { "tokenizer.ggml.model", "tokenizer.ggml.pre" }) {
-        const auto of_model = value_of(model, key);
-        const auto of_head  = value_of(head,  key);
+        const auto of_model = key_text(model, key);
+        const auto of_head  = key_text(head,  key);
         if (of_model && of_head && *of_model != *of_head) {
-            throw pymtp_refused("its " + std::string(key) + " is '" + *of_head + "', the model's is '" + *of_model + "'");
+            throw pymtp_file_error("its " + std::string(key) + " is '" + *of_head + "', the model's is '" + *of_model +
+                    "'");
         }
     }
     const gguf_context * a = model.gguf();
     const gguf_context * b = head.gguf();
-    const int64_t id_a = model.find("tokenizer.ggml.tokens");
-    const int64_t id_b = head.find("tokenizer.ggml.tokens");
-    const size_t  n    = gguf_get_arr_n(a, id_a);
+    const int64_t id_a     = model.find("tokenizer.ggml.tokens");
+    const int64_t id_b     = head.find("tokenizer.ggml.tokens");
+    const size_t  n        = gguf_get_arr_n(a, id_a);
     if (n != gguf_get_arr_n(b, id_b)) {
-        throw pymtp_refused("its vocabulary has " + std::to_string(gguf_get_arr_n(b, id_b)) + " tokens, the model's has " + std::to_string(n));
+        throw pymtp_file_error("its vocabulary has " + std::to_string(gguf_get_arr_n(b, id_b)) +
+                " tokens, the model's has " + std::to_string(n));
     }
-    size_t n_other = 0;
+    size_t n_different = 0;
     for (size_t i = 0; i < n; ++i) {
-        n_other += std::strcmp(gguf_get_arr_str(a, id_a, i), gguf_get_arr_str(b, id_b, i)) != 0;
+        n_different += std::strcmp(gguf_get_arr_str(a, id_a, i), gguf_get_arr_str(b, id_b, i)) != 0;
     }
-    if (n_other > n/100) {
-        throw pymtp_refused(std::to_string(n_other) + " of its " + std::to_string(n) + " tokens are others than the model's");
+    if (n_different > n/100) {
+        throw pymtp_file_error(std::to_string(n_different) + " of its " + std::to_string(n) +
+                " tokens are others than the model's");
     }
 }
 
 constexpr int    N_SAMPLES    = 64;
 constexpr size_t SAMPLE_BYTES = 4096;
 
-std::string samples_of(const pymtp_gguf_file & file, const ggml_tensor & tensor) {
+std::string read_samples(const pymtp_gguf_file & file, const ggml_tensor & tensor) {
     const size_t offset = gguf_get_data_offset(file.gguf()) +
         gguf_get_tensor_offset(file.gguf(), gguf_find_tensor(file.gguf(), tensor.name));
     const size_t size = ggml_nbytes(&tensor);
@@ -166,8 +172,9 @@ std::string samples_of(const pymtp_gguf_file & file, const ggml_tensor & tensor)
     return samples;
 }
 
-// Whether the head brings a matrix that the model has: as far as samples tell, which zeros do not.
-bool is_shared(const files & model, const char * name_in_model, const files & head, const char * name_in_head) {
+// Tells whether the head contains the same matrix as the model, as far as samples show. Samples that are all zeros
+// show nothing.
+bool is_same_matrix(const files & model, const char * name_in_model, const files & head, const char * name_in_head) {
     const pymtp_gguf_file * file_a = nullptr;
     const pymtp_gguf_file * file_b = nullptr;
     const ggml_tensor * a = find_tensor(model, name_in_model, &file_a);
@@ -175,42 +182,45 @@ bool is_shared(const files & model, const char * name_in_model, const files & he
     if (!a || !b || a->type != b->type || !ggml_are_same_shape(a, b)) {
         return false;
     }
-    const std::string samples = samples_of(*file_b, *b);
-    return samples.find_first_not_of('\0') != std::string::npos && samples == samples_of(*file_a, *a);
+    const std::string samples = read_samples(*file_b, *b);
+    return samples.find_first_not_of('\0') != std::string::npos && samples == read_samples(*file_a, *a);
 }
 
 void check_output(const files & head, const ggml_tensor & output, size_t n_vocab) {
     if ((size_t) output.ne[1] != n_vocab) {
-        throw pymtp_refused("its output layer is for " + std::to_string(output.ne[1]) + " of " + std::to_string(n_vocab) + " tokens" +
-            (find_tensor(head, "d2t") ? ", which the tensor d2t names" : "") + "; pymtp takes heads with a row for each token");
+        throw pymtp_file_error("its output layer is for " + std::to_string(output.ne[1]) + " of " +
+                std::to_string(n_vocab) + " tokens" + (find_tensor(head, "d2t") ? ", which the tensor d2t names" : "") +
+                "; pymtp takes heads with a row for each token");
     }
 }
 
 pymtp_head_files find_head(const files & model, const files & head) {
-    const std::string arch = model[0].string("general.architecture").value_or("");
-    const std::string own  = head[0].string("general.architecture").value_or("");
-    if (arch != own) {
-        throw pymtp_refused("its architecture is '" + own + "', the model's is '" + arch + "'");
+    const std::string arch      = model[0].string("general.architecture").value_or("");
+    const std::string head_arch = head[0].string("general.architecture").value_or("");
+    if (arch != head_arch) {
+        throw pymtp_file_error("its architecture is '" + head_arch + "', the model's is '" + arch + "'");
     }
     const int32_t number = find_block(head);
 
     pymtp_head_files found;
     found.block = pymtp_inspect_head(model).n_trunk;
     if (number != found.block && number != 0) {
-        throw pymtp_refused("it is block " + std::to_string(number) + ", and the model's trunk has " + std::to_string(found.block) +
-            " blocks, so that its head would be block " + std::to_string(found.block));
+        throw pymtp_file_error("it is block " + std::to_string(number) + ", and the model's trunk has " +
+                std::to_string(found.block) + " blocks, so that its head would be block " +
+                std::to_string(found.block));
     }
     pymtp_file_info info = {};
     check_shape(model[0], head[0], arch);
     pymtp_inspect_vocab(head[0]);
     check_vocab(model[0], head[0]);
     const size_t n_vocab = gguf_get_arr_n(model[0].gguf(), model[0].find("tokenizer.ggml.tokens"));
-    for (const std::string & name : { std::string("output.weight"), block_prefix(number) + "nextn.shared_head_head.weight" }) {
+    for (const std::string & name : { std::string("output.weight"),
+            block_prefix(number) + "nextn.shared_head_head.weight" }) {
         if (const ggml_tensor * t = find_tensor(head, name)) {
             check_output(head, *t, n_vocab);
         }
     }
-    pymtp_inspect_head_tensors(head, info); // after the output's size: a d2t is of no type for weights
+    pymtp_inspect_head_tensors(head, info); // after the check of the output's size: a d2t tensor has no weight type
 
     for (const pymtp_gguf_file & part : head) {
         found.paths.push_back(part.path);
@@ -225,31 +235,31 @@ pymtp_head_files find_head(const files & model, const files & head) {
             }
         }
     }
-    // of its own, and not the trunk's again
-    const auto take = [&](const std::string & name, const std::string & in_block) {
+    // takes a matrix that is the head's own, and not a copy of the trunk's
+    const auto take_own = [&](const std::string & name, const std::string & in_block) {
         if (find_tensor(head, name) && !find_tensor(head, from + in_block)) {
             found.names.emplace(name, to + in_block);
         }
     };
-    const char * output  = find_tensor(model, "output.weight") ? "output.weight" : "token_embd.weight";
-    take("output_norm.weight", "nextn.shared_head_norm.weight");
-    if (!is_shared(model, "token_embd.weight", head, "token_embd.weight")) {
-        take("token_embd.weight", "nextn.embed_tokens.weight");
+    const char * output = find_tensor(model, "output.weight") ? "output.weight" : "token_embd.weight";
+    take_own("output_norm.weight", "nextn.shared_head_norm.weight");
+    if (!is_same_matrix(model, "token_embd.weight", head, "token_embd.weight")) {
+        take_own("token_embd.weight", "nextn.embed_tokens.weight");
     }
-    if (!is_shared(model, output, head, "output.weight")) {
-        take("output.weight",      "nextn.shared_head_head.weight");
-        take("output.scale",       "nextn.shared_head_head.scale");
-        take("output.input_scale", "nextn.shared_head_head.input_scale");
+    if (!is_same_matrix(model, output, head, "output.weight")) {
+        take_own("output.weight",      "nextn.shared_head_head.weight");
+        take_own("output.scale",       "nextn.shared_head_head.scale");
+        take_own("output.input_scale", "nextn.shared_head_head.input_scale");
     }
     return found;
 }
 
-// What a block's tensor is, without its block and its last word ("weight", "scale"): "attn_q", "nextn.eh_proj".
-std::string kind_of(const std::string & name, const std::string & prefix) {
+// Returns the kind of a block's tensor: its name without block and suffix, such as "attn_q" or "nextn.eh_proj".
+std::string tensor_kind(const std::string & name, const std::string & prefix) {
     return name.substr(prefix.size(), name.rfind('.') - prefix.size());
 }
 
-template <typename F> void each_name(const files & parts, F && f) {
+template <typename F> void for_each_name(const files & parts, F && f) {
     for (const pymtp_gguf_file & part : parts) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
             f(std::string(t->name));
@@ -260,21 +270,21 @@ template <typename F> void each_name(const files & parts, F && f) {
 } // namespace
 
 std::string pymtp_find_unknown_tensor(const std::string & model, const std::string & head) {
-    const files trunk = pymtp_parts_of(model);
-    const files parts = pymtp_parts_of(head);
+    const files trunk = pymtp_open_parts(model);
+    const files parts = pymtp_open_parts(head);
 
-    std::set<std::string> known = { "nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.embed_tokens", "nextn.shared_head_head",
-                                    "nextn.shared_head_norm" };
+    std::set<std::string> known = { "nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.embed_tokens",
+            "nextn.shared_head_head", "nextn.shared_head_norm" };
     const std::string block = block_prefix(find_block(parts));
-    each_name(trunk, [&](const std::string & name) {
+    for_each_name(trunk, [&](const std::string & name) {
         const size_t dot = name.rfind("blk.", 0) == 0 ? name.find('.', 4) : std::string::npos;
         if (dot != std::string::npos && (model != head || name.rfind(block, 0) != 0)) {
-            known.insert(kind_of(name, name.substr(0, dot + 1)));
+            known.insert(tensor_kind(name, name.substr(0, dot + 1)));
         }
     });
     std::string unknown;
-    each_name(parts, [&](const std::string & name) {
-        if (unknown.empty() && name.rfind(block, 0) == 0 && !known.count(kind_of(name, block))) {
+    for_each_name(parts, [&](const std::string & name) {
+        if (unknown.empty() && name.rfind(block, 0) == 0 && !known.count(tensor_kind(name, block))) {
             unknown = name;
         }
     });
@@ -288,8 +298,8 @@ bool pymtp_is_head_alone(const files & parts) {
 
 pymtp_head_files pymtp_find_head(const files & model, const std::string & path) {
     try {
-        return find_head(model, pymtp_parts_of(path));
-    } catch (const pymtp_refused & refused) {
-        throw pymtp_refused("the head " + path + ": " + refused.what());
+        return find_head(model, pymtp_open_parts(path));
+    } catch (const pymtp_file_error & refused) {
+        throw pymtp_file_error("the head " + path + ": " + refused.what());
     }
 }

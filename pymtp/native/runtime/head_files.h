@@ -1,4 +1,4 @@
-// A head in files of its own: whether it belongs to a model, and which of its tensors the model takes.
+// A head in separate files: checks that it fits a model, and chooses the tensors that the model takes from it.
 #pragma once
 
 #include "gguf_file.h"
@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-// model: the files of the model that takes the head. path: of the head, of a split one its first part. Throws pymtp_refused
-// where the file has no head, and where the head is not one for this model.
+// Finds the head's tensors for a model. model: the model's files. path: the head's file; the first part of a split
+// one. Throws pymtp_file_error when the file has no head, or when the head does not fit the model.
 pymtp_head_files pymtp_find_head(const std::vector<pymtp_gguf_file> & model, const std::string & path);
 
-// Whether the files hold a head, and not the trunk that it belongs to.
+// Tells whether the files hold a head without its trunk.
 bool pymtp_is_head_alone(const std::vector<pymtp_gguf_file> & files);
 
-// A tensor of the head's block that is like none of the trunk's and none of a head's own, "" where there is none: what llama.cpp
-// may have counted where it could not load. head: the model's own path where the head is inside. Throws pymtp_refused where there
-// is no head.
+// Returns a tensor of the head's block that neither the trunk's blocks nor a head are known to have, "" if there is
+// none: a likely reason why llama.cpp could not load the file. head: the model's own path when the head is inside.
+// Throws pymtp_file_error when there is no head.
 std::string pymtp_find_unknown_tensor(const std::string & model, const std::string & head);

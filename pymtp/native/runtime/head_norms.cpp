@@ -1,5 +1,6 @@
-// What the norms of a head multiply by: a file that stores them without the 1 that the model's RMSNorm adds shows it.
-#include "border.h"
+// Reports the means of a head's norms. They reveal a file that stores norms without the 1 that the model's RMSNorm
+// adds.
+#include "api_guard.h"
 #include "model.h"
 #include "pymtp.h"
 
@@ -15,16 +16,16 @@ static double mean_of(const ggml_tensor * norm) {
     return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-int32_t pymtp_head_norms(const pymtp_model * model, pymtp_norm * norms, int32_t n_max) {
+int32_t pymtp_head_norms(const pymtp_model * model, pymtp_head_norm * norms, int32_t n_max) {
     return pymtp_guarded<int32_t>(-1, [&] {
         const llama_model & shared = *model->shared;
-        if (shared.hparams.n_layer_nextn == 0 || shared.layers.empty()) { // none, or metadata alone were loaded
+        if (shared.hparams.n_layer_nextn == 0 || shared.layers.empty()) { // no head, or only metadata was loaded
             return 0;
         }
         const llama_layer & layer = shared.layers[shared.hparams.n_layer()];
         int32_t n = 0;
-        for (const ggml_tensor * norm : { layer.nextn.enorm, layer.nextn.hnorm, layer.nextn.shared_head_norm, layer.attn_norm,
-                layer.attn_post_norm, layer.attn_q_norm, layer.attn_k_norm }) {
+        for (const ggml_tensor * norm : { layer.nextn.enorm, layer.nextn.hnorm, layer.nextn.shared_head_norm,
+                layer.attn_norm, layer.attn_post_norm, layer.attn_q_norm, layer.attn_k_norm }) {
             if (norm && norm->type == GGML_TYPE_F32 && n < n_max) {
                 std::strncpy(norms[n].name, norm->name, sizeof(norms[n].name) - 1);
                 norms[n++].mean = mean_of(norm);

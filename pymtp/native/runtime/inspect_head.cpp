@@ -1,26 +1,26 @@
-// The front door: whether the head that the keys announce is among the tensors, where llama.cpp looks for it.
+// Validates the head: whether the announced head is among the tensors, in the place where llama.cpp looks for it.
 #include "inspect.h"
 
 #include "llama-hparams.h"
 
 namespace {
 
-bool begins_with(const std::string & text, const std::string & begin) {
+bool starts_with(const std::string & text, const std::string & begin) {
     return text.compare(0, begin.size(), begin) == 0;
 }
 
-// Tensors of a head under names that llama.cpp does not know: those of a checkpoint (mtp.fc.weight), and the map of a head that
-// drafts over part of the vocabulary.
-bool is_named_otherwise(const std::string & name) {
-    const size_t dot  = name.rfind('.');
+// Tells whether the name is that of a head's tensor that llama.cpp does not know: a checkpoint's (mtp.fc.weight), or
+// the token map of a head that drafts over part of the vocabulary.
+bool has_unknown_head_name(const std::string & name) {
+    const size_t dot       = name.rfind('.');
     const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
-    return begins_with(name, "mtp.") || name.find(".mtp.") != std::string::npos || begins_with(name, "nextn.") ||
+    return starts_with(name, "mtp.") || name.find(".mtp.") != std::string::npos || starts_with(name, "nextn.") ||
         name == "d2t" || last == "d2t" || name == "d2t.weight";
 }
 
-// The block that a tensor belongs to, -1 for none.
+// Returns the block that a tensor belongs to, -1 for none.
 int64_t block_of(const std::string & name) {
-    const size_t dot = begins_with(name, "blk.") ? name.find('.', 4) : std::string::npos;
+    const size_t dot = starts_with(name, "blk.") ? name.find('.', 4) : std::string::npos;
     if (dot == std::string::npos || dot == 4 || dot > 12 || name.find_first_not_of("0123456789", 4) != dot) {
         return -1;
     }
@@ -35,60 +35,68 @@ std::string and_more(size_t n) {
 
 pymtp_head_found pymtp_inspect_head(const std::vector<pymtp_gguf_file> & parts) {
     const pymtp_gguf_file & file = parts[0];
-    const std::string arch  = file.string("general.architecture").value_or("");
-    const std::string key   = arch + ".nextn_predict_layers";
-    const uint32_t n_block  = file.u32(arch + ".block_count").value_or(0);
-    const uint32_t n_said   = file.u32(key).value_or(0);
-    if (n_block == 0 || n_block > LLAMA_MAX_LAYERS || n_said > 1 || n_said >= n_block) {
-        return {(int32_t) n_said, 0, "", ""}; // pymtp_inspect_shape refuses it
+    const std::string arch       = file.string("general.architecture").value_or("");
+    const std::string key        = arch + ".nextn_predict_layers";
+    const uint32_t n_block       = file.u32(arch + ".block_count").value_or(0);
+    const uint32_t n_announced   = file.u32(key).value_or(0);
+    if (n_block == 0 || n_block > LLAMA_MAX_LAYERS || n_announced > 1 || n_announced >= n_block) {
+        return {(int32_t) n_announced, 0, "", ""}; // pymtp_inspect_shape refuses the keys
     }
-    const int32_t n_trunk = n_block - n_said;
-    const auto refused = [=](const std::string & why) { return pymtp_head_found{(int32_t) n_said, n_trunk, "", why}; };
+    const int32_t n_trunk = n_block - n_announced;
+    const auto refused = [=](const std::string & why) {
+        return pymtp_head_found{(int32_t) n_announced, n_trunk, "", why};
+    };
     const int64_t     last  = n_block - 1;
     const std::string block = "blk." + std::to_string(last) + ".";
 
-    std::vector<std::string> unknown;   // named otherwise
-    std::vector<std::string> elsewhere; // of a head, and of another block than the last
+    std::vector<std::string> unknown;   // a head's tensors under unknown names
+    std::vector<std::string> elsewhere; // a head's tensors in another block than the last
     bool has_block = false, has_nextn = false, is_recurrent = false;
     for (const pymtp_gguf_file & part : parts) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
             const std::string name = t->name;
             const bool is_nextn = name.find(".nextn.") != std::string::npos;
-            if (is_named_otherwise(name)) {
+            if (has_unknown_head_name(name)) {
                 unknown.push_back(name);
             } else if (is_nextn && block_of(name) != last) {
                 elsewhere.push_back(name);
             }
-            if (begins_with(name, block)) {
+            if (starts_with(name, block)) {
                 has_block = true;
                 has_nextn    |= is_nextn;
-                is_recurrent |= begins_with(name, block + "ssm_");
+                is_recurrent |= starts_with(name, block + "ssm_");
             }
         }
     }
     if (!unknown.empty()) {
-        return refused("tensor '" + unknown[0] + "'" + and_more(unknown.size()) + ": a head under names that llama.cpp does not know; it "
+        return refused("tensor '" + unknown[0] + "'" + and_more(unknown.size()) +
+                ": a head under names that llama.cpp does not know; it "
             "knows " + block + "nextn.eh_proj.weight and the like, as its convert_hf_to_gguf.py writes them");
     }
     if (!elsewhere.empty()) {
-        return refused("tensor '" + elsewhere[0] + "'" + and_more(elsewhere.size()) + ": a head must be the last block, and with " + arch +
-            ".block_count = " + std::to_string(n_block) + " that is block " + std::to_string(last));
+        return refused("tensor '" + elsewhere[0] + "'" + and_more(elsewhere.size()) +
+                ": a head must be the last block, and with " + arch + ".block_count = " + std::to_string(n_block) +
+                " that is block " + std::to_string(last));
     }
-    if (has_nextn && n_said == 0) {
-        return refused("the file has the tensors of a head (" + block + "nextn.*) and does not announce it by the name that llama.cpp "
+    if (has_nextn && n_announced == 0) {
+        return refused("the file has the tensors of a head (" + block +
+                "nextn.*) and does not announce it by the name that llama.cpp "
             "knows: " + key + " must be 1");
     }
-    if (n_said == 0 || has_nextn) {
-        return {(int32_t) n_said, n_trunk, "", ""};
+    if (n_announced == 0 || has_nextn) {
+        return {(int32_t) n_announced, n_trunk, "", ""};
     }
-    const std::string said = key + " announces a head in block " + std::to_string(last) + ", ";
+    const std::string announced = key + " announces a head in block " + std::to_string(last) + ", ";
     if (!has_block) {
-        return {0, n_trunk, said + "of which the file has no tensor", ""};
+        return {0, n_trunk, announced + "of which the file has no tensor", ""};
     }
-    // A trunk ends with a block that has attention, at a multiple of the interval; a head comes after it.
+    // A trunk ends with an attention block, at a multiple of the interval; a head's block comes after it.
     const uint32_t interval = file.u32(arch + ".full_attention_interval").value_or(4);
     if (is_recurrent || (interval > 0 && n_block % interval == 0)) {
-        return {0, (int32_t) n_block, said + "which is one of the trunk's: it has no tensor of the kind " + block + "nextn.eh_proj.weight", ""};
+        return {0, (int32_t) n_block,
+                announced + "which is one of the trunk's: it has no tensor of the kind " + block +
+                "nextn.eh_proj.weight", ""};
     }
-    return {0, n_trunk, said + "which has no tensor of the kind " + block + "nextn.eh_proj.weight: the block is not used", ""};
+    return {0, n_trunk,
+            announced + "which has no tensor of the kind " + block + "nextn.eh_proj.weight: the block is not used", ""};
 }

@@ -1,4 +1,4 @@
-// The front door: the tensors.
+// Validates the tensors.
 #include "inspect.h"
 
 #include "ggml-cpu.h"
@@ -16,7 +16,7 @@ bool ends_with(const std::string & text, const char * end) {
     return text.size() >= n && text.compare(text.size() - n, n, end) == 0;
 }
 
-// Weights that are added to rows or multiplied with them, element by element.
+// Tells whether the weights are added to rows or multiplied with them element by element.
 bool is_elementwise(const std::string & name) {
     for (const char * end : { "norm.weight", ".bias", ".scale", ".ssm_a", ".ssm_conv1d.weight" }) {
         if (ends_with(name, end)) {
@@ -26,20 +26,22 @@ bool is_elementwise(const std::string & name) {
     return false;
 }
 
-// llama.cpp checks neither: an operation without code for a type is an assertion in the middle of a graph, or worse.
+// Checks the types. llama.cpp does not: an operation that does not support a type fails an assertion in the middle of
+// a graph, or worse.
 void inspect_type(const ggml_tensor * tensor) {
     const std::string name = tensor->name;
     const std::string type = ggml_type_name(tensor->type);
     if (is_elementwise(name)) {
         if (tensor->type != GGML_TYPE_F32) {
-            throw pymtp_refused("tensor '" + name + "' is of type " + type + ", it must be f32");
+            throw pymtp_file_error("tensor '" + name + "' is of type " + type + ", it must be f32");
         }
-    } else if (!ggml_get_type_traits_cpu(tensor->type)->vec_dot || (tensor->type != GGML_TYPE_F32 && !ggml_get_type_traits(tensor->type)->to_float)) {
-        throw pymtp_refused("tensor '" + name + "' is of type " + type + ", which is no type for weights");
+    } else if (!ggml_get_type_traits_cpu(tensor->type)->vec_dot ||
+            (tensor->type != GGML_TYPE_F32 && !ggml_get_type_traits(tensor->type)->to_float)) {
+        throw pymtp_file_error("tensor '" + name + "' is of type " + type + ", which is no type for weights");
     }
 }
 
-// Weights that the file does not have to the end. llama.cpp says it too, but only as it loads.
+// Finds weights that are cut off at the end of the file. llama.cpp would report it, too, but only while loading.
 void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
     const gguf_context * gguf = part.gguf();
     const size_t bytes = llama_file(part.path.c_str(), "rb").size();
@@ -48,24 +50,26 @@ void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
         const size_t offset = gguf_get_tensor_offset(gguf, i);
         const size_t left = bytes < begin || bytes - begin < offset ? 0 : bytes - begin - offset;
         if (left < gguf_get_tensor_size(gguf, i)) {
-            throw pymtp_refused(
-                what + " is cut off at " + std::to_string(bytes) + " bytes, within or before tensor '" + gguf_get_tensor_name(gguf, i) + "'");
+            throw pymtp_file_error(
+                what + " is cut off at " + std::to_string(bytes) + " bytes, within or before tensor '" +
+                gguf_get_tensor_name(gguf, i) + "'");
         }
     }
 }
 
-// Tensors that llama.cpp takes for optional and uses all the same.
+// Checks for tensors that llama.cpp treats as optional, but uses unconditionally.
 void inspect_presence(const std::set<std::string> & names, const pymtp_file_info & info) {
     const bool is_next = std::strcmp(info.architecture, "qwen3next") == 0;
     for (int32_t i = 0; i < info.n_layer; ++i) {
         const std::string block = "blk." + std::to_string(i) + ".";
         const bool recurrent = names.count(block + "ssm_conv1d.weight");
-        // early files of qwen3next have one matrix in the place of two
+        // early files of qwen3next have one matrix instead of two
         const bool joined = is_next && names.count(block + "ssm_in.weight") && !names.count(block + "attn_qkv.weight");
         const bool two    = recurrent && !joined;
-        for (const char * name : { "attn_norm.weight", two ? "attn_qkv.weight" : nullptr, two ? "attn_gate.weight" : nullptr }) {
+        for (const char * name : { "attn_norm.weight", two ? "attn_qkv.weight" : nullptr,
+                two ? "attn_gate.weight" : nullptr }) {
             if (name && !names.count(block + name)) {
-                throw pymtp_refused("tensor '" + block + name + "' is missing");
+                throw pymtp_file_error("tensor '" + block + name + "' is missing");
             }
         }
     }
@@ -73,14 +77,14 @@ void inspect_presence(const std::set<std::string> & names, const pymtp_file_info
 
 } // namespace
 
-// Types and extents. Returns the names.
+// Checks types and extents. Returns the names.
 static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
     std::map<ggml_type, size_t> bytes;
     std::set<std::string> names;
     for (const pymtp_gguf_file & part : parts) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
             if (ggml_nelements(t) == 0) {
-                throw pymtp_refused("tensor '" + std::string(t->name) + "' is empty");
+                throw pymtp_file_error("tensor '" + std::string(t->name) + "' is empty");
             }
             inspect_type(t);
             names.insert(t->name);
@@ -88,9 +92,10 @@ static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & p
         }
         inspect_extents(part, parts.size() > 1 ? part.path : "the file");
     }
-    const auto most = std::max_element(bytes.begin(), bytes.end(), [](const auto & a, const auto & b) { return a.second < b.second; });
+    const auto most = std::max_element(bytes.begin(), bytes.end(),
+            [](const auto & a, const auto & b) { return a.second < b.second; });
     if (most == bytes.end()) {
-        throw pymtp_refused("no tensors in the file");
+        throw pymtp_file_error("no tensors in the file");
     }
     std::strncpy(info.weight_type, ggml_type_name(most->first), sizeof(info.weight_type) - 1);
     return names;

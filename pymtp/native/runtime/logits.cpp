@@ -5,25 +5,27 @@
 #include <cstring>
 #include <numeric>
 
-// The sum of exp(logit - most), to 1e-6 of itself: 5e-7 for the difference of two floats, 2e-7 for the rest.
+// Returns the sum of exp(logit - highest) with a relative error of at most 1e-6: 5e-7 for the difference of two
+// floats, 2e-7 for the rest.
 //
-// With x = q ln 2 + r and |r| <= ln 2 / 2, in two steps (W. J. Cody and W. Waite, "Software Manual for the Elementary
-// Functions", 1980, chapter 6), exp(x) is 2^q times Taylor's series of exp(r), of which 6e-9 is left after r^7. No call and
-// no branch, so that compilers make vectors of it: the library's exp takes one number at a time.
-double pymtp_sum_of_exp(const float * logits, size_t n, float most) {
-    constexpr float least   = -87.0f;          // about where floats lose digits: what is less counts as that
-    constexpr float shift   = 0x1.8p23f;       // rounds to a whole number what it is added to
-    constexpr float ln2     = 0x1.62ep-1f;     // of few bits, so that its product with q is exact
-    constexpr float ln2_low = 0x1.0bfbe8p-15f; // the rest of it
+// With x = q ln 2 + r and |r| <= ln 2 / 2, reduced in two steps (W. J. Cody and W. Waite, "Software Manual for the
+// Elementary Functions", 1980, chapter 6), exp(x) is 2^q times the Taylor series of exp(r), which after r^7 is 6e-9
+// off. There is no call and no branch, so that compilers vectorize it; the library's exp takes one number at a time.
+double pymtp_sum_of_exp(const float * logits, size_t n, float highest) {
+    // about where floats lose digits: smaller differences count as this one
+    constexpr float min_difference = -87.0f;
+    constexpr float shift          = 0x1.8p23f;       // adding it rounds to a whole number
+    constexpr float ln2            = 0x1.62ep-1f;     // with few bits, so that its product with q is exact
+    constexpr float ln2_low        = 0x1.0bfbe8p-15f; // the remainder
     double sums[8] = {};
     for (size_t start = 0; start < n; start += PYMTP_LOGITS_BLOCK) {
         float x[PYMTP_LOGITS_BLOCK], y[PYMTP_LOGITS_BLOCK];
-        const size_t here = std::min(PYMTP_LOGITS_BLOCK, n - start);
-        for (size_t i = 0; i < here; ++i) {
-            const float difference = logits[start + i] - most;
-            x[i] = difference < least ? least : difference;
+        const size_t n_block = std::min(PYMTP_LOGITS_BLOCK, n - start);
+        for (size_t i = 0; i < n_block; ++i) {
+            const float difference = logits[start + i] - highest;
+            x[i] = difference < min_difference ? min_difference : difference;
         }
-        std::fill(x + here, x + PYMTP_LOGITS_BLOCK, least);
+        std::fill(x + n_block, x + PYMTP_LOGITS_BLOCK, min_difference);
         for (size_t i = 0; i < PYMTP_LOGITS_BLOCK; ++i) {
             const float shifted = x[i] * 0x1.715476p0f + shift;
             const float q = shifted - shift;
@@ -36,7 +38,7 @@ double pymtp_sum_of_exp(const float * logits, size_t n, float most) {
             sum = sum * r + 1.0f/2;
             sum = sum * r + 1.0f;
             sum = sum * r + 1.0f;
-            uint32_t bits; // they end with q, which becomes the exponent
+            uint32_t bits; // the low bits hold q, which becomes the exponent
             std::memcpy(&bits, &shifted, sizeof(bits));
             bits = (bits + 127) << 23;
             float power;
@@ -52,19 +54,20 @@ double pymtp_sum_of_exp(const float * logits, size_t n, float most) {
     return std::accumulate(sums, sums + 8, 0.0);
 }
 
-// As whole numbers in the same order, so that compilers make vectors of it: floats they must compare one after the other.
+// Compares floats as integers that sort in the same order, so that compilers vectorize it; floats would be compared
+// one by one.
 pymtp_logits_summary pymtp_summarize(const float * logits, size_t n) {
-    int32_t most = INT32_MIN;
+    int32_t highest = INT32_MIN;
     int32_t nans = 0;
     for (size_t i = 0; i < n; ++i) {
         int32_t bits;
         std::memcpy(&bits, logits + i, sizeof(bits));
         nans += (bits & INT32_MAX) > 0x7f800000;
-        bits ^= (bits >> 31) & INT32_MAX; // the less a negative number is, the greater are its bits
-        most = bits > most ? bits : most;
+        bits ^= (bits >> 31) & INT32_MAX; // reverses the order of negative numbers
+        highest = bits > highest ? bits : highest;
     }
-    most ^= (most >> 31) & INT32_MAX;
+    highest ^= (highest >> 31) & INT32_MAX;
     float logit;
-    std::memcpy(&logit, &most, sizeof(logit));
+    std::memcpy(&logit, &highest, sizeof(logit));
     return {logit, nans != 0};
 }

@@ -1,5 +1,5 @@
-// What a pair takes of each device's memory: in use, or planned before anything is loaded.
-#include "border.h"
+// Sums up the memory of a pair for each device: in use, or planned before anything is loaded.
+#include "api_guard.h"
 #include "pair.h"
 
 #include "llama-kv-cells.h"
@@ -9,14 +9,15 @@
 #include <algorithm>
 #include <map>
 
-// position, what it was shifted by, what else is known of the token, and which sequences have it
-const int64_t pymtp_notes_of_cell = 2*sizeof(llama_pos) + sizeof(llama_kv_cell_ext) + sizeof(llama_kv_cells::seq_set_t);
+// llama_kv_cells keeps for each cell a position, its shift, extra positions, and the set of its sequences
+const int64_t pymtp_cell_metadata_bytes = 2*sizeof(llama_pos) + sizeof(llama_kv_cell_ext) +
+        sizeof(llama_kv_cells::seq_set_t);
 
 namespace {
 
 class device_sums {
 public:
-    void add(int64_t pymtp_memory::* part, const pymtp_bytes & bytes) {
+    void add(int64_t pymtp_memory::* part, const pymtp_bytes_by_buffer & bytes) {
         for (const auto & [type, size] : bytes) {
             of(type).*part += size;
         }
@@ -37,7 +38,7 @@ private:
 
     pymtp_memory & of(ggml_backend_buffer_type_t type) {
         ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-        // what has no device of its own, or is memory of the host that a device can reach
+        // buffers without a device, and host memory that a device can access, count as the CPU's
         if (!device || ggml_backend_buft_is_host(type)) {
             device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
         }
@@ -48,27 +49,27 @@ private:
     }
 };
 
-device_sums sums_of(const pymtp_pair & pair) {
+device_sums memory_by_device(const pymtp_pair & pair) {
     device_sums sums;
     const pymtp_memory_parts target = pymtp_get_memory(pair.target.get());
     sums.add(&pymtp_memory::weights,   target.weights);
     sums.add(&pymtp_memory::kv,        target.kv);
     sums.add(&pymtp_memory::states,    target.states);
-    sums.add(&pymtp_memory::kept_rows, target.kept_rows);
+    sums.add(&pymtp_memory::kept_rows, target.pending_hidden);
     sums.add(&pymtp_memory::compute,   target.compute);
     if (pair.draft) {
         const pymtp_memory_parts draft = pymtp_get_memory(pair.draft.get());
         sums.add(&pymtp_memory::head_kv,      draft.kv);
         sums.add(&pymtp_memory::head_compute, draft.compute);
-        sums.add(&pymtp_memory::draft_vocab,  draft.draft_rows);
+        sums.add(&pymtp_memory::draft_vocab,  draft.reduced_output);
     }
     return sums;
 }
 
-// Of a row that need not be of whole blocks of the type: llama.cpp refuses those later.
+// Returns the bytes of a row. The row may end within a block: llama.cpp refuses it later.
 int64_t row_bytes(ggml_type type, int64_t n) { return n*ggml_type_size(type)/ggml_blck_size(type); }
 
-// Of one block's K and V, or of its states, in the host's memory.
+// Returns the bytes of one block's K and V, or of its recurrent states, that are in host memory.
 int64_t host_bytes(const llama_model & model, uint32_t block, const llama_context_params & params, int32_t n_seqs) {
     const llama_hparams & hparams = model.hparams;
     if (params.offload_kqv && ggml_backend_dev_type(model.dev_layer(block)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
@@ -81,7 +82,7 @@ int64_t host_bytes(const llama_model & model, uint32_t block, const llama_contex
         row_bytes(params.type_k, hparams.n_embd_k_gqa(block)) + row_bytes(params.type_v, hparams.n_embd_v_gqa(block)));
 }
 
-// Samples from rows: those from candidates take a little less.
+// Returns the settings to plan graphs with: sampling from rows needs slightly more memory than from candidates.
 pymtp_graph_sample planned_sample() {
     pymtp_graph_sample params;
     params.kind     = PYMTP_SAMPLE_ROW;
@@ -91,32 +92,32 @@ pymtp_graph_sample planned_sample() {
 
 using shapes = std::vector<pymtp_graph_slots::shape>;
 
-// The shapes whose graphs are kept: those of one sequence, and the largest of several.
-shapes kept_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
-    shapes kept = pymtp_graph_slots::largest(pair.together() ? pair.options.n_seq_max : 1, n_rows, room);
+// Returns the shapes whose graphs are kept: all of one sequence, and the largest ones of several.
+shapes cached_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
+    shapes kept = pymtp_graph_slots::largest(pair.can_batch() ? pair.options.n_seq_max : 1, n_rows, room);
     for (int32_t n = 1; n <= n_rows; ++n) {
         kept.push_back({1, n});
     }
     return kept;
 }
 
-// The graphs of rounds, as pymtp_pair::verify and draft_chains set them up.
-void add_rounds(pymtp_pair & pair, device_sums & sums) {
+// Adds the graphs of rounds, with the settings of pymtp_pair::verify and draft_chains.
+void add_round_graphs(pymtp_pair & pair, device_sums & sums) {
     pymtp_set_sample(pair.target.get(), planned_sample());
-    for (const auto & [n_seqs, n] : kept_shapes(pair, 1 + pair.options.n_draft, pair.most_rows())) {
-        if (pair.fuses()) {
+    for (const auto & [n_seqs, n] : cached_shapes(pair, 1 + pair.options.n_draft, pair.max_verify_rows())) {
+        if (pair.is_fused()) {
             pair.begin_prefill();
-            pymtp_set_sync(pair.target.get(), pair.draft.get(), n == 1);
+            pymtp_set_fused_sync(pair.target.get(), pair.draft.get(), n == 1);
         } else {
             pair.begin_round();
         }
         sums.add(&pymtp_memory::compute, pymtp_planned_compute(pair.target.get(), n_seqs, n));
     }
-    if (pair.fuses()) {
+    if (pair.is_fused()) {
         pymtp_set_sample(pair.draft.get(), planned_sample());
-        const pymtp_kept_rows  hidden(pair);
-        const pymtp_draft_rows rows(pair, true);
-        for (const auto & [n_seqs, n] : kept_shapes(pair, pair.options.n_draft, pair.n_head_rows)) {
+        const pymtp_pending_hidden_scope  hidden(pair);
+        const pymtp_reduced_output_scope rows(pair, true);
+        for (const auto & [n_seqs, n] : cached_shapes(pair, pair.options.n_draft, pair.max_head_rows)) {
             sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(pair.draft.get(), n_seqs, n));
         }
     }
@@ -124,7 +125,7 @@ void add_rounds(pymtp_pair & pair, device_sums & sums) {
 
 } // namespace
 
-// Compute buffers for what the contexts were told since they were made.
+// Reserves compute buffers again when the contexts' settings have changed.
 void pymtp_pair::reserve() {
     pymtp_reserve(target.get());
     if (draft) {
@@ -133,16 +134,16 @@ void pymtp_pair::reserve() {
 }
 
 int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
-    return pymtp_guarded<int32_t>(-1, [&] { return sums_of(*pair).write(memory, n_max); });
+    return pymtp_guarded<int32_t>(-1, [&] { return memory_by_device(*pair).write(memory, n_max); });
 }
 
-int64_t pymtp_least_memory(
+int64_t pymtp_min_host_memory(
         const pymtp_model * model, llama_context_params params, const pymtp_pair_options * options) {
     return pymtp_guarded<int64_t>(-1, [&] {
         const llama_model & shared = *model->shared;
-        const bool     drafts   = options->n_draft > 0;
-        const uint32_t n_blocks = drafts ? shared.hparams.n_layer_all : shared.hparams.n_layer();
-        int64_t bytes = pymtp_notes_of_cell*int64_t(params.n_ctx)*(drafts ? 2 : 1);
+        const bool     drafts      = options->n_draft > 0;
+        const uint32_t n_blocks    = drafts ? shared.hparams.n_layer_all : shared.hparams.n_layer();
+        int64_t bytes              = pymtp_cell_metadata_bytes*int64_t(params.n_ctx)*(drafts ? 2 : 1);
         for (uint32_t i = 0; i < n_blocks; ++i) {
             bytes += host_bytes(shared, i, params, options->n_seq_max);
         }
@@ -159,8 +160,8 @@ int32_t pymtp_plan_memory(
         if (!pair) {
             return -1;
         }
-        device_sums sums = sums_of(*pair);
-        add_rounds(*pair, sums);
+        device_sums sums = memory_by_device(*pair);
+        add_round_graphs(*pair, sums);
         return sums.write(memory, n_max);
     });
 }

@@ -1,13 +1,13 @@
-// Loads models, and answers what is asked of their vocabulary.
+// Loads models, and gives access to their vocabulary.
 #include "model.h"
 
 #include "adapters.h"
-#include "border.h"
+#include "api_guard.h"
 #include "file_rows.h"
 #include "grammar.h"
 #include "head_files.h"
 #include "inspect.h"
-#include "placing.h"
+#include "placement.h"
 #include "pymtp.h"
 
 #include "llama-model.h"
@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-static bool keep_loading(float /*progress*/, void * /*user_data*/) {
-    return !pymtp_host_wants_stop();
+static bool on_progress(float /*progress*/, void * /*user_data*/) {
+    return !pymtp_abort_requested();
 }
 
 static bool has_head(const llama_model & model) {
@@ -33,10 +33,10 @@ static llama_load_mode load_mode_of(const pymtp_model_options & options) {
     return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
 }
 
-// What the loader has to know of the head beside the model's own files: one in files of its own, or that there is none, which
-// is left out or announced and not there. Of a head that is left out, llama.cpp would look for all tensors.
-static std::optional<pymtp_head_files> look_for_head(const char * path, const pymtp_model_options & options) {
-    const std::vector<pymtp_gguf_file> parts = pymtp_parts_of(path);
+// Decides whether the loader must treat the head specially: because it is in separate files, or because there is none
+// (it was left out, or is announced but missing; of a head that is left out, llama.cpp would require all tensors).
+static std::optional<pymtp_head_files> find_head_override(const char * path, const pymtp_model_options & options) {
+    const std::vector<pymtp_gguf_file> parts = pymtp_open_parts(path);
     if (options.head && options.mtp && !options.vocab_only) {
         return pymtp_find_head(parts, options.head);
     }
@@ -49,8 +49,8 @@ static std::optional<pymtp_head_files> look_for_head(const char * path, const py
     return none;
 }
 
-// An override of metadata that tells the loader of it. They end with one without a key.
-static std::vector<llama_model_kv_override> overrides_for(const pymtp_head_files & head) {
+// Returns the metadata override that passes the head to the loader. An entry without a key ends the list.
+static std::vector<llama_model_kv_override> head_override(const pymtp_head_files & head) {
     std::vector<llama_model_kv_override> overrides(2);
     overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
     std::strcpy(overrides[0].key, PYMTP_HEAD_KEY);
@@ -58,10 +58,10 @@ static std::vector<llama_model_kv_override> overrides_for(const pymtp_head_files
     return overrides;
 }
 
-// The rows of the matrix that drafts are made with, in whichever file it is.
-static std::shared_ptr<const pymtp_file_rows> find_output_rows(
+// Finds the file that holds the output layer for drafts.
+static std::shared_ptr<const pymtp_file_rows> find_output_file_rows(
         const std::string & path, const std::optional<pymtp_head_files> & head, const llama_model & model) {
-    const ggml_tensor & matrix = *pymtp_draft_output(model);
+    const ggml_tensor & matrix = *pymtp_draft_output_layer(model);
     const std::string   name   = ggml_get_name(&matrix);
     if (head) {
         for (const auto & [in_file, in_model] : head->names) {
@@ -73,48 +73,49 @@ static std::shared_ptr<const pymtp_file_rows> find_output_rows(
     return std::make_shared<pymtp_file_rows>(path, name, matrix);
 }
 
-// llama.cpp tells how many tensors it did not expect, and not which.
-static std::string why_not(const char * path, const pymtp_model_options & options) {
+// Explains a failed load: llama.cpp says how many unexpected tensors there are, but not which.
+static std::string load_error(const char * path, const pymtp_model_options & options) {
     std::string unknown;
     if (options.mtp && !options.vocab_only) {
         try {
             unknown = pymtp_find_unknown_tensor(path, options.head ? options.head : path);
-        } catch (const pymtp_refused &) {
-            // there is no head
+        } catch (const pymtp_file_error &) {
+            // the model has no head
         }
     }
-    return "llama.cpp cannot load the file" + (unknown.empty() ? "" : "; its head's tensor '" + unknown + "' is like none of the model's");
+    return "llama.cpp cannot load the file" +
+            (unknown.empty() ? "" : "; its head's tensor '" + unknown + "' is like none of the model's");
 }
 
 static pymtp_model * load(const char * path, const pymtp_model_options & options, bool plan) {
     return pymtp_guarded<pymtp_model *>(nullptr, [&]() -> pymtp_model * {
-        const pymtp_placing placing(options);
+        const pymtp_placement placing(options);
         llama_model_params params = llama_model_default_params();
-        const std::optional<pymtp_head_files> head = look_for_head(path, options);
+        const std::optional<pymtp_head_files> head = find_head_override(path, options);
         std::vector<llama_model_kv_override>  overrides;
         if (head) {
-            overrides = overrides_for(*head);
+            overrides = head_override(*head);
             params.kv_overrides = overrides.data();
         }
         params.load_mtp   = options.mtp;
         params.vocab_only = options.vocab_only;
         params.no_alloc   = plan;
-        params.load_mode  = plan ? LLAMA_LOAD_MODE_NONE : load_mode_of(options); // a mapped file would be there already
+        params.load_mode  = plan ? LLAMA_LOAD_MODE_NONE : load_mode_of(options); // a plan must not map the file
         if (!plan) {
-            params.progress_callback = keep_loading;
+            params.progress_callback = on_progress;
         }
         placing.write(params);
         std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
         if (!model) {
-            pymtp_set_error(why_not(path, options).c_str());
+            pymtp_set_error(load_error(path, options).c_str());
             return nullptr;
         }
         auto shared = std::make_unique<pymtp_model>(std::move(model));
         if (params.load_mtp && !params.vocab_only && !plan && has_head(*shared->shared)) {
-            shared->output_rows = find_output_rows(path, head, *shared->shared);
+            shared->output_file_rows = find_output_file_rows(path, head, *shared->shared);
         }
         if (!params.vocab_only && !plan) {
-            placing.warn_of_idle(*shared->shared);
+            placing.warn_unmatched(*shared->shared);
             pymtp_load_adapters(*shared, options);
         }
         return shared.release();
@@ -124,7 +125,7 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
 int pymtp_check_model_options(const pymtp_model_options * options) {
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
         try {
-            const pymtp_placing placing(*options);
+            const pymtp_placement placing(*options);
             return PYMTP_OK;
         } catch (const std::invalid_argument & error) {
             pymtp_set_error(error.what());
@@ -156,26 +157,28 @@ void pymtp_model_free(pymtp_model * model) {
     delete model;
 }
 
-std::shared_ptr<const pymtp_spelling> pymtp_model::spelling() const {
-    std::call_once(made_spelling, [&] {
-        kept_spelling = std::make_shared<pymtp_spelling>(llama_model_get_vocab(shared.get()));
+std::shared_ptr<const pymtp_token_codepoints> pymtp_model::codepoints() const {
+    std::call_once(codepoints_once, [&] {
+        cached_codepoints = std::make_shared<pymtp_token_codepoints>(llama_model_get_vocab(shared.get()));
     });
-    return kept_spelling;
+    return cached_codepoints;
 }
 
 llama_model * pymtp_model_get(const pymtp_model * model) {
     return model->shared.get();
 }
 
-int32_t pymtp_tokenize(const pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max, bool add_special) {
+int32_t pymtp_tokenize(const pymtp_model * model, const char * text, int32_t length, llama_token * tokens,
+        int32_t n_max, bool add_special) {
     return pymtp_guarded<int32_t>(INT32_MIN, [&] {
-        return llama_tokenize(llama_model_get_vocab(model->shared.get()), text, length, tokens, n_max, add_special, true);
+        return llama_tokenize(llama_model_get_vocab(model->shared.get()), text, length, tokens, n_max, add_special,
+                true);
     });
 }
 
 int32_t pymtp_token_piece(const pymtp_model * model, llama_token token, char * piece, int32_t n_max) {
     return pymtp_guarded<int32_t>(INT32_MIN, [&] {
-        const std::string bytes = pymtp_bytes_of(llama_model_get_vocab(model->shared.get()), token);
+        const std::string bytes = pymtp_token_bytes(llama_model_get_vocab(model->shared.get()), token);
         const int32_t n = bytes.size();
         if (n > n_max) {
             return -n;

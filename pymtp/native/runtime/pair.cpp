@@ -1,11 +1,11 @@
 #include "pair.h"
 
-#include "border.h"
+#include "api_guard.h"
 #include "compare/faults.h"
 #include "sample_job.h"
 
 #include "pymtp_context.h"
-#include "team.h"
+#include "threads/team.h"
 
 #include <algorithm>
 
@@ -14,49 +14,54 @@ static bool on_abort(void * data) {
     if (pymtp::op_times * times = pymtp::timing()) {
         times->end_share();
     }
-    const bool stops = pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
-    if (stops) {
+    const bool abort = pair->cancelled.load(std::memory_order_relaxed) || pymtp_abort_requested();
+    if (abort) {
         pymtp_team_learn_nothing();
     }
-    return stops;
+    return abort;
 }
 
-// What llama.cpp would end the process for, or take for another number. Python refuses it first, in the user's words.
+// Refuses options that would make llama.cpp end the process, or that it would replace silently. Python checks them
+// before, with messages in the user's terms.
 static void check_options(const llama_context_params & params, const pymtp_pair_options & options) {
-    pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256"); // LLAMA_MAX_SEQ
-    pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MOST_DRAFTS, "n_draft must be from 0 to 64");
+    // LLAMA_MAX_SEQ
+    pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256");
+    pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MAX_DRAFTS, "n_draft must be from 0 to 64");
     pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
     pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
-    // the rows of a verification stay in one ubatch
-    const uint32_t least = std::max(1 + options.n_draft, options.n_seq_max);
-    pymtp_require(params.n_batch >= least && params.n_ubatch >= least, "n_batch and n_ubatch have no room for a round");
+    // all rows of a verification must fit in one ubatch
+    const uint32_t needed = std::max(1 + options.n_draft, options.n_seq_max);
+    pymtp_require(params.n_batch >= needed && params.n_ubatch >= needed,
+            "n_batch and n_ubatch have no room for a round");
 }
 
-// llama.cpp gets the bookkeeping of cells even where K and V are only planned, and the system may end a process that asks for
-// more than there is.
-static void check_cells(const pymtp_pair & pair, const llama_context_params & params) {
-    const size_t   total   = pymtp_host_memory();
-    const uint64_t n_cells = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
-    const uint64_t bytes   = n_cells*pymtp_notes_of_cell*(pair.options.n_draft > 0 ? 2 : 1);
-    const std::string words = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +
+// Refuses more cells than this machine's memory can describe. llama.cpp allocates the bookkeeping of cells even when K
+// and V are only planned, and the system may kill a process that uses more memory than there is.
+static void check_cell_metadata(const pymtp_pair & pair, const llama_context_params & params) {
+    const size_t   total      = pymtp_system_memory();
+    const uint64_t n_cells    = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
+    const uint64_t bytes      = n_cells*pymtp_cell_metadata_bytes*(pair.options.n_draft > 0 ? 2 : 1);
+    const std::string message = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +
         " GiB beside K and V, and this machine has " + std::to_string(total >> 30) + " GiB";
-    pymtp_require(bytes < total, words.c_str());
+    pymtp_require(bytes < total, message.c_str());
 }
 
-std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
+std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params,
+        const pymtp_pair_options & options) {
     check_options(params, options);
     auto pair = std::make_unique<pymtp_pair>();
     pair->model   = shared->shared;
     pair->options = options;
-    check_cells(*pair, params);
+    check_cell_metadata(*pair, params);
     llama_model * model = pair->model.get();
     pair->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     pair->n_embd  = llama_model_n_embd_out(model);
     pair->sequences.resize(options.n_seq_max);
-    pair->most_candidates = pymtp_most_candidates(*model, options.draws);
+    pair->max_candidates = pymtp_max_candidates(*model, options.sample_on);
 
     const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
-    const bool every = options.embeddings || (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
+    const bool all_outputs = options.embeddings ||
+            (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     params.n_seq_max           = options.n_seq_max;
     params.n_rs_seq            = 0; // pymtp_make_replay
     params.abort_callback      = on_abort;
@@ -67,7 +72,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         params.cb_eval_user_data = pair->trace.get();
     }
     params.n_outputs_max         = std::max((1 + options.n_draft)*options.n_seq_max, options.n_outputs);
-    params.n_outputs_max         = every ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
+    params.n_outputs_max         = all_outputs ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
     params.n_outputs_max_per_seq = params.n_outputs_max;
     pair->target.reset(llama_init_from_model(model, params));
     if (!pair->target) {
@@ -77,16 +82,18 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     pymtp_make_replay(pair->target.get(), options.n_draft);
     pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
     pair->n_batch   = llama_n_batch(pair->target.get());
-    pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
+    pair->n_outputs = all_outputs ? pair->n_batch : (int32_t) params.n_outputs_max;
 
     if (options.n_draft > 0) {
         params.ctx_type              = LLAMA_CONTEXT_TYPE_MTP;
         params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
         if (fused) {
-            // it takes the rows of a round, or those it was left behind by, never a prompt: no compute buffer for more
-            const int32_t most = std::max({options.n_draft + 2, options.n_draft*options.n_seq_max, PYMTP_MOST_KEPT});
-            params.n_batch  = std::min<uint32_t>(params.n_batch,  most);
+            // it gets the rows of a round, or those that it lags behind by, but never a prompt: compute buffers stay
+            // small
+            const int32_t max_rows = std::max({options.n_draft + 2, options.n_draft*options.n_seq_max,
+                    PYMTP_MAX_HEAD_LAG});
+            params.n_batch  = std::min<uint32_t>(params.n_batch,  max_rows);
             params.n_ubatch = std::min<uint32_t>(params.n_ubatch, params.n_batch);
         }
         pair->draft.reset(llama_init_from_model(model, params));
@@ -94,18 +101,18 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             pymtp_set_error("no draft context");
             return nullptr;
         }
-        pair->host        = std::make_unique<pymtp_host_rows>(*pair);
-        pair->n_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
+        pair->host_hidden   = std::make_unique<pymtp_host_hidden>(*pair);
+        pair->max_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
         pymtp_set_tap(pair->target.get(), options.tap == PYMTP_TAP_PRE_NORM);
         pymtp_set_tap(pair->draft.get(),  options.tap == PYMTP_TAP_PRE_NORM);
         if (fused) {
-            pymtp_set_sync(pair->target.get(), pair->draft.get(), false);
+            pymtp_set_fused_sync(pair->target.get(), pair->draft.get(), false);
             pair->make_draft_vocab(*shared);
         }
     }
     pair->make_threads();
     if (!shared->adapters.empty()) {
-        // both take all: the target's graph fills the head's cache, the draft's embeds tokens
+        // both contexts need all adapters: the target's graph fills the head's cache, the draft's embeds tokens
         for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
             if (ctx) {
                 std::vector<llama_adapter_lora *> adapters = shared->adapters;
@@ -133,7 +140,8 @@ bool pymtp_pair::check_seq(int32_t seq) const {
     if (seq >= 0 && seq < options.n_seq_max) {
         return true;
     }
-    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " + std::to_string(options.n_seq_max - 1));
+    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " +
+            std::to_string(options.n_seq_max - 1));
     return false;
 }
 
@@ -155,11 +163,12 @@ bool pymtp_pair::check_seqs(int32_t n_seqs, const int32_t * seqs) const {
 }
 
 bool pymtp_pair::check_tokens(const llama_token * tokens, int32_t n) const {
-    const auto * wrong = std::find_if(tokens, tokens + n, [&](llama_token token) { return token < 0 || token >= n_vocab; });
-    if (wrong == tokens + n) {
+    const auto * invalid = std::find_if(tokens, tokens + n,
+            [&](llama_token token) { return token < 0 || token >= n_vocab; });
+    if (invalid == tokens + n) {
         return true;
     }
-    pymtp_set_error("there is no token " + std::to_string(*wrong) + " in a vocabulary of " + std::to_string(n_vocab));
+    pymtp_set_error("there is no token " + std::to_string(*invalid) + " in a vocabulary of " + std::to_string(n_vocab));
     return false;
 }
 
@@ -167,18 +176,20 @@ int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
     if (n <= n_ctx - s.n_past) {
         return PYMTP_OK;
     }
-    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " + std::to_string(n_ctx));
+    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " +
+            std::to_string(n_ctx));
     return PYMTP_FULL;
 }
 
-// Runs the batch, with the graph of a slot. After a failure nobody knows how far its sequences got: the call is to end.
+// Decodes the batch with the graph of a slot. After a failure the state of its sequences is unknown: the call must end.
 int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     const bool is_target = ctx == target.get();
     if (trace) {
         trace->who = is_target ? "target" : "draft";
     }
     if (draft && is_target) {
-        // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
+        // On a GPU each context has a stream of its own: wait, because the target's graph writes cells that the head's
+        // may read.
         llama_synchronize(draft.get());
     }
     pymtp_fault_before_decode(*this);
@@ -202,41 +213,41 @@ void pymtp_pair::clear(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
     if (draft) {
         llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
-        wipe_head(seq);
-        host->clear(seq);
+        zero_head_cells(seq);
+        host_hidden->clear(seq);
     }
     auto sampler = std::move(sequences[seq].sampler);
     sequences[seq] = pymtp_sequence();
     sequences[seq].sampler = std::move(sampler);
 }
 
-void pymtp_pair::empty_after_failure(const int32_t * seqs, int32_t n) noexcept {
+void pymtp_pair::clear_after_failure(const int32_t * seqs, int32_t n) noexcept {
     try {
         for (int32_t k = 0; k < n; ++k) {
-            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) { // else the call failed before it looked at it
+            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) { // the call may have failed before it checked the number
                 clear(seqs[k]);
             }
         }
     } catch (...) {
-        break_for_good(pymtp_last_error()); // what failed first
+        mark_broken(pymtp_last_error()); // the first error
     }
 }
 
-void pymtp_pair::break_for_good(const char * why) noexcept {
+void pymtp_pair::mark_broken(const char * why) noexcept {
     try {
         broken = why;
     } catch (...) {
     }
     if (broken.empty()) {
-        broken = "no memory"; // short enough to need none
+        broken = "no memory"; // short enough to need no allocation
     }
-    say_broken();
+    report_broken();
 }
 
-void pymtp_pair::say_broken() const noexcept {
+void pymtp_pair::report_broken() const noexcept {
     try {
         pymtp_set_error("this context failed and cannot go on: make a new one (" + broken + ")");
     } catch (...) {
-        pymtp_keep_error("this context failed and cannot go on: make a new one");
+        pymtp_store_error("this context failed and cannot go on: make a new one");
     }
 }

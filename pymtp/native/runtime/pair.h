@@ -1,20 +1,19 @@
-// A target and a draft context of one model, and how far each of their sequences has come.
+// A target and a draft context of one model, and the state of their sequences.
 //
-// pair.cpp makes them, prefill.cpp takes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head level
-// with the target, copy.cpp copies and moves sequences, save.cpp takes what they hold to the host's memory and back,
-// sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts are made, memory.cpp what all of it takes.
-// pair_api.cpp is what C calls.
-// compare/ holds what serves comparisons and tests only.
+// pair.cpp makes them, prefill.cpp processes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head
+// up to date with the target, copy.cpp copies and moves sequences, save.cpp saves them to host memory and loads them,
+// pair_sampling.cpp samples tokens, pair_draft_vocab.cpp maintains the draft vocabulary, memory.cpp sums up memory.
+// pair_api.cpp implements the C API. compare/ serves comparisons and tests only.
 #pragma once
 
 #include "batch.h"
-#include "compare/host_rows.h"
+#include "compare/host_hidden.h"
 #include "compare/pymtp_compare.h"
 #include "compare/trace.h"
 #include "draft_vocab.h"
 #include "file_rows.h"
 #include "graph_slots.h"
-#include "host.h"
+#include "callbacks.h"
 #include "model.h"
 #include "pymtp.h"
 #include "sequence.h"
@@ -37,23 +36,23 @@ struct pymtp_threads_deleter {
     void operator()(ggml_threadpool * threads) const { ggml_threadpool_free(threads); }
 };
 
-// bytes that llama.cpp notes of each cell of a context (llama_kv_cells), apart from K and V
-extern const int64_t pymtp_notes_of_cell;
+// bytes that llama.cpp uses for each cell of a context (llama_kv_cells) beside K and V
+extern const int64_t pymtp_cell_metadata_bytes;
 
-constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
-constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see pymtp_set_sync
+constexpr int32_t PYMTP_MAX_DRAFTS   = 64; // drafts in a round
+constexpr int32_t PYMTP_MAX_HEAD_LAG = 63; // tokens that the head may lag behind, see pymtp_set_fused_sync
 
 struct pymtp_sample_batch;
 struct pymtp_sample_job;
 
 struct pymtp_pair {
-    std::shared_ptr<llama_model> model; // first, so that it goes last
+    std::shared_ptr<llama_model> model; // first, so that it is destroyed last
 
     std::unique_ptr<pymtp_trace>     trace;    // null unless asked for
-    std::unique_ptr<pymtp::op_times> op_times; // likewise
+    std::unique_ptr<pymtp::op_times> op_times; // null unless asked for
 
-    // What a graph's threads share, of both contexts: without one, each graph would make one and free it. The threads themselves
-    // are the process's (kernels/team.h).
+    // Shared by the graphs of both contexts: without it, each graph would make one and free it. The threads themselves
+    // belong to the process (kernels/threads/team.h).
     std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
 
     pymtp_context_ptr target;
@@ -61,34 +60,34 @@ struct pymtp_pair {
 
     pymtp_pair_options options = {};
 
-    int32_t n_vocab     = 0;
-    int32_t n_embd      = 0;
-    int32_t n_ctx       = 0; // of one sequence
-    int32_t n_batch     = 0;
-    int32_t n_outputs   = 0; // most rows of logits a batch
-    int32_t n_head_rows = 0; // most rows that the draft context takes at once
+    int32_t n_vocab       = 0;
+    int32_t n_embd        = 0;
+    int32_t n_ctx         = 0; // of one sequence
+    int32_t n_batch       = 0;
+    int32_t n_outputs     = 0; // the most rows of logits in a batch
+    int32_t max_head_rows = 0; // the most rows that the draft context processes at once
 
-    // drafts over part of the vocabulary; null for all of it
-    std::unique_ptr<pymtp_draft_vocab>     vocabulary;
+    // the draft vocabulary; null when drafts always use the whole vocabulary
+    std::unique_ptr<pymtp_draft_vocab>     draft_vocab;
     std::shared_ptr<const pymtp_file_rows> file_rows;
-    pymtp_draft_vocab::rows                unwritten = pymtp_draft_vocab::rows::none; // rows that have other tokens by now
-    bool drafts_over_rows = false; // the last chain was made over it
+    pymtp_draft_vocab::rows                stale_rows = pymtp_draft_vocab::rows::none; // rows to write to the device
+    bool drafts_reduced = false; // the last drafts used the draft vocabulary
 
-    size_t most_candidates = 0; // that graphs leave to sample from in place of a row of logits, see pymtp_most_candidates
+    size_t max_candidates = 0; // the most candidates that graphs may pick instead of a row, see pymtp_max_candidates
 
-    std::vector<pymtp_sequence>      sequences;
-    std::unique_ptr<pymtp_host_rows> host; // null without drafts
+    std::vector<pymtp_sequence>        sequences;
+    std::unique_ptr<pymtp_host_hidden> host_hidden; // null without drafts
 
     pymtp_fault       fault = PYMTP_FAULT_NONE;
     std::atomic<bool> cancelled{false};
     pymtp_counters    counters = {};
 
-    // Why the pair can be used no more, "" while it can: every call is refused from then on, see pymtp_pair_call.
+    // Why the pair cannot be used any more, "" while it can. pymtp_pair_call refuses every call from then on.
     std::string broken;
 
     pymtp_batch        batch;
-    std::vector<float> logits;     // of the last prefill
-    std::vector<float> embeddings; // likewise, where asked for
+    std::vector<float> logits;     // the last prefill's
+    std::vector<float> embeddings; // the last prefill's, if asked for
 
     pymtp_graph_slots target_slots;
     pymtp_graph_slots draft_slots;
@@ -98,28 +97,28 @@ struct pymtp_pair {
     bool check_seqs(int32_t n_seqs, const int32_t * seqs) const;
     bool check_tokens(const llama_token * tokens, int32_t n) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
-    bool fuses() const;
-    bool together() const { return fuses() || !draft; } // several sequences may share a launch
-    int32_t most_rows() const;                          // of a verification, of all sequences
+    bool is_fused() const;
+    bool can_batch() const { return is_fused() || !draft; } // several sequences may share a decode
+    int32_t max_verify_rows() const;                        // of a verification, for all sequences together
     void begin_prefill();
     void begin_round();
     int  decode(llama_context * ctx, uint32_t slot = 0);
     void clear(int32_t seq);
-    void empty_after_failure(const int32_t * seqs, int32_t n) noexcept;
-    void break_for_good(const char * why) noexcept;
-    void say_broken() const noexcept;
+    void clear_after_failure(const int32_t * seqs, int32_t n) noexcept;
+    void mark_broken(const char * why) noexcept;
+    void report_broken() const noexcept;
 
     // prefill.cpp
     int  check_prompts(int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths) const;
     int  prefill(int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all);
 
     // head.cpp
-    int  settle(int32_t n_seqs, const int32_t * seqs);
-    int  take_kept(int32_t n_seqs, const int32_t * seqs);
-    int  level(int32_t seq);
-    void drop_drafts(int32_t seq);
-    void wipe_head(int32_t seq);
-    void take_back_draft(int32_t seq);
+    int  catch_up_head(int32_t n_seqs, const int32_t * seqs);
+    int  flush_pending_hidden(int32_t n_seqs, const int32_t * seqs);
+    int  prepare_save(int32_t seq);
+    void truncate_head(int32_t seq);
+    void zero_head_cells(int32_t seq);
+    void discard_drafts(int32_t seq);
 
     // rounds.cpp
     int  check_draft(const pymtp_sequence & s, llama_token token, int32_t n) const;
@@ -130,11 +129,12 @@ struct pymtp_pair {
     int  draft_chains(
             int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch & samples);
     int  verify(
-            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples = nullptr);
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
+            pymtp_sample_batch * samples = nullptr);
     int  verify_tokens(
-            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
-            pymtp_outcome * outcomes);
-    void finish(int32_t seq, const pymtp_outcome & outcome);
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+            llama_token * sampled, pymtp_outcome * outcomes);
+    void clear_if_failed(int32_t seq, const pymtp_outcome & outcome);
     int  rewind(int32_t seq, int32_t n_keep);
 
     // copy.cpp
@@ -142,60 +142,61 @@ struct pymtp_pair {
     int  move(int32_t from, int32_t to);
 
     // save.cpp
-    bool check_range(const char * what, int32_t first, int32_t n, int32_t most) const;
-    bool check_stage(int32_t seq, int32_t first, int32_t n) const;
+    bool check_range(const char * what, int32_t first, int32_t n, int32_t limit) const;
+    bool check_staging(int32_t seq, int32_t first, int32_t n) const;
     size_t cell_bytes() const;
-    size_t most_state_bytes() const;
-    pymtp_cell_options cell_options() const;
+    size_t max_state_bytes() const;
+    pymtp_cell_format cell_format() const;
     int  begin_save(int32_t seq, int32_t first, int32_t n);
     int  save_cells(int32_t seq, int32_t first, int32_t n, uint8_t * data);
     int  load_cells(int32_t seq, int32_t first, int32_t n, const uint8_t * data);
     int  copy_cells(int32_t from, int32_t to, int32_t first, int32_t n);
-    int  keep_cells(int32_t seq, int32_t n);
+    int  retain_cells(int32_t seq, int32_t n);
     int  begin_save_state(int32_t seq, bool with_logits, size_t * needed);
     int  save_state(int32_t seq, bool with_logits, uint8_t * data);
     int  check_state(const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) const;
     int  load_state(int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size);
 
-    // draft_rows.cpp
+    // pair_draft_vocab.cpp
     void make_draft_vocab(const pymtp_model & model);
-    void see(const llama_token * text, size_t n);
-    void see_chosen(const llama_token * text, size_t n);
+    void observe_text(const llama_token * text, size_t n);
+    void observe_sampled(const llama_token * text, size_t n);
     void write_draft_rows();
 
-    // sampling.cpp
+    // pair_sampling.cpp
     int  set_sampling(int32_t seq, const pymtp_sampling & sampling);
     bool check_sampler(int32_t seq) const;
     bool check_samplers(int32_t n_seqs, const int32_t * seqs) const;
     int  decode_and_sample(llama_context * ctx, pymtp_sample_batch & samples);
     int  sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
-    pymtp_logits row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
+    pymtp_logits full_row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
 
     // memory.cpp
     void reserve();
 };
 
-// While it lives, batches of the draft context go with the hidden rows that the target keeps.
-class pymtp_kept_rows {
+// While it lives, the draft context reads the hidden states that are pending in the target.
+class pymtp_pending_hidden_scope {
 public:
-    explicit pymtp_kept_rows(pymtp_pair & pair);
-    ~pymtp_kept_rows();
+    explicit pymtp_pending_hidden_scope(pymtp_pair & pair);
+    ~pymtp_pending_hidden_scope();
 
 private:
     llama_context * draft;
 };
 
-// While it lives, drafts are made over the draft vocabulary, unless value says that they are made over all tokens.
-class pymtp_draft_rows {
+// While it lives, drafts use the reduced output layer if `value` is true, otherwise the whole one.
+class pymtp_reduced_output_scope {
 public:
-    pymtp_draft_rows(pymtp_pair & pair, bool value);
-    ~pymtp_draft_rows();
+    pymtp_reduced_output_scope(pymtp_pair & pair, bool value);
+    ~pymtp_reduced_output_scope();
 
 private:
     llama_context * draft;
 };
 
-// As pymtp_pair_init, but throws what llama.cpp throws; null, with the error set, where it makes no context.
+// Does the work of pymtp_pair_init, but throws what llama.cpp throws. Returns null, with the error set, when it makes
+// no context.
 std::unique_ptr<pymtp_pair> pymtp_make_pair(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options);

@@ -1,4 +1,4 @@
-// What C calls of a pair.
+// Implements the C API of a pair.
 #include "pair_call.h"
 
 #include "pymtp_context.h"
@@ -36,7 +36,7 @@ int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens
     });
 }
 
-int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
+int pymtp_pair_set_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
     return pymtp_pair_call(pair, seq, [&] { return pair->set_sampling(seq, *sampling); });
 }
 
@@ -47,11 +47,12 @@ int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) 
 }
 
 int pymtp_pair_draft_tokens(
-        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
-        float * confidences, pymtp_outcome * outcomes) {
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
+        llama_token * drafts, float * confidences, pymtp_outcome * outcomes) {
     return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        return pair->check_samplers(n_seqs, seqs) ? pair->draft_tokens(n_seqs, seqs, tokens, n, drafts, confidences, outcomes)
-                                                  : (int) PYMTP_INVALID;
+        return pair->check_samplers(n_seqs, seqs)
+            ? pair->draft_tokens(n_seqs, seqs, tokens, n, drafts, confidences, outcomes)
+            : (int) PYMTP_INVALID;
     });
 }
 
@@ -59,22 +60,23 @@ int pymtp_pair_verify_tokens(
         pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
         llama_token * sampled, pymtp_outcome * outcomes) {
     return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        return pair->check_samplers(n_seqs, seqs) ? pair->verify_tokens(n_seqs, seqs, tokens, lengths, sampled, outcomes)
-                                                  : (int) PYMTP_INVALID;
+        return pair->check_samplers(n_seqs, seqs)
+            ? pair->verify_tokens(n_seqs, seqs, tokens, lengths, sampled, outcomes)
+            : (int) PYMTP_INVALID;
     });
 }
 
-int32_t pymtp_pair_draft_vocab(const pymtp_pair * pair) {
-    return pair->vocabulary && pair->vocabulary->pays() ? pair->vocabulary->tokens().size() : pair->n_vocab;
+int32_t pymtp_pair_draft_vocab_size(const pymtp_pair * pair) {
+    return pair->draft_vocab && pair->draft_vocab->is_worthwhile() ? pair->draft_vocab->tokens().size() : pair->n_vocab;
 }
 
-bool pymtp_pair_drafts_over(const pymtp_pair * pair, llama_token token) {
-    return !pair->drafts_over_rows || (token >= 0 && token < pair->n_vocab && pair->vocabulary->holds(token));
+bool pymtp_pair_in_draft_vocab(const pymtp_pair * pair, llama_token token) {
+    return !pair->drafts_reduced || (token >= 0 && token < pair->n_vocab && pair->draft_vocab->contains(token));
 }
 
-void pymtp_pair_forget_chosen(pymtp_pair * pair) {
-    if (pair->vocabulary) {
-        pair->vocabulary->forget_chosen();
+void pymtp_pair_reset_draft_vocab(pymtp_pair * pair) {
+    if (pair->draft_vocab) {
+        pair->draft_vocab->reset_usage();
     }
 }
 
@@ -95,17 +97,17 @@ int64_t pymtp_pair_cell_bytes(const pymtp_pair * pair) {
 }
 
 int64_t pymtp_pair_state_bytes(const pymtp_pair * pair) {
-    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->most_state_bytes(); });
+    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->max_state_bytes(); });
 }
 
-int pymtp_pair_cell_options(const pymtp_pair * pair, pymtp_cell_options * options) {
+int pymtp_pair_cell_format(const pymtp_pair * pair, pymtp_cell_format * options) {
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
-        *options = pair->cell_options();
+        *options = pair->cell_format();
         return (int) PYMTP_OK;
     });
 }
 
-// What only reads leaves the sequence as it is where it fails.
+// Saves in a second call, because a failure while reading leaves the sequence intact.
 int pymtp_pair_save_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data) {
     if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save(seq, first, n); })) {
         return status;
@@ -124,8 +126,8 @@ int pymtp_pair_copy_cells(pymtp_pair * pair, int32_t from, int32_t to, int32_t f
     return pymtp_pair_call(pair, to, [&] { return pair->copy_cells(from, to, first, n); });
 }
 
-int pymtp_pair_keep_cells(pymtp_pair * pair, int32_t seq, int32_t n) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->keep_cells(seq, n); });
+int pymtp_pair_retain_cells(pymtp_pair * pair, int32_t seq, int32_t n) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->retain_cells(seq, n); });
 }
 
 int pymtp_pair_save_state(pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed) {
@@ -139,7 +141,8 @@ int pymtp_pair_save_state(pymtp_pair * pair, int32_t seq, bool logits, uint8_t *
 }
 
 int pymtp_pair_check_state(
-        const pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) {
+        const pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size,
+        bool * logits) {
     *logits = false;
     return pymtp_guarded<int>(PYMTP_FAILED, [&] { return pair->check_state(tokens, n, data, size, logits); });
 }
@@ -157,7 +160,8 @@ int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
 }
 
 static const pymtp_sequence * sequence_of(const pymtp_pair * pair, int32_t seq) {
-    return pymtp_guarded<const pymtp_sequence *>(nullptr, [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
+    return pymtp_guarded<const pymtp_sequence *>(nullptr,
+            [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
 }
 
 int32_t pymtp_pair_logprobs(const pymtp_pair * pair, int32_t seq, const pymtp_logprob ** logprobs) {
@@ -191,7 +195,8 @@ void pymtp_pair_cancel(pymtp_pair * pair, bool cancelled) {
 
 void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
-    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
+    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes =
+            counters->output_buffer_bytes = 0;
     counters->graphs_reused = 0;
     pymtp_guarded([&] {
         for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {

@@ -1,6 +1,6 @@
-// Prompts. In the fused mode the target's own graph fills the head's cache, and no hidden state leaves the device.
+// Prefill. In the fused mode the target's own graph fills the head's cache, and no hidden state leaves the device.
 #include "compare/faults.h"
-#include "host.h"
+#include "callbacks.h"
 #include "pair.h"
 #include "stopwatch.h"
 
@@ -30,25 +30,26 @@ int pymtp_pair::check_prompts(
 
 namespace {
 
-// A sequence's prompt, and how much of it the target holds.
+// A sequence's prompt, and how much of it has been processed.
 struct prompt {
     int32_t             seq;
     const llama_token * tokens;
     int32_t             n;
-    size_t              first; // its first token among all prompts'
-    int32_t             done = 0;
-    int32_t             take = 0; // tokens of it in the batch
+    size_t              first; // index of its first token among the tokens of all prompts
+    int32_t             n_done = 0;
+    int32_t             n_batch_tokens = 0; // its tokens in the current batch
 
-    bool is_output(int32_t i, bool every) const { return every || i + 1 == n; }
+    bool is_output(int32_t i, bool all_outputs) const { return all_outputs || i + 1 == n; }
 };
 
-// Gives each prompt that has tokens left an equal share of the batch. False when none has.
+// Gives each prompt that has tokens left an equal share of the batch. Returns false when none has.
 bool share_batch(std::vector<prompt> & prompts, int32_t limit) {
-    const int32_t n_active = std::count_if(prompts.begin(), prompts.end(), [](const prompt & p) { return p.done < p.n; });
+    const int32_t n_active = std::count_if(prompts.begin(), prompts.end(),
+            [](const prompt & p) { return p.n_done < p.n; });
     int32_t left = limit;
     for (prompt & p : prompts) {
-        p.take = std::min({std::max(1, limit / std::max(1, n_active)), p.n - p.done, left});
-        left  -= p.take;
+        p.n_batch_tokens = std::min({std::max(1, limit / std::max(1, n_active)), p.n - p.n_done, left});
+        left  -= p.n_batch_tokens;
     }
     return n_active > 0;
 }
@@ -61,24 +62,24 @@ int pymtp_pair::prefill(
         return status;
     }
     std::vector<prompt> prompts;
-    size_t n_all = 0;
-    for (int32_t k = 0; k < n_seqs; n_all += lengths[k], ++k) {
-        prompts.push_back({seqs[k], tokens + n_all, lengths[k], n_all});
+    size_t n_total = 0;
+    for (int32_t k = 0; k < n_seqs; n_total += lengths[k], ++k) {
+        prompts.push_back({seqs[k], tokens + n_total, lengths[k], n_total});
     }
     begin_prefill();
-    const bool fused = fuses();
+    const bool fused = is_fused();
     for (const prompt & p : prompts) {
         if (draft) {
-            take_back_draft(p.seq);
-            if (int status = fused ? settle(1, &p.seq) : host->fetch(p.seq)) {
+            discard_drafts(p.seq);
+            if (int status = fused ? catch_up_head(1, &p.seq) : host_hidden->fetch_from_device(p.seq)) {
                 return status;
             }
         }
     }
 
-    // every token is an output when embeddings are on
-    const bool    every = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
-    const int32_t limit = every ? std::min(n_batch, n_outputs) : n_batch;
+    // llama.cpp makes every token an output when embeddings are on
+    const bool    all_outputs = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
+    const int32_t limit = all_outputs ? std::min(n_batch, n_outputs) : n_batch;
     for (pymtp_sequence & s : sequences) {
         if (s.copied_logits.empty()) {
             s.first_logits = nullptr;
@@ -87,14 +88,15 @@ int pymtp_pair::prefill(
     for (const prompt & p : prompts) {
         sequences[p.seq].forget_logits();
     }
-    logits.resize((size_t) n_vocab * (all ? n_all : n_seqs));
-    embeddings.resize(options.embeddings ? (size_t) n_embd * n_all : 0);
+    logits.resize((size_t) n_vocab * (all ? n_total : n_seqs));
+    embeddings.resize(options.embeddings ? (size_t) n_embd * n_total : 0);
 
     while (share_batch(prompts, limit)) {
         batch.clear();
         for (const prompt & p : prompts) {
-            for (int32_t i = p.done; i < p.done + p.take; ++i) {
-                batch.add(p.tokens[i], sequences[p.seq].n_past + i - p.done, p.seq, p.is_output(i, every || fault == PYMTP_FAULT_MORE_OUTPUTS));
+            for (int32_t i = p.n_done; i < p.n_done + p.n_batch_tokens; ++i) {
+                batch.add(p.tokens[i], sequences[p.seq].n_past + i - p.n_done, p.seq,
+                        p.is_output(i, all_outputs || fault == PYMTP_FAULT_MORE_OUTPUTS));
             }
         }
         {
@@ -104,41 +106,42 @@ int pymtp_pair::prefill(
             }
             llama_synchronize(target.get());
         }
-        int32_t offset = 0; // of a prompt's tokens in the batch
+        int32_t offset = 0; // of the prompt's tokens in the batch
         for (size_t k = 0; k < prompts.size(); ++k) {
             prompt & p = prompts[k];
             pymtp_sequence & s = sequences[p.seq];
-            if (p.take == 0) {
+            if (p.n_batch_tokens == 0) {
                 continue;
             }
-            s.n_past  += p.take;
+            s.n_past  += p.n_batch_tokens;
             s.n_rewind = 0;
-            s.tokens.insert(s.tokens.end(), p.tokens + p.done, p.tokens + p.done + p.take);
-            see(p.tokens + p.done, p.take);
-            for (int32_t i = 0; i < p.take; ++i) {
-                if (p.is_output(p.done + i, all)) {
+            s.tokens.insert(s.tokens.end(), p.tokens + p.n_done, p.tokens + p.n_done + p.n_batch_tokens);
+            observe_text(p.tokens + p.n_done, p.n_batch_tokens);
+            for (int32_t i = 0; i < p.n_batch_tokens; ++i) {
+                if (p.is_output(p.n_done + i, all)) {
                     const float * row = llama_get_logits_ith(target.get(), offset + i);
-                    std::copy(row, row + n_vocab, logits.begin() + n_vocab * (all ? p.first + p.done + i : k));
+                    std::copy(row, row + n_vocab, logits.begin() + n_vocab * (all ? p.first + p.n_done + i : k));
                 }
                 if (options.embeddings) {
                     const float * row = llama_get_embeddings_ith(target.get(), offset + i);
-                    std::copy(row, row + n_embd, embeddings.begin() + n_embd * (p.first + p.done + i));
+                    std::copy(row, row + n_embd, embeddings.begin() + n_embd * (p.first + p.n_done + i));
                 }
             }
             if (fused) {
-                s.n_head += p.take;
+                s.n_head += p.n_batch_tokens;
                 pymtp_fault_in_prefill(*this, p.seq);
             } else if (draft) {
-                if (int status = host->take_prompt(p.seq, p.tokens + p.done, p.take, offset)) {
+                if (int status = host_hidden->take_prompt(p.seq, p.tokens + p.n_done, p.n_batch_tokens, offset)) {
                     return status;
                 }
             }
-            offset += p.take;
-            p.done += p.take;
+            offset += p.n_batch_tokens;
+            p.n_done += p.n_batch_tokens;
         }
     }
     for (size_t k = 0; k < prompts.size(); ++k) {
-        sequences[prompts[k].seq].first_logits = logits.data() + n_vocab * (all ? prompts[k].first + prompts[k].n - 1 : k);
+        sequences[prompts[k].seq].first_logits =
+            logits.data() + n_vocab * (all ? prompts[k].first + prompts[k].n - 1 : k);
     }
     return PYMTP_OK;
 }

@@ -1,9 +1,10 @@
-// What Python calls. A pair is a target and a draft context of one model, driven together: the target verifies, the
-// draft context runs the multi-token-prediction head. Nothing here throws; a call that fails says why in
-// pymtp_last_error(). compare/pymtp_compare.h has what only tests and comparisons call.
+// The C API that Python calls. A pair is a target and a draft context of one model, driven together: the target
+// verifies, and the draft context runs the multi-token-prediction (MTP) head. No function throws; after a failed call,
+// pymtp_last_error() returns the reason. Functions for tests and comparisons are in compare/pymtp_compare.h.
 //
-// The head's row i takes the target's hidden state at i-1 (zero at i = 0) and token i, stands at position i, and
-// predicts token i+1. A draft step past the first takes the head's own hidden state in the target's stead.
+// Row i of the head combines token i with the target's hidden state of token i-1 (zeros for i = 0), has position i,
+// and predicts token i+1. In a chain of draft steps, every step after the first uses the head's own hidden state
+// instead of the target's.
 #pragma once
 
 #include "llama.h"
@@ -25,142 +26,146 @@ enum pymtp_tap {
 
 enum pymtp_status {
     PYMTP_OK        =  0,
-    PYMTP_FULL      =  1, // more tokens than n_ctx; nothing was changed
-    PYMTP_CANCELLED =  2, // the sequences of the call are empty now, all others are as they were
+    PYMTP_FULL      =  1, // the tokens do not fit in n_ctx; nothing was changed
+    PYMTP_CANCELLED =  2, // the call's sequences were cleared; all others are unchanged
     PYMTP_DEAD_END  =  3, // the grammar allows no token; the sequence holds the tokens before that position
-    PYMTP_INVALID   = -1, // the caller broke a rule; nothing was changed
-    PYMTP_FAILED    = -2, // llama.cpp failed; the sequences of the call are empty now, all others are as they were
-    PYMTP_BROKEN    = -3, // this call or one before it left what cannot be put right; the pair takes no more calls
+    PYMTP_INVALID   = -1, // an argument is invalid; nothing was changed
+    PYMTP_FAILED    = -2, // llama.cpp failed; the call's sequences were cleared; all others are unchanged
+    PYMTP_BROKEN    = -3, // an earlier or this call left the pair in an undefined state: it refuses all calls now
 };
 
-// the last error of this thread, with llama.cpp's own words where it had any; never NULL
+// Returns this thread's last error, including llama.cpp's own message if it had one; never NULL.
 PYMTP_API const char * pymtp_last_error(void);
 
-// log lines at or above the level go to the callback, from whatever thread llama.cpp logs; NULL: nowhere
+// Sets a callback for log lines at or above the level. It runs on any thread that llama.cpp logs from. NULL: no
+// logging.
 typedef void (*pymtp_log_callback)(int level, const char * text);
 PYMTP_API void pymtp_set_log(pymtp_log_callback callback, int level);
 
-// asked about 20 times a second while a native call runs, on the calling thread; true cancels that call
+// Sets a callback that runs about 20 times a second during a native call, on the calling thread. Returning true
+// cancels the call.
 typedef bool (*pymtp_poll_callback)(void);
 PYMTP_API void pymtp_set_poll(pymtp_poll_callback callback);
 
-// constants of the build
+// Return properties of this build.
 PYMTP_API const char * pymtp_build_llama_commit(void);
 PYMTP_API const char * pymtp_build_patches(void); // names, separated by ";"
 PYMTP_API const char * pymtp_build_compiler(void);
 PYMTP_API const char * pymtp_build_type(void);
 PYMTP_API const char * pymtp_build_cuda_architectures(void);
 
-// What a GGUF file says of itself, read before llama.cpp builds a model from it.
+// The metadata of a GGUF file, read before llama.cpp builds a model from it.
 struct pymtp_file_info {
     char    architecture[64];
-    int32_t n_layer;      // blocks of the trunk
-    int32_t n_layer_mtp;  // blocks of the head, where its tensors are in the file
-    char    head_absent[256]; // why a head that the file announces is not there, "" where it is or none is announced
-    int32_t tap;          // enum pymtp_tap, -1 when the file does not say
+    int32_t n_layer;          // blocks of the trunk
+    int32_t n_layer_mtp;      // blocks of the head, if its tensors are in the file
+    char    head_absent[256]; // why an announced head is missing; "" when it is there, or none is announced
+    int32_t tap;              // enum pymtp_tap; -1 when the file does not say
     int32_t n_embd;
     int32_t n_ctx_train;
-    char    weight_type[32]; // the type that most bytes of this file's tensors have
+    char    weight_type[32]; // the type of most bytes of the file's tensors
 };
 
-// head: the file of a head of its own, which goes with the model; NULL without.
+// Inspects a model. head: the file of a head in a file of its own, or NULL.
 PYMTP_API int pymtp_inspect(const char * path, const char * head, struct pymtp_file_info * info);
 
-// A file of a model: how many bytes its keys and the names, types and shapes of its tensors take at its beginning.
+// One file of a model, and the bytes of its header: keys, and the names, types and shapes of its tensors.
 struct pymtp_file_part {
     char    path[4096];
     int64_t header_bytes;
 };
 
-// The files of a model, at most n_max of them. Returns how many there are, -1 on failure.
+// Lists the files of a model, at most n_max of them. Returns their number, -1 on failure.
 PYMTP_API int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * parts, int32_t n_max);
 
-// A share in a loaded model. The weights are freed with the last of these and of the pairs made from them, whatever the
-// order: Python's garbage collector, which ends them, keeps none.
+// A reference to a loaded model. The weights are freed with the last reference, counting the pairs made from it, in
+// any order: Python's garbage collector gives no order.
 struct pymtp_model;
 
-// How a model is loaded, with llama.cpp's names and meanings.
+// Options for loading a model, with llama.cpp's names and meanings.
 struct pymtp_model_options {
     int32_t n_gpu_layers; // -1 for all
     bool    mtp;          // load the head's tensors too
-    const char * head;    // where the head is in a file of its own: that file; NULL where it is in the model's
-    bool    vocab_only;   // metadata and vocabulary, no tensors
+    const char * head;    // the head's file, if it is not part of the model's; else NULL
+    bool    vocab_only;   // load metadata and vocabulary, but no tensors
     bool    use_mmap;
     bool    use_mlock;
     enum llama_split_mode split_mode;
-    int32_t main_gpu;     // the only GPU of LLAMA_SPLIT_MODE_NONE, among those that there are
+    int32_t main_gpu; // the GPU to use with LLAMA_SPLIT_MODE_NONE, counting only GPUs
     int32_t n_tensor_split;
-    const float * tensor_split; // shares of the GPUs, at most llama_max_devices() of them
+    const float * tensor_split; // share of each GPU, at most llama_max_devices() of them
     int32_t n_overrides;
-    const char * const * patterns; // regular expressions: the first that is found in a tensor's name decides
-    const char * const * buffers;  // and the names of the types of buffers that go with them
-    int32_t n_moe_overrides;       // so many of them, the last ones, are for the experts of the first layers
+    const char * const * patterns; // regular expressions for tensor names: the first match decides
+    const char * const * buffers;  // the buffer type for each pattern, by name
+    int32_t n_moe_overrides;       // how many patterns, the last ones, are for the experts of the first layers
     int32_t n_lora;
-    const char * const * lora;     // files of adapters, and what each is multiplied by
+    const char * const * lora; // files of LoRA adapters, with their scales
     const float        * lora_scales;
 };
 
-// Whether a model can be loaded with these options here: PYMTP_INVALID for a pattern that is no regular expression, a buffer
-// that there is none of, and a GPU that is not there.
+// Checks the options. Returns PYMTP_INVALID for a pattern that is not a regular expression, an unknown buffer type, or
+// a missing GPU.
 PYMTP_API int pymtp_check_model_options(const struct pymtp_model_options * options);
 
-// Whether a model of the file can be loaded with the adapters. Its weights are not read.
+// Checks whether a model can be loaded with the adapters, without reading its weights.
 PYMTP_API int pymtp_check_adapters(const char * path, const struct pymtp_model_options * options);
 
-// NULL on failure.
+// Loads a model. Returns NULL on failure.
 PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
-// A norm of a model's head, by the name of its tensor, and the mean of its weights.
-struct pymtp_norm {
+// A norm of the head: the name of its tensor, and the mean of its weights.
+struct pymtp_head_norm {
     char   name[64];
     double mean;
 };
 
-// The norms of a head that is loaded, at most n_max of them. Returns how many they are, 0 without a head, -1 on failure.
-PYMTP_API int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_norm * norms, int32_t n_max);
+// Lists the norms of a loaded head, at most n_max of them. Returns their number, 0 without a head, -1 on failure.
+PYMTP_API int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_head_norm * norms, int32_t n_max);
 
-// As llama_tokenize, special tokens in the text taken as such, and llama_token_to_piece, control tokens left out
-// but for the marks of answers.
-// INT32_MIN on failure.
+// Tokenize like llama_tokenize, with special tokens in the text parsed, and detokenize like llama_token_to_piece,
+// without control tokens except the markers of thinking and tool calls. Return INT32_MIN on failure.
 PYMTP_API int32_t pymtp_tokenize(
-        const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max, bool add_special);
+        const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max,
+        bool add_special);
 PYMTP_API int32_t pymtp_token_piece(const struct pymtp_model * model, llama_token token, char * piece, int32_t n_max);
 
 struct pymtp_pair;
 
-// How the prompt's hidden states reach the head.
+// The path of a prompt's hidden states to the head.
 enum pymtp_prefill_mode {
-    PYMTP_PREFILL_FUSED       = 0, // they do not leave the device: the target's graph fills the head's cache
-    PYMTP_PREFILL_HOST_COPY   = 1, // to the host, back up and through the whole block, as llama.cpp does it
-    PYMTP_PREFILL_ALL_OUTPUTS = 2, // every token an output with embeddings, as the first implementations did
+    PYMTP_PREFILL_FUSED       = 0, // they stay on the device: the target's graph fills the head's cache
+    PYMTP_PREFILL_HOST_COPY   = 1, // through the host and the head's whole block, as in llama.cpp
+    PYMTP_PREFILL_ALL_OUTPUTS = 2, // every token is an output with embeddings, as in the first implementations
 };
 
-// Where tokens are sampled within graphs.
-enum pymtp_draws {
-    PYMTP_DRAWS_AUTO   = 0, // as DEVICE on CUDA and Vulkan devices that have the logits, as HOST elsewhere
-    PYMTP_DRAWS_HOST   = 1, // the host samples from rows of logits
-    PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to sample from;
-                            // rows come to the host where that is not enough: top_k of none or above 128, bias,
-                            // penalties, a grammar, and logprobs
+// The place where tokens are sampled.
+enum pymtp_sample_on {
+    PYMTP_SAMPLE_ON_AUTO   = 0, // DEVICE if the logits are on a CUDA or Vulkan device, otherwise HOST
+    PYMTP_SAMPLE_ON_HOST   = 1, // the host samples from rows of logits
+    // The graph takes the most likely token, or picks the candidates of top_k for the host to sample from. Whole rows
+    // are copied to the host when candidates do not suffice: without top_k or with one above 128, and for bias,
+    // penalties, a grammar and logprobs.
+    PYMTP_SAMPLE_ON_DEVICE = 2,
 };
 
 struct pymtp_pair_options {
-    int32_t n_draft;    // the most drafts a round, 0 for no draft context
-    int32_t n_seq_max;  // sequences, each with n_ctx / n_seq_max tokens
-    int32_t n_outputs;  // the most rows of logits that a batch may have, where all are asked for
+    int32_t n_draft;   // the most drafts in a round; 0: no draft context
+    int32_t n_seq_max; // number of sequences, each with n_ctx / n_seq_max tokens
+    int32_t n_outputs; // the most rows of logits in a batch, when all are asked for
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
-    enum pymtp_draws        draws;
-    int32_t n_draft_vocab;     // tokens that drafts are made over in the fused mode, see draft_vocab.h; 0: all
-    bool    weigh_draft_vocab; // make drafts over all while that is worth more
-    bool    embeddings; // keep the embeddings of prompts: every token an output
-    bool    trace;      // record the nodes that are computed
-    bool    all_threads; // as many threads as asked for compute each graph, whatever else runs and however small it is
+    enum pymtp_sample_on    sample_on;
+    int32_t n_draft_vocab;        // size of the draft vocabulary in the fused mode, see draft_vocab.h; 0: all tokens
+    bool    adaptive_draft_vocab; // use the whole vocabulary while that gives more tokens/s
+    bool    embeddings;           // keep the embeddings of prompts: every token becomes an output
+    bool    trace;                // record the nodes that are computed
+    bool    all_threads;          // compute even small graphs with all threads, whatever else runs
 };
 
-// A grammar in GBNF with the rule "root", read for a model's vocabulary. NULL, with the error set, when it is refused.
+// Parses a grammar in GBNF (start rule "root") for a model's vocabulary. Returns NULL, with the error set, if it is
+// refused.
 struct pymtp_grammar;
 PYMTP_API struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
 PYMTP_API void pymtp_grammar_free(struct pymtp_grammar * grammar);
@@ -170,214 +175,230 @@ struct pymtp_logit_bias {
     float       bias;
 };
 
-// How tokens are sampled: the steps in llama.cpp's default order. Counts and tokens are checked; other values outside their
-// range are the caller's to refuse.
+// Sampling parameters, applied in llama.cpp's default order. Counts and tokens are checked here; the caller checks
+// other ranges.
 struct pymtp_sampling {
-    double   temperature;       // 0: the most likely token, what follows has no part in it
-    int32_t  top_k;             // 0: all
+    double   temperature; // 0: greedy; the filters below are then ignored
+    int32_t  top_k;       // 0: off
     double   top_p;
     double   min_p;
     uint64_t seed;
-    int32_t  penalty_last_n;    // tokens that penalties look back at, -1: all
-    float    repeat_penalty;    // 1: none
-    float    frequency_penalty; // 0: none
-    float    presence_penalty;  // 0: none
+    int32_t  penalty_last_n;    // number of previous tokens that penalties apply to; -1: all
+    float    repeat_penalty;    // 1: off
+    float    frequency_penalty; // 0: off
+    float    presence_penalty;  // 0: off
     int32_t  n_bias;
     const struct pymtp_logit_bias * bias;
-    const struct pymtp_grammar * grammar; // NULL: any text
-    int32_t  n_grammar_prefix;  // tokens at the end of the prompt that the grammar's text begins with
-    int32_t  n_logprobs;        // likeliest tokens to report with each token sampled, -1: report nothing
+    const struct pymtp_grammar * grammar; // NULL: no constraint
+    int32_t  n_grammar_prefix;            // tokens at the end of the prompt that belong to the grammar's text
+    int32_t  n_logprobs;                  // number of top tokens to report for each sampled token; -1: no report
 };
 
-// Of the softmax over the whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
+// A log-probability from the softmax over the whole vocabulary at temperature 1, before bias, penalties, grammar and
+// filters.
 struct pymtp_logprob {
     llama_token token;
     double      logprob;
 };
 
-// Work done since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
+// Statistics since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
 struct pymtp_counters {
     double  prefill_seconds;
-    double  head_sync_seconds; // the prompt's rows going through the head, where the target's graph does not do it
-    double  draft_seconds;     // with the tokens that the head had yet to take
+    double  head_sync_seconds; // prompt rows going through the head, when the target's graph does not do it
+    double  draft_seconds;     // includes the tokens that the head had to catch up with
     double  verify_seconds;
     double  rewind_seconds;
-    double  sample_seconds;    // of draft and verify: sampling tokens
+    double  sample_seconds; // the part of draft and verify that samples tokens
     int64_t target_decodes;
     int64_t draft_decodes;
-    int64_t graphs_reused;     // ubatches whose graph was that of the one before
-    int64_t hidden_bytes;      // copied from the devices to the host
+    int64_t graphs_reused; // ubatches that used the previous graph
+    int64_t hidden_bytes;  // these are bytes copied from devices to the host
     int64_t logits_bytes;
     int64_t embeddings_bytes;
-    int64_t draw_bytes;        // what tokens were sampled from on the host, or sampled tokens themselves
-    int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
+    int64_t draw_bytes;          // logits that the host sampled from, and tokens that graphs sampled by themselves
+    int64_t output_buffer_bytes; // not a sum: the size of the host buffer that they are copied to
     int64_t sequence_bytes;      // copied from one sequence to another
-    int64_t saved_bytes;         // of sequences, to the host's memory
-    int64_t loaded_bytes;        // from there
+    int64_t saved_bytes;         // copied from sequences to host memory
+    int64_t loaded_bytes;        // copied from host memory to sequences
 };
 
-// Bytes on one device. What the head is for comes last.
+// Bytes on one device. The fields of the head come last.
 struct pymtp_memory {
     char    device[64];
     bool    host;
     int64_t weights;
-    int64_t kv;           // K and V of the trunk
-    int64_t states;       // recurrent states, with the inputs of the last tokens
-    int64_t compute;      // the target's graphs
+    int64_t kv;      // K and V of the trunk
+    int64_t states;  // recurrent states, and the inputs of the last tokens
+    int64_t compute; // the target's graphs
     int64_t head_kv;
     int64_t head_compute; // the draft context's graphs
-    int64_t kept_rows;    // hidden rows that the head has yet to take
-    int64_t draft_vocab;  // rows of the output layer that drafts are made over
+    int64_t kept_rows;    // pending hidden states for the head
+    int64_t draft_vocab;  // the reduced output layer
 };
 
-// The context types, n_seq_max, n_rs_seq, the numbers of outputs and the callbacks in params are set here. NULL on
-// failure.
+// Makes a pair. Overrides these fields of params: the context types, n_seq_max, n_rs_seq, the numbers of outputs, and
+// the callbacks. Returns NULL on failure.
 PYMTP_API struct pymtp_pair * pymtp_pair_init(
-        const struct pymtp_model * model, struct llama_context_params params, const struct pymtp_pair_options * options);
+        const struct pymtp_model * model, struct llama_context_params params,
+        const struct pymtp_pair_options * options);
 PYMTP_API void pymtp_pair_free(struct pymtp_pair * pair);
 
-// Takes tokens after those that the sequences hold, in pieces of n_batch, through the target and the head. seqs is in
-// rising order; tokens are those of the first sequence, then those of the next; lengths says how many.
-// logits: the n_vocab floats of each sequence's last token, or of every token; valid until the next prefill.
+// Processes tokens after those that the sequences hold, in batches of n_batch, with the target and the head. seqs must
+// be in rising order; tokens are concatenated in the same order, lengths[k] for each sequence. logits: n_vocab floats
+// for each sequence's last token or, with `all`, for every token; valid until the next prefill.
 PYMTP_API int pymtp_pair_prefill(
         struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
         const int32_t * lengths, bool all, const float ** logits);
 
-// The n_embd floats of every token of the last prefill, where the pair was made to keep them.
+// Returns the n_embd floats of every token of the last prefill, if the pair was made to keep them.
 PYMTP_API const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 
-// Takes 1 to 1+n_draft tokens through the target. logits: n rows of n_vocab floats, valid until the next call.
+// Processes 1 to 1+n_draft tokens with the target. logits: n rows of n_vocab floats, valid until the next call.
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
 
-// How the tokens of a sequence are sampled from now on: what the three calls below need. Biases and grammar are copied; the
-// grammar's text begins with the first token sampled.
-PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
+// Sets how the tokens of a sequence are sampled from now on. The next three functions require it. Biases and grammar
+// are copied; the grammar's text starts with the first sampled token.
+PYMTP_API int pymtp_pair_set_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
 
-// The token after a prompt, from the logits of the last prefill.
+// Samples the token after a prompt, from the logits of the last prefill.
 PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
 
-// What came of one sequence of a call for several.
+// The result for one sequence of a call for several.
 struct pymtp_outcome {
-    int32_t n;        // tokens
-    int32_t status;   // PYMTP_OK, or why the target has no token at position: PYMTP_DEAD_END; PYMTP_FAILED where a logit is
-                      // no number, and the sequence is empty now
+    int32_t n; // number of tokens
+
+    // PYMTP_OK; PYMTP_DEAD_END when the grammar allows no token at `position`; PYMTP_FAILED when a logit there is not a
+    // number: the sequence was cleared
+    int32_t status;
     int32_t position;
 };
 
-// The outcome's status, with its words in pymtp_last_error().
+// Returns the outcome's status, and stores its error message for pymtp_last_error().
 PYMTP_API int pymtp_outcome_error(const struct pymtp_outcome * outcome);
 
-// For sequences in rising order, n draft steps each: each from the token sampled in the one before, the first from the
-// sequence's of tokens, which follows the last that it holds. drafts, confidences: n of each sequence. confidences: the head's
-// probability of each draft, among the likeliest candidates or, where the graph took the likeliest, among all.
-// Sequences side by side take one launch. The outcome's n are the drafts before the first step whose logits are no finite
-// numbers: that is no failure, for a head never decides on the text.
+// Runs n draft steps for each sequence, in rising order. The first step starts from the sequence's entry in tokens,
+// which follows the last token that it holds; each further step starts from the token that the step before has
+// sampled. drafts, confidences: n for each sequence. A confidence is the head's probability of the draft, among the
+// most likely candidates or, if the graph took the most likely token, among all. Adjacent sequences share a decode. An
+// outcome's n is the number of drafts before the first step whose logits are not finite. That is not a failure,
+// because a head never decides on the text.
 PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
         llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
 
-// As pymtp_pair_verify, for lengths[k] tokens of each sequence, in rising order, and samples the token after each row, until
-// one is not what the next row holds: of as many places in sampled, the outcome's n are used, at least 1. Tokens and places
-// of a sequence follow those of the one before. Sequences side by side take one launch, with as many rows each: there must
-// be room for those of the longest. Rows of padding are not sampled from, and are taken back.
+// Processes lengths[k] tokens of each sequence like pymtp_pair_verify, in rising order, and samples the token after
+// each row, until a sample differs from the token in the next row. Of lengths[k] places in sampled, the outcome's n
+// are used, at least 1. Tokens and places of the sequences are concatenated. Adjacent sequences share a decode with
+// the same number of rows each, so each must have room for the longest. Padding rows are not sampled from, and are
+// rewound.
 PYMTP_API int pymtp_pair_verify_tokens(
-        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
-        llama_token * sampled, struct pymtp_outcome * outcomes);
+        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
+        const int32_t * lengths, llama_token * sampled, struct pymtp_outcome * outcomes);
 
-// For each token that the last first_token or verify_tokens sampled for a sequence, where asked for: its own, then those of
-// the likeliest. Returns how many in all; valid until the next sample of the sequence.
-PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq, const struct pymtp_logprob ** logprobs);
+// For each token that the last first_token or verify_tokens sampled for a sequence, if asked for: its own
+// log-probability, then those of the top tokens. Returns the total number; valid until the next sample of the
+// sequence.
+PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq,
+        const struct pymtp_logprob ** logprobs);
 
-// One sample by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
-// with the first of them. LLAMA_TOKEN_NULL when a logit is not a number, the grammar allows none, or an argument is wrong.
+// Samples one token on its own: for a position, from n_vocab logits and the n tokens before it. A grammar's text
+// starts with the first of these. Returns LLAMA_TOKEN_NULL when a logit is not a number, the grammar allows no token,
+// or an argument is wrong.
 PYMTP_API llama_token pymtp_sample(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);
 
-// How many tokens drafts are made over.
-PYMTP_API int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);
-// Whether a token was one of them when drafts were made last.
-PYMTP_API bool pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
-// The text so far, which was none, does not tell whether the set is right for the text to come.
-PYMTP_API void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
+// Returns the number of tokens that drafts are currently made over.
+PYMTP_API int32_t pymtp_pair_draft_vocab_size(const struct pymtp_pair * pair);
+// Tells whether the last drafts could have been this token.
+PYMTP_API bool pymtp_pair_in_draft_vocab(const struct pymtp_pair * pair, llama_token token);
+// Forgets how many sampled tokens were outside the draft vocabulary, because they say nothing about the text to come.
+PYMTP_API void pymtp_pair_reset_draft_vocab(struct pymtp_pair * pair);
 
-// Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, before the next draft:
-// the state of the recurrent layers is as it was before them.
+// Keeps the first n_keep tokens. Only the drafts of the last verification can be rewound, before the next draft,
+// because the recurrent layers keep the state before them.
 PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
-// Copies what a sequence holds to another, which is empty: it goes on as the first would, and as first_token after a
-// prompt. Its sampling stays its own. What was drafted is forgotten, and the copy cannot be rewound. Where it fails or is
-// cancelled, the other is empty, and the first as it was.
+// Copies a sequence to an empty one, which then continues exactly like the first, also with first_token after a
+// prompt. The copy keeps its own sampling parameters. Drafts are discarded, and the copy cannot be rewound. When it
+// fails or is cancelled, the copy is empty and the first sequence is unchanged.
 PYMTP_API int  pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
-// The same, and its sampling goes along; the first is empty then.
+// Does the same, moves the sampling parameters as well, and clears the first sequence.
 PYMTP_API int  pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
-// What a sequence holds, in the host's memory. A token's K and V are pymtp_pair_cell_bytes side by side: layer by layer of
-// the target and then of the head, K before V. Those of n tokens from the first on are one after the other, so that they can be cut
-// anywhere. Before anything is saved, what was drafted is forgotten and the head takes what it has yet to take; nothing can be
-// rewound then. Where that fails the sequence is empty, where saving itself does it holds what it held.
+// Saving and loading of sequences. A token's K and V are pymtp_pair_cell_bytes adjacent bytes: layer by layer of the
+// target, then of the head, K before V. The data of several tokens are concatenated, so that they can be cut anywhere.
+// Saving first discards drafts and lets the head catch up; afterwards nothing can be rewound. When that step fails the
+// sequence is cleared; when only the copying fails it is unchanged.
 PYMTP_API int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair); // -1 on failure
 
-// The most that pymtp_pair_save_state takes, with logits; -1 on failure.
+// Returns the most bytes that pymtp_pair_save_state needs, with logits; -1 on failure.
 PYMTP_API int64_t pymtp_pair_state_bytes(const struct pymtp_pair * pair);
 
-// What they depend on, beside the text, the model and the tap.
-struct pymtp_cell_options {
+// The properties that saved K and V depend on, beside the text, the model and the tap.
+struct pymtp_cell_format {
     char    type_k[16];
     char    type_v[16];
     bool    flash_attn;
-    bool    head; // K and V of the head are among them
+    bool    head; // K and V of the head are included
     int32_t n_ubatch;
     enum pymtp_prefill_mode prefill;
-    char    weights[128]; // how many of the model's tensors each kind of buffer has: it decides on the kernels
+    char    weights[128]; // number of tensors in each kind of buffer, which decides on the kernels
 };
-PYMTP_API int pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
+PYMTP_API int pymtp_pair_cell_format(const struct pymtp_pair * pair, struct pymtp_cell_format * format);
 
 PYMTP_API int pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
 
-// K and V are put into a sequence that holds no tokens, which it does not do after them either: from their first token on, where
-// it has those before. They are forgotten when it is given tokens, or emptied. From the host's memory; from another sequence;
-// and those that the sequence has itself, of its first n tokens: it is emptied but for them.
-PYMTP_API int pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data);
+// Stage K and V in a sequence that holds no tokens; it stays empty. Tokens are staged from the first on, without gaps.
+// Staged data are dropped when the sequence gets tokens or is cleared. The data come from host memory (load), from
+// another sequence (copy), or are the first n tokens of the sequence itself, which is cleared otherwise (retain).
+PYMTP_API int pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n,
+        const uint8_t * data);
 PYMTP_API int pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n);
-PYMTP_API int pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
+PYMTP_API int pymtp_pair_retain_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
 
-// All else that the tokens held leave behind, and with logits those of the last token, where first_token could have them.
-// needed: the bytes it takes. They are written where size is enough.
+// Saves everything else that the sequence's tokens have left behind and, with `logits`, the logits of the last token
+// if first_token could use them. needed: the bytes that it takes. data is only written when size is large enough.
 PYMTP_API int pymtp_pair_save_state(
         struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed);
 
-// Whether a state could be loaded with these tokens; else PYMTP_INVALID, and the error says what does not fit. logits: whether it
-// has those of the last token.
+// Checks whether a state can be loaded with these tokens; if not, returns PYMTP_INVALID, with the reason as the error.
+// logits: whether the state includes those of the last token
 PYMTP_API int pymtp_pair_check_state(
-        const struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits);
+        const struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size,
+        bool * logits);
 
-// A sequence whose K and V were put there holds these tokens, as if it had read them: it goes on as the one that was saved
-// would, and cannot be rewound. Where it fails or is cancelled the sequence is empty.
+// Makes a sequence whose K and V are staged hold these tokens, as if it had processed them: it continues exactly like
+// the saved one, and cannot be rewound. When it fails or is cancelled, the sequence is empty.
 PYMTP_API int pymtp_pair_load_state(
-        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size);
+        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data,
+        size_t size);
 
-PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds; -1, and so
-                                                                                  // below, where there is no such sequence
-PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq); // n_past of them
-PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted; it may be behind
-PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair);              // tokens that fit in a sequence
+// Return the state of a sequence; -1 or NULL when there is no such sequence.
+PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds
+PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq); // n_past tokens
+// rows of the head without drafts; it may lag behind
+PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);
+PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair); // tokens that fit in a sequence
 
-// From any thread: while set, the native call that runs, and any after it, ends as PYMTP_CANCELLED.
+// While set, the current native call and all later ones return PYMTP_CANCELLED. May be called from any thread.
 PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 
-// The memory in use by device, at most n_max of them; returns how many, -1 on failure. Graphs of rounds are counted once they have run.
+// Reports the memory in use by device, at most n_max devices; returns their number, -1 on failure. Graphs of rounds
+// are included once they have run.
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
-// Bytes of the host's memory that are written to as a pair is made, whatever it computes: K, V, states, and the bookkeeping of
-// cells; -1 on failure. The system gives more than it has, and ends a process once that is written to.
-PYMTP_API int64_t pymtp_least_memory(
+// Returns the bytes of host memory that making a pair writes to in any case: K, V, states, and the bookkeeping of
+// cells; -1 on failure. The system hands out more memory than it has, and kills a process that writes to too much of
+// it.
+PYMTP_API int64_t pymtp_min_host_memory(
     const struct pymtp_model * model, struct llama_context_params params, const struct pymtp_pair_options * options);
 
-// What a model, with its head or without, and a pair made from it would take once rounds of every depth have run. Nothing
-// of it is allocated, no weights are read, and adapters are left out. Returns how many devices, -1 on failure.
+// Plans the memory of a model, with or without its head, and of a pair made from it, after rounds of every depth have
+// run. Nothing is allocated, no weights are read, and adapters are ignored. Returns the number of devices, -1 on
+// failure.
 PYMTP_API int32_t pymtp_plan_memory(
         const char * path, const struct pymtp_model_options * model_options, struct llama_context_params params,
         const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);

@@ -1,4 +1,4 @@
-// What Python calls to choose depths: how many drafts a round. The model has no part in it.
+// The C API for choosing the depth: how many tokens to draft in a round. It is independent of the model.
 #pragma once
 
 #include "pymtp.h"
@@ -7,81 +7,87 @@
 extern "C" {
 #endif
 
-// What rounds cost, in seconds: learnt from them, for one model in one context on one machine.
+// The seconds of rounds, learnt from rounds of one model in one context on one machine. Functions named *_init return
+// NULL when there is no memory.
 struct pymtp_costs;
-PYMTP_API struct pymtp_costs * pymtp_costs_init(void); // NULL: no memory; and so below
+PYMTP_API struct pymtp_costs * pymtp_costs_init(void);
 PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 
-// Forgets the costs of rounds: with another number of threads, which other programs may bring about, they are others.
-PYMTP_API void     pymtp_costs_forget(struct pymtp_costs * costs);
-PYMTP_API void     pymtp_watch_quota(const char * folder); // of a control group that may have a bound on processor time
-PYMTP_API uint32_t pymtp_thread_changes(void); // how often that was so far
-PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs of this thread that another number was tried with so far
+// Forgets the costs, which differ with another number of threads; other programs can cause such a change.
+PYMTP_API void     pymtp_costs_reset(struct pymtp_costs * costs);
+PYMTP_API void     pymtp_watch_cpu_quota(const char * folder); // of a control group that may limit processor time
+PYMTP_API uint32_t pymtp_thread_count_changes(void); // how often the number of threads has changed so far
+PYMTP_API uint32_t pymtp_thread_count_trials(void);  // this thread's graphs so far that tried another number of threads
 
-// A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many
-// right before.
+// Records a chain of `drafted` steps and a verification of `rows` rows, after n_past tokens. repeats: how many rounds
+// with the same numbers came right before
 PYMTP_API void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
-        double verify_seconds, int32_t run);
+        double verify_seconds, int32_t repeats);
 
-// What was measured before the first round: a verification of so many rows, and a chain of n steps.
-PYMTP_API void pymtp_costs_begin_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
-PYMTP_API void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double seconds);
+// Record timings from before the first round: a verification of `rows` rows, and a chain of n steps.
+PYMTP_API void pymtp_costs_seed_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
+PYMTP_API void pymtp_costs_seed_draft(struct pymtp_costs * costs, int32_t n, double seconds);
 
-// The estimates, once something was observed: of rounds at depths 0 to top, and the least that they may turn out.
+// Return estimates, once something was recorded: of a verification, of a chain, and of rounds at depths 0 to max_depth
+// (expected and optimistic seconds).
 PYMTP_API double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 PYMTP_API void   pymtp_costs_rounds(
-        struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+        struct pymtp_costs * costs, int32_t max_depth, int32_t n_past, double * expected, double * optimistic);
 
-// The depth of each round of a sequence. costs must outlive it; after, an earlier sequence to go on from, may be NULL.
+// The policy for the depth of one sequence's rounds. costs must outlive it. previous: an earlier sequence to learn
+// from, or NULL
 struct pymtp_depth;
-PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
+PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t max_depth,
+        const struct pymtp_depth * previous);
 PYMTP_API void pymtp_depth_free(struct pymtp_depth * depth);
 
-PYMTP_API int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t room, int32_t n_past);
-PYMTP_API int32_t pymtp_depth_keep(const struct pymtp_depth * depth, const float * confidences, int32_t n);
+PYMTP_API int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t limit, int32_t n_past);
+PYMTP_API int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, const float * confidences, int32_t n);
 PYMTP_API void    pymtp_depth_observe(
-        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
+        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t correct, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences);
 
-// The depth of each round of several sequences; see batch_depth.h. It copies what `single` knows. own: of each sequence, the
-// policy for it by itself, which hears of its drafts too, or NULL. told, right: of its drafts, those that the target told
-// of, and those of them before the first wrong one. came: its tokens.
+// The policy for the depth of rounds of several sequences, see batch_depth.h. It starts from a copy of `single`. own:
+// the policy of each sequence by itself, which learns from its drafts, too, or NULL. judged: the sequence's drafts
+// that the target judged; correct: those of them before the first wrong one; n_tokens: its new tokens
 struct pymtp_batch_depth;
 PYMTP_API struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
 PYMTP_API void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
-PYMTP_API void    pymtp_batch_depth_forget(struct pymtp_batch_depth * depth); // what rounds cost
-PYMTP_API void    pymtp_batch_depth_begin( // a round that was timed before the first
+PYMTP_API void    pymtp_batch_depth_reset_costs(struct pymtp_batch_depth * depth); // forgets the costs of rounds
+PYMTP_API void    pymtp_batch_depth_seed( // records a round that was timed before the first
         struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
 PYMTP_API int32_t pymtp_batch_depth_choose(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * rooms, int32_t n_past, int32_t top, int32_t opened);
-PYMTP_API int32_t pymtp_batch_depth_keep(const struct pymtp_batch_depth * depth, int32_t made);
+        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * limits, int32_t n_past, int32_t max_depth,
+        int32_t n_new);
+PYMTP_API int32_t pymtp_batch_depth_n_to_verify(const struct pymtp_batch_depth * depth, int32_t n_drafts);
 PYMTP_API void    pymtp_batch_depth_observe(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * told,
-        const int32_t * right, const int32_t * came, int32_t n_past, int32_t drafted, double draft_seconds,
+        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * judged,
+        const int32_t * correct, const int32_t * n_tokens, int32_t n_past, int32_t drafted, double draft_seconds,
         double verify_seconds);
 
-// For tests, their parts by themselves: costs of rounds of several, acceptance by position, the head's confidence and the
-// tokens expected of a round.
+// For tests, the parts of these policies: costs of rounds of several sequences, acceptance by position, calibration of
+// the head's confidence, and the expected tokens of a round.
 struct pymtp_batch_costs;
 PYMTP_API struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
 PYMTP_API void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
 PYMTP_API void pymtp_batch_costs_observe(
         struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
         double verify_seconds, bool cold);
-PYMTP_API bool pymtp_batch_costs_rounds( // false: nothing is known yet
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
+PYMTP_API bool pymtp_batch_costs_rounds( // returns false while nothing is known
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t max_depth, int32_t n_past, double * expected,
+        double * optimistic);
 
 struct pymtp_acceptance;
-PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
+PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * previous);
 PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 PYMTP_API void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
-        int32_t tokens);
+        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, const double * unjudged,
+        int32_t n_unjudged, int32_t tokens);
 PYMTP_API void pymtp_acceptance_rates(
-        const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
-PYMTP_API void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates); // of one sequence's drafts
+        const struct pymtp_acceptance * acceptance, int32_t n, double imagined, double * rates);
+PYMTP_API void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates); // acceptance by position
 
 struct pymtp_calibration;
 PYMTP_API struct pymtp_calibration * pymtp_calibration_init(void);
@@ -91,7 +97,7 @@ PYMTP_API void   pymtp_calibration_observe(
 PYMTP_API double pymtp_calibration_probability(
         const struct pymtp_calibration * calibration, double confidence, double expected);
 
-PYMTP_API void pymtp_window_tokens(const double * rates, int32_t n, double * tokens); // 1 + n of them
+PYMTP_API void pymtp_expected_round_tokens(const double * rates, int32_t n, double * tokens); // writes 1 + n numbers
 
 #ifdef __cplusplus
 }

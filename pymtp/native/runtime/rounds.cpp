@@ -1,11 +1,12 @@
 // Rounds: draft, verify, rewind.
 //
-// In the fused mode a round is two launches. The target's graph verifies and fills the head's cache for all rows, as in a
-// prompt; what was not accepted is taken back in both caches. The draft context's graph holds the whole chain of drafts.
-// Hidden states stay on the device, and the number of accepted drafts changes neither graph. Without drafts, the target's
-// graph only keeps the hidden states, and the head takes up to 63 tokens together before the next draft.
+// In the fused mode a round takes two decodes. The target's graph verifies, and fills the head's cache for all rows as
+// in a prompt; rejected tokens are rewound in both caches. The draft context's graph holds the whole chain of drafts.
+// Hidden states stay on the device, and the number of accepted drafts changes neither graph. While there are no
+// drafts, the target's graph only stores the hidden states, and the head processes up to 63 tokens together before the
+// next draft.
 #include "compare/faults.h"
-#include "host.h"
+#include "callbacks.h"
 #include "pair.h"
 #include "sample_job.h"
 #include "stopwatch.h"
@@ -22,10 +23,10 @@ int pymtp_pair::check_draft(const pymtp_sequence & s, llama_token token, int32_t
     return check_tokens(&token, 1) ? check_room(s, n) : (int) PYMTP_INVALID;
 }
 
-// Sequences that lie side by side go through one launch, as far as there is room: each(first, how many).
-template <typename F> static int by_launches(int32_t n_seqs, const int32_t * seqs, int32_t most, F && each) {
+// Groups adjacent sequences into decodes of at most `limit` sequences: calls each(first, count).
+template <typename F> static int for_each_decode(int32_t n_seqs, const int32_t * seqs, int32_t limit, F && each) {
     for (int32_t first = 0, n = 1; first < n_seqs; first += n, n = 1) {
-        while (first + n < n_seqs && n < most && seqs[first + n] == seqs[first] + n) {
+        while (first + n < n_seqs && n < limit && seqs[first + n] == seqs[first] + n) {
             ++n;
         }
         if (int status = each(first, n)) {
@@ -36,23 +37,24 @@ template <typename F> static int by_launches(int32_t n_seqs, const int32_t * seq
 }
 
 int pymtp_pair::draft_tokens(
-        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts, float * confidences,
-        pymtp_outcome * outcomes) {
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
+        float * confidences, pymtp_outcome * outcomes) {
     for (int32_t k = 0; k < n_seqs; ++k) {
         if (int status = check_draft(sequences[seqs[k]], tokens[k], n)) {
             return status;
         }
         outcomes[k] = {n, PYMTP_OK, sequences[seqs[k]].n_past};
     }
-    drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
-    if (!fuses()) {
-        return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
-            const int status = host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k].n);
-            sequences[seqs[k]].odd_cells |= outcomes[k].n < n;
+    drafts_reduced = is_fused() && draft_vocab && draft_vocab->is_worthwhile();
+    if (!is_fused()) {
+        return for_each_decode(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
+            const int status = host_hidden->draft_tokens(
+                seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k].n);
+            sequences[seqs[k]].head_has_nan |= outcomes[k].n < n;
             return status;
         });
     }
-    return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
+    return for_each_decode(n_seqs, seqs, max_head_rows / n, [&](int32_t first, int32_t count) {
         pymtp_sample_batch samples(n, /*by_step =*/ true);
         for (int32_t k = first; k < first + count; ++k) {
             const size_t n_prefix = sequences[seqs[k]].n_past + 1;
@@ -62,21 +64,22 @@ int pymtp_pair::draft_tokens(
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
-            outcomes[k].n = samples.jobs[k - first].n_sampled; // fewer where the head gives no numbers: it decides on nothing
-            sequences[seqs[k]].odd_cells |= outcomes[k].n < n;
+            // fewer when the head's logits are not finite, which is no failure
+            outcomes[k].n = samples.jobs[k - first].n_sampled;
+            sequences[seqs[k]].head_has_nan |= outcomes[k].n < n;
         }
         return (int) PYMTP_OK;
     });
 }
 
-// All steps of all sequences in one launch.
+// Drafts all steps of all sequences in one decode.
 int pymtp_pair::draft_chains(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch & samples) {
     pymtp_stopwatch watch(counters.draft_seconds);
     for (int32_t k = 0; k < n_seqs; ++k) {
-        take_back_draft(seqs[k]);
+        discard_drafts(seqs[k]);
     }
-    if (int status = settle(n_seqs, seqs)) {
+    if (int status = catch_up_head(n_seqs, seqs)) {
         return status;
     }
     write_draft_rows();
@@ -84,19 +87,19 @@ int pymtp_pair::draft_chains(
     for (int32_t k = 0; k < n_seqs; ++k) {
         pymtp_sequence & s = sequences[seqs[k]];
         for (int32_t i = 0; i < n; ++i) {
-            batch.add(tokens[k], s.n_past + i, pymtp_fault_in_chain(*this, seqs[k], i), false);
+            batch.add(tokens[k], s.n_past + i, pymtp_fault_chain_sequence(*this, seqs[k], i), false);
         }
         s.tokens.push_back(tokens[k]);
-        s.n_rewind = 0;
-        s.n_chain  = n;
+        s.n_rewind  = 0;
+        s.n_drafted = n;
     }
-    const pymtp_kept_rows  hidden(*this);
-    const pymtp_draft_rows rows(*this, drafts_over_rows);
+    const pymtp_pending_hidden_scope  hidden(*this);
+    const pymtp_reduced_output_scope rows(*this, drafts_reduced);
     return decode_and_sample(draft.get(), samples);
 }
 
-// Where a logit is no number, nobody knows what the sequence's caches hold: it is emptied.
-void pymtp_pair::finish(int32_t seq, const pymtp_outcome & outcome) {
+// Clears a sequence with a logit that is not a number, because its caches may be corrupt.
+void pymtp_pair::clear_if_failed(int32_t seq, const pymtp_outcome & outcome) {
     if (outcome.status == PYMTP_FAILED) {
         clear(seq);
     }
@@ -104,7 +107,8 @@ void pymtp_pair::finish(int32_t seq, const pymtp_outcome & outcome) {
 
 int pymtp_pair::check_verify(const pymtp_sequence & s, const llama_token * tokens, int32_t n) const {
     if (n < 1 || n > 1 + options.n_draft) {
-        pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " + std::to_string(n));
+        pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " +
+                std::to_string(n));
         return PYMTP_INVALID;
     }
     if (int status = check_room(s, n)) {
@@ -113,8 +117,8 @@ int pymtp_pair::check_verify(const pymtp_sequence & s, const llama_token * token
     return check_tokens(tokens, n) ? PYMTP_OK : PYMTP_INVALID;
 }
 
-// Takes n tokens of each sequence through the target, of which all but the first can be taken back. The logits of each row
-// are left in the target context, or sampled from. The sequences lie side by side.
+// Processes n tokens of each sequence with the target; all but the first can be rewound. The logits of each row stay
+// in the target context, or are sampled from. The sequences must be adjacent.
 int pymtp_pair::verify(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples) {
     for (int32_t k = 0; k < n_seqs; ++k) {
@@ -123,27 +127,27 @@ int pymtp_pair::verify(
         }
     }
     pymtp_stopwatch watch(counters.verify_seconds);
-    const bool fused = fuses();
+    const bool fused = is_fused();
     if (fused) {
         begin_prefill();
         llama_set_embeddings(target.get(), false);
-        // one by one, tokens leave the head behind for a while: it takes many for little more than one
+        // single tokens let the head lag behind for a while, because it processes many in little more time than one
         const auto may_wait = [this](int32_t seq) {
-            return !host->holds(seq) && sequences[seq].n_past - sequences[seq].n_head < PYMTP_MOST_KEPT;
+            return !host_hidden->holds(seq) && sequences[seq].n_past - sequences[seq].n_head < PYMTP_MAX_HEAD_LAG;
         };
         for (int32_t k = 0; k < n_seqs; ++k) {
-            take_back_draft(seqs[k]);
+            discard_drafts(seqs[k]);
         }
         if (n > 1 || !std::all_of(seqs, seqs + n_seqs, may_wait)) {
-            if (int status = settle(n_seqs, seqs)) {
+            if (int status = catch_up_head(n_seqs, seqs)) {
                 return status;
             }
         }
-        pymtp_set_sync(target.get(), draft.get(), n == 1);
+        pymtp_set_fused_sync(target.get(), draft.get(), n == 1);
     } else {
         begin_round();
         if (draft) {
-            if (int status = host->begin_verify(seqs[0], tokens[0])) {
+            if (int status = host_hidden->begin_verify(seqs[0], tokens[0])) {
                 return status;
             }
         }
@@ -169,18 +173,19 @@ int pymtp_pair::verify(
         if (fused) {
             s.n_head += n > 1 ? n : 0;
         } else if (draft) {
-            host->end_verify(seqs[k], tokens + k*n, n);
+            host_hidden->end_verify(seqs[k], tokens + k*n, n);
         }
     }
     return PYMTP_OK;
 }
 
 int pymtp_pair::verify_tokens(
-        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
-        pymtp_outcome * outcomes) {
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        llama_token * sampled, pymtp_outcome * outcomes) {
     const int32_t n = *std::max_element(lengths, lengths + n_seqs);
-    std::vector<llama_token> rows; // n of each sequence
-    for (int32_t k = 0; k < n_seqs; ++k) { // all before the first launch: what is refused changes nothing
+    std::vector<llama_token> rows; // n tokens of each sequence
+    // check all sequences before the first decode, so that a refused call changes nothing
+    for (int32_t k = 0; k < n_seqs; ++k) {
         const pymtp_sequence & s = sequences[seqs[k]];
         if (int status = check_verify(s, tokens, lengths[k])) {
             return status;
@@ -190,10 +195,10 @@ int pymtp_pair::verify_tokens(
         }
         outcomes[k] = {0, PYMTP_OK, 0};
         rows.insert(rows.end(), tokens, tokens + lengths[k]);
-        rows.resize((k + 1)*n, tokens[0]); // of padding, any token will do
+        rows.resize((k + 1)*n, tokens[0]); // any token will do for padding
         tokens += lengths[k];
     }
-    return by_launches(n_seqs, seqs, together() ? most_rows() / n : 1, [&](int32_t first, int32_t count) {
+    return for_each_decode(n_seqs, seqs, can_batch() ? max_verify_rows() / n : 1, [&](int32_t first, int32_t count) {
         pymtp_sample_batch samples(n, /*by_step =*/ false);
         for (int32_t k = first; k < first + count; ++k) {
             pymtp_sequence & s = sequences[seqs[k]];
@@ -206,14 +211,14 @@ int pymtp_pair::verify_tokens(
         }
         for (int32_t k = first; k < first + count; ++k) {
             const pymtp_sample_job & job = samples.jobs[k - first];
-            see_chosen(job.sampled, job.n_sampled);
-            // the tokens before a dead end fit the grammar: they stay
+            observe_sampled(job.sampled, job.n_sampled);
+            // the tokens before a dead end fit the grammar, so they stay
             const int32_t stay = job.status == PYMTP_DEAD_END ? 1 + job.n_sampled : lengths[k];
             if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + stay)) {
                 return failed;
             }
             outcomes[k] = job.outcome();
-            finish(seqs[k], outcomes[k]);
+            clear_if_failed(seqs[k], outcomes[k]);
         }
         return (int) PYMTP_OK;
     });
@@ -235,13 +240,13 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
         return PYMTP_FAILED;
     }
     s.n_rewind -= s.n_past - n_keep;
-    s.n_past    = n_keep;
+    s.n_past = n_keep;
     s.tokens.resize(n_keep);
-    if (draft && host->holds(seq)) {
-        host->rewind(seq, n_keep);
+    if (draft && host_hidden->holds(seq)) {
+        host_hidden->rewind(seq, n_keep);
     } else if (draft) {
         s.n_head = n_keep;
-        drop_drafts(seq);
+        truncate_head(seq);
     }
     return PYMTP_OK;
 }

@@ -1,4 +1,4 @@
-// Samples within the graphs of a pair: what a graph is told to sample from, and what comes of it.
+// Samples tokens within the graphs of a pair: tells a graph how to sample, and collects its samples.
 #pragma once
 
 #include "sampler.h"
@@ -8,48 +8,50 @@
 
 #include <vector>
 
-// How many candidates the graphs of a model may pick, so that no row of logits comes to the host: 1 where they can only
-// tell the likeliest, 0 where the host is to look at rows, for it has them.
-size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws);
+// Returns how many candidates the graphs of a model may pick, so that no row of logits is copied to the host: 1 when
+// they can only find the most likely token, 0 when the host shall read rows because they are in its memory.
+size_t pymtp_max_candidates(const llama_model & model, pymtp_sample_on sample_on);
 
-// The samples of one sequence in a batch: from a row of logits after the other, up to the first that gives no token.
+// The samples of one sequence in a batch, row by row, until a row gives no token.
 struct pymtp_sample_job {
     pymtp_pair * pair;
     int32_t      seq;
-    size_t       n_prefix;              // tokens of the sequence before the one to be sampled
-    const llama_token * next = nullptr; // the tokens of the rows, where sampling ends at the first that is not the next row's
+    size_t       n_prefix; // the sequence's tokens before the next sample
+    // the rows' tokens; sampling ends when a sample differs from the next row's. Null for drafts
+    const llama_token * row_tokens = nullptr;
     int32_t       n_rows;
     llama_token * sampled;
-    float *       confidences = nullptr; // of drafts
-    int32_t       n_sampled = 0;
-    bool          ended   = false;
-    double        seconds = 0.0;
-    int           status  = PYMTP_OK; // why it ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
+    float *       confidences = nullptr; // null except for drafts
+    int32_t       n_sampled   = 0;
+    bool          done        = false;
+    double        seconds     = 0.0;
+    int           status      = PYMTP_OK; // why sampling ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
 
-    size_t      enough() const; // candidates, for each row
+    size_t      n_candidates_needed() const; // candidates that each row needs, 0 for the whole row
     llama_token sample(const pymtp_logits & from);
-    void        take(llama_token token, float value); // what a graph sampled without the host
+    void        add_argmax(llama_token token, float value); // adds a token that the graph sampled by argmax
     pymtp_outcome outcome() const { return {n_sampled, status, (int32_t) n_prefix}; }
 
 private:
     llama_token add(llama_token token);
-    llama_token fail(int why);
+    llama_token fail(int reason);
 };
 
-// The samples of a batch: those of each sequence, which have as many rows each. Rows past those of a job are padding.
-// Callbacks come on a thread of ggml, so that nothing may be thrown.
+// The samples of a batch: a job for each sequence, with the same number of rows. Rows beyond those of a job are
+// padding. Callbacks run on threads of ggml, so they must not throw.
 struct pymtp_sample_batch {
-    // by_step: the rows are, step by step, one of each sequence; else all of a sequence, then of the next
+    // by_step: the rows are in the order of steps, one of each sequence; otherwise all rows of a sequence come before
+    // the next
     pymtp_sample_batch(int32_t n_rows, bool by_step) : n_rows(n_rows), by_step(by_step) {}
 
     const int32_t n_rows; // of each sequence
 
     std::vector<pymtp_sample_job> jobs;
 
-    pymtp_graph_sample params(); // for the graph
-    void read(llama_context * ctx); // what a graph sampled without the host
+    pymtp_graph_sample graph_params(); // the settings for the graph
+    void read_argmax(llama_context * ctx); // reads the tokens that the graph sampled by argmax
 
-    // wall time, for threads share the sequences
+    // estimates the wall time, because threads share the sequences
     double seconds(int32_t n_threads) const;
 
 private:

@@ -1,4 +1,4 @@
-// How far a sequence of a pair has come.
+// The state of one sequence of a pair.
 #pragma once
 
 #include "pymtp.h"
@@ -8,21 +8,24 @@
 #include <vector>
 
 struct pymtp_sequence {
-    int32_t n_past   = 0; // tokens that the target holds
-    int32_t n_rewind = 0; // how many of them can be taken back: drafts just verified
-    int32_t n_head   = 0; // rows of the head's cache that stand on the target's hidden states: fewer than n_past while the
-                          // head is behind, one more while draft steps go on from a row
-    int32_t n_chain  = 0; // drafts made since the last verification
+    int32_t n_past    = 0; // tokens that the target holds
+    int32_t n_rewind  = 0; // how many of them can be rewound: drafts just verified
+    int32_t n_drafted = 0; // drafts made since the last verification
 
-    bool odd_cells = false; // the head gave no numbers: its cells may hold such
+    // Rows of the head's cache that were computed from the target's hidden states: fewer than n_past while the head
+    // lags behind, one more between the draft steps of pymtp_pair_draft_step.
+    int32_t n_head = 0;
 
-    int32_t n_staged = 0; // tokens whose K and V were put into its first cells while it is empty, see pymtp_pair_load_cells
+    bool head_has_nan = false; // the head's logits were not finite, so its cells may hold NaN
 
-    std::unique_ptr<pymtp_sampler> sampler; // null until told how to sample
-    std::vector<llama_token>       tokens;  // the n_past that the target holds, then what is drafted after them
-    const float *                  first_logits = nullptr; // of the last prefill, or of copied_logits
-    std::vector<float>             copied_logits;          // of a copy, until it goes on
-    std::vector<pymtp_logprob>     logprobs; // of the last tokens that the target sampled, where asked for
+    // tokens whose K and V are staged in the first cells of an empty sequence, see pymtp_pair_load_cells
+    int32_t n_staged = 0;
+
+    std::unique_ptr<pymtp_sampler> sampler; // null until pymtp_pair_set_sampling
+    std::vector<llama_token>       tokens;  // n_past tokens, then the drafts and the token that they started from
+    const float *                  first_logits = nullptr; // points into the last prefill's logits, or to copied_logits
+    std::vector<float>             copied_logits;          // of a copied or loaded sequence, until it continues
+    std::vector<pymtp_logprob>     logprobs; // for the target's last samples, if asked for
 
     void forget_logits() {
         first_logits = nullptr;

@@ -1,4 +1,4 @@
-// Adds the wall time that it lives to a sum of seconds.
+// Adds the wall time of its lifetime to a number of seconds.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// A set of a vocabulary's tokens: a bit for each.
+// A set of tokens of a vocabulary: one bit for each.
 #pragma once
 
 #include "llama.h"
@@ -16,15 +16,16 @@ public:
         words.assign((n + 63) / 64, 0);
     }
 
-    void set(llama_token token, bool in) {
+    void set(llama_token token, bool is_member) {
         const uint64_t bit = (uint64_t) 1 << (token % 64);
-        words[token / 64] = in ? words[token / 64] | bit : words[token / 64] & ~bit;
+        words[token / 64] = is_member ? words[token / 64] | bit : words[token / 64] & ~bit;
     }
 
     bool has(llama_token token) const { return words[token / 64] >> (token % 64) & 1; }
 
-    // logits of n tokens; of those that are not in the set -infinity. Most sets have nearly all, or nearly none.
-    void keep(const float * logits, float * out) const {
+    // Copies n logits, with -infinity for tokens that are not in the set. Most sets hold nearly all tokens, or nearly
+    // none.
+    void mask_logits(const float * logits, float * out) const {
         for (size_t start = 0; start < n; start += 64) {
             const uint64_t word = words[start / 64];
             const size_t here = n - start < 64 ? n - start : 64;

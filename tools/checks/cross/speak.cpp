@@ -41,7 +41,7 @@ int main(int argc, char ** argv) {
     options.n_draft   = n_draft;
     options.n_seq_max = 1;
     options.n_outputs = 1;
-    options.draws     = PYMTP_DRAWS_AUTO;
+    options.sample_on     = PYMTP_DRAWS_AUTO;
     pymtp_pair * pair = pymtp_pair_init(model, params, &options);
     require(pair, "context");
 
@@ -54,7 +54,7 @@ int main(int argc, char ** argv) {
     sampling.repeat_penalty = 1.0f;
     sampling.n_logprobs     = -1;
     const int32_t seq = 0;
-    require(pymtp_pair_sampling(pair, seq, &sampling) == PYMTP_OK, "sampling");
+    require(pymtp_pair_set_sampling(pair, seq, &sampling) == PYMTP_OK, "sampling");
     const float * logits = nullptr;
     require(pymtp_pair_prefill(pair, 1, &seq, prompt.data(), &n, false, &logits) == PYMTP_OK, "prefill");
 

@@ -1,6 +1,8 @@
-// ARGMAX on CUDA with a defined answer: the first of equals, and NaN above all numbers, as argmax_top_k.cpp has it on the
-// CPU. Part of argmax.cu, in place of llama.cpp's kernel, which takes any of equals, passes over NaN, and answers -1 where
-// nothing is above -FLT_MAX: ggml_get_rows then reads out of bounds.
+// ARGMAX on CUDA with a defined result: of equal numbers the first wins, and NaN is above all numbers. The CPU has the
+// same rule (ops/argmax_top_k.cpp).
+//
+// argmax.cu includes this file and calls it instead of llama.cpp's kernel, which takes any of equal numbers, skips NaN,
+// and returns -1 where nothing is above -FLT_MAX, so that ggml_get_rows reads out of bounds.
 
 #pragma once
 
@@ -10,7 +12,7 @@ struct pymtp_best {
     float val = -INFINITY;
     int   col = INT_MAX;
 
-    // Takes another where it is above this one, or equal and before it: the order in which columns come does not matter.
+    // Takes the other element if it is above this one, or equal and before it. The order of the calls does not matter.
     __device__ __forceinline__ void take(const float other_val, const int other_col) {
         const bool nan   = isnan(val);
         const bool above = !nan & !(other_val <= val); // also where other_val is NaN
@@ -21,7 +23,7 @@ struct pymtp_best {
         }
     }
 
-    // The best of a warp, in all of its lanes.
+    // Gives all lanes of a warp the best element of the warp.
     __device__ __forceinline__ void take_warp() {
 #pragma unroll
         for (int offset = WARP_SIZE/2; offset > 0; offset >>= 1) {
@@ -32,20 +34,20 @@ struct pymtp_best {
     }
 };
 
-// One block for each row, of whole warps.
+// One block of whole warps for each row.
 static __global__ void pymtp_argmax_f32(const float * __restrict__ x, int32_t * __restrict__ dst, const int64_t ncols) {
     const float * row = x + blockIdx.x*ncols;
 
     pymtp_best best;
 
-    // a row may be a vocabulary: eight loads that do not wait for each other
+    // A row may be as long as the vocabulary: eight loads run at once.
     constexpr int n_loads = 8;
     for (int64_t col0 = threadIdx.x; col0 < ncols; col0 += n_loads*blockDim.x) {
         float vals[n_loads];
 #pragma unroll
         for (int i = 0; i < n_loads; ++i) {
             const int64_t col = col0 + i*blockDim.x;
-            vals[i] = col < ncols ? row[col] : -INFINITY; // the first of equals is before the end
+            vals[i] = col < ncols ? row[col] : -INFINITY; // an element past the end comes after all equal ones
         }
 #pragma unroll
         for (int i = 0; i < n_loads; ++i) {

@@ -5,22 +5,23 @@
 
 #include <cstring>
 
-int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits) {
+int pymtp_pair_draft_step(pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits) {
     *logits = nullptr;
     return pymtp_pair_call(pair, seq, [&] {
-        const int status = pair->host ? pair->host->draft_step(seq, token) : pair->check_draft(pair->sequences[seq], token, 1);
+        const int status = pair->host_hidden ? pair->host_hidden->draft_step(seq, token)
+                : pair->check_draft(pair->sequences[seq], token, 1);
         *logits = status ? nullptr : llama_get_logits_ith(pair->draft.get(), -1);
         return status;
     });
 }
 
-void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
+void pymtp_pair_inject_fault(pymtp_pair * pair, enum pymtp_fault fault) {
     pair->fault = fault;
 }
 
-int pymtp_pair_as_devices(pymtp_pair * pair, bool on) {
+int pymtp_pair_force_device_ops(pymtp_pair * pair, bool on) {
     return pymtp_pair_call(pair, nullptr, 0, [&] {
-        pymtp_compute_as_devices(pair->target.get(), on);
+        pymtp_force_device_ops(pair->target.get(), on);
         return (int) PYMTP_OK;
     });
 }
@@ -64,8 +65,8 @@ int pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, size_t
         if (!pair->draft) {
             return PYMTP_OK;
         }
-        if (!pair->host->holds(seq)) {
-            if (int status = pair->take_kept(1, &seq)) {
+        if (!pair->host_hidden->holds(seq)) {
+            if (int status = pair->flush_pending_hidden(1, &seq)) {
                 return status;
             }
         }

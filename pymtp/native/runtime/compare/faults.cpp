@@ -2,7 +2,7 @@
 
 #include "pair.h"
 
-#include "compute_guard.h"
+#include "threads/compute_guard.h"
 
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ void pymtp_fault_before_decode(const pymtp_pair & pair) {
         pymtp_compute_break(llama_n_threads(pair.target.get()), 10);
     }
     if (pair.fault == PYMTP_FAULT_ASSERTION_THREAD) {
-        pymtp_compute_break(1, 1); // the others never come
+        pymtp_compute_break(1, 1); // the other threads never fail, so the process must end
     }
 }
 
@@ -42,6 +42,6 @@ void pymtp_fault_in_clear(const pymtp_pair & pair) {
     }
 }
 
-llama_seq_id pymtp_fault_in_chain(const pymtp_pair & pair, int32_t seq, int32_t step) {
+llama_seq_id pymtp_fault_chain_sequence(const pymtp_pair & pair, int32_t seq, int32_t step) {
     return pair.fault == PYMTP_FAULT_MIXED_CHAIN ? (seq + step) % pair.options.n_seq_max : seq;
 }

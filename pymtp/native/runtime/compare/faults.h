@@ -1,4 +1,4 @@
-// Mistakes made on purpose, see pymtp_fault. Each of these does nothing unless its fault was asked for.
+// Injects faults on purpose, see pymtp_fault. Each function does nothing unless its fault is set.
 #pragma once
 
 #include "llama.h"
@@ -13,5 +13,5 @@ void pymtp_fault_in_decode(const pymtp_pair & pair);
 void pymtp_fault_in_copy(const pymtp_pair & pair);
 void pymtp_fault_in_clear(const pymtp_pair & pair);
 
-// The sequence that a step of a chain is said to be of.
-llama_seq_id pymtp_fault_in_chain(const pymtp_pair & pair, int32_t seq, int32_t step);
+// Returns the sequence that a step of a chain is assigned to.
+llama_seq_id pymtp_fault_chain_sequence(const pymtp_pair & pair, int32_t seq, int32_t step);

@@ -1,6 +1,6 @@
 #include "compare/pymtp_compare.h"
 
-#include "border.h"
+#include "api_guard.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@
 
 using steady = std::chrono::steady_clock;
 
-// So many sums side by side that no load waits for an addition; compilers make vectors of them.
+// Keeps enough sums side by side that no load waits for an addition, and that compilers vectorize it.
 static uint64_t sum_of(const uint64_t * words, size_t n) {
     constexpr size_t width = 32;
     uint64_t sums[width] = {};
@@ -26,10 +26,11 @@ static uint64_t sum_of(const uint64_t * words, size_t n) {
     return std::accumulate(sums, sums + width, uint64_t{0});
 }
 
-// The system may hand out more memory than it has, and end the process that writes to it.
+// Throws when the machine has less memory: the system may hand out more, and kill the process that writes to it.
 static void check_there_is(size_t bytes) {
-    const size_t total = pymtp_host_memory();
-    const std::string words = std::to_string(bytes >> 20) + " MiB to read, and this machine has " + std::to_string(total >> 20) + " MiB";
+    const size_t total = pymtp_system_memory();
+    const std::string words = std::to_string(bytes >> 20) + " MiB to read, and this machine has " +
+            std::to_string(total >> 20) + " MiB";
     pymtp_require(bytes < total, words.c_str());
 }
 
@@ -41,20 +42,20 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
         const std::unique_ptr<uint64_t[]> words(new uint64_t[n * n_threads]);
 
         std::atomic<int32_t>  arrived{0}, begun{0}, ended{0};
-        std::atomic<bool>     given_up{false};
-        std::atomic<uint64_t> sum{0}; // for the reads to be of use
+        std::atomic<bool>     disabled{false};
+        std::atomic<uint64_t> sum{0}; // so that the reads are not optimized away
         steady::time_point    start;
 
         const auto read = [&](int32_t thread) {
             uint64_t * const mine = words.get() + n * thread;
-            std::fill(mine, mine + n, thread + 1); // until it is written to, all memory is the same page
+            std::fill(mine, mine + n, thread + 1); // unwritten memory is all the same page
             for (int32_t i = 0; i < n_times; ++i) {
                 if (++arrived == n_threads * (i + 1)) {
                     start = steady::now();
                     begun = i + 1;
                 }
                 while (begun <= i) {
-                    if (given_up) {
+                    if (disabled) {
                         return;
                     }
                     std::this_thread::yield();
@@ -75,8 +76,8 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
             for (int32_t i = 1; i < n_threads; ++i) {
                 threads.emplace_back(read, i);
             }
-        } catch (...) { // the system has no more threads
-            given_up = true;
+        } catch (...) { // the system refuses more threads
+            disabled = true;
             join();
             throw;
         }

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// Who computes, the node's name, the operation, whether its data begin on a cache line, the elements of its largest
-// source, its shape.
+// Adds a line, see pymtp_pair_trace.
 static void add_line(std::string & nodes, const std::string & who, const ggml_tensor * node) {
     nodes += who + " " + node->name + " " + ggml_op_name(node->op);
     nodes += (uintptr_t) node->data % 64 == 0 ? " 1" : " 0";
@@ -24,7 +23,7 @@ bool pymtp_trace::on_node(ggml_tensor * node, bool ask, void * data) {
         auto * trace = static_cast<pymtp_trace *>(data);
         try {
             add_line(trace->nodes, trace->who, node);
-        } catch (...) { // no memory: the line is missing or cut
+        } catch (...) { // without memory the line is missing or cut
         }
     }
     return !ask;

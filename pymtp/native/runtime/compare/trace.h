@@ -1,4 +1,4 @@
-// Records the nodes that the graphs of a pair compute, see pymtp_pair_trace.
+// Records the nodes that a pair's graphs compute, see pymtp_pair_trace.
 #pragma once
 
 #include "ggml.h"
@@ -6,9 +6,9 @@
 #include <string>
 
 struct pymtp_trace {
-    std::string who;   // is computing: "target" or "draft"
-    std::string nodes; // a line each
-    std::string taken; // what the last pymtp_pair_trace returned
+    std::string who;   // the context that is computing: "target" or "draft"
+    std::string nodes; // one line each
+    std::string taken; // the result of the last pymtp_pair_trace
 
     static bool on_node(ggml_tensor * node, bool ask, void * trace); // a ggml_backend_sched_eval_callback
 };

@@ -1,6 +1,6 @@
-// In the place of <vulkan/vulkan.hpp> where that is older than 1.3.272: with what ggml-vulkan names of VK_EXT_layer_settings
-// without asking for it. It fills these structures in always, and Vulkan reads them only where the extension is there.
-// Their layout is that of the registry (vk.xml).
+// Replaces <vulkan/vulkan.hpp> where the installed headers are older than 1.3.272. It adds the parts of
+// VK_EXT_layer_settings that ggml-vulkan uses. ggml-vulkan always fills in these structures, and Vulkan reads them only
+// if the extension is there. Their layout is that of the registry (vk.xml).
 
 #pragma once
 #include_next <vulkan/vulkan.hpp>

@@ -1,0 +1,279 @@
+// Attention of a block of rows over a chunk of KV cells. See block.h.
+
+#include "attention/block.h"
+#include "attention/cells.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace pymtp {
+
+static constexpr int MAX_BLOCKS = CHUNK_KV/BLOCK_KV;
+// The distance of the scores of two rows. 4096 bytes would map all rows to the same cache sets.
+static constexpr int SCORE_STRIDE = CHUNK_KV + BLOCK_KV;
+
+int64_t block_scratch_size(int64_t DK, int64_t DV) {
+    // A block of K or V in F32. For each row the sums of V, the scores, and q in the vec_dot type of K. Space for
+    // alignment.
+    return BLOCK_KV*std::max(DK, DV) + BLOCK_Q*(DV + SCORE_STRIDE + DK) + 2*CACHE_LINE_SIZE_F32;
+}
+
+static void to_f32(ggml_type type, const char * x, float * y, int64_t n) {
+    switch (type) {
+        case GGML_TYPE_F32:  memcpy(y, x, n*sizeof(float));                        break;
+        case GGML_TYPE_F16:  ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) x, y, n); break;
+        case GGML_TYPE_BF16: ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) x, y, n); break;
+        default:             ggml_get_type_traits(type)->to_float(x, y, n);        break;
+    }
+}
+
+// The K or V of a head in a chunk of KV cells.
+struct Cells {
+    const ggml_tensor * t;
+    const char        * data;
+    int64_t             n_cells;
+
+    Cells(const ggml_tensor * t, const ggml_tensor * q, int64_t iq2, int64_t iq3, int64_t ic_start, int64_t ic_end) :
+        t(t), n_cells(ic_end - ic_start) {
+        data = (const char *) t->data + ic_start*t->nb[1] +
+            iq2/(q->ne[2]/t->ne[2])*t->nb[2] + iq3/(q->ne[3]/t->ne[3])*t->nb[3];
+    }
+
+    const char * at(int b, int j) const { return data + (b*BLOCK_KV + j)*t->nb[1]; }
+    int          count(int b)     const { return std::min<int64_t>(BLOCK_KV, n_cells - b*BLOCK_KV); }
+
+    // Calls f(cells, stride) with a full block of cells: the F16 cells themselves, if n rows can read these, or F32
+    // cells in y.
+    template <typename F> void with_block(int b, float * y, int n, F f) const {
+        if (t->type == GGML_TYPE_F16 && can_read_f16(t->ne[0], n) && count(b) == BLOCK_KV) {
+            f((const ggml_fp16_t *) at(b, 0), t->nb[1]/sizeof(ggml_fp16_t));
+        } else {
+            for (int j = 0; j < count(b); ++j) {
+                to_f32(t->type, at(b, j), y + j*t->ne[0], t->ne[0]);
+            }
+            f((const float *) y, t->ne[0]);
+        }
+    }
+
+    // Fetches a block into the cache. The cells of a head lie far apart, so the hardware does not prefetch them.
+    void prefetch(int b) const {
+#if defined(__AVX2__)
+        const int64_t size = ggml_row_size(t->type, t->ne[0]);
+        for (int64_t i = 0; i < size; i += CACHE_LINE_SIZE) {
+            const char * x = at(b, 0) + i;
+            for (int j = 0; j < BLOCK_KV; ++j, x += t->nb[1]) {
+                _mm_prefetch(x, _MM_HINT_T0);
+            }
+        }
+#else
+        GGML_UNUSED(b);
+#endif
+    }
+};
+
+// A row of q, with its mask for a chunk of KV cells.
+struct Row {
+    alignas(CACHE_LINE_SIZE) float max[BLOCK_KV]; // the largest scores so far, for each index in a block
+
+    const float       * q;
+    const ggml_fp16_t * mask;                   // mask of the chunk, or null
+    ggml_fp16_t         partial_mask[BLOCK_KV]; // mask of a block that is not full
+    float               slope;
+    uint16_t            visible[MAX_BLOCKS];    // the visible cells of each block, as bits
+
+    void init(int64_t n_cells) {
+        std::fill(max, max + BLOCK_KV, -INFINITY);
+
+        const int64_t n_full = n_cells/BLOCK_KV;
+        for (int64_t b = 0; b < n_full; ++b) {
+            visible[b] = mask ? visible_cells(mask + b*BLOCK_KV) : 0xffff;
+        }
+        if (n_full*BLOCK_KV < n_cells) {
+            for (int64_t j = 0; j < BLOCK_KV; ++j) {
+                const int64_t ic = n_full*BLOCK_KV + j;
+                partial_mask[j] = ic >= n_cells ? GGML_CPU_FP32_TO_FP16(-INFINITY) : mask ? mask[ic] : 0;
+            }
+            visible[n_full] = visible_cells(partial_mask);
+        }
+    }
+
+    const ggml_fp16_t * block_mask(int64_t b, int64_t n_cells) const {
+        static const ggml_fp16_t none[BLOCK_KV] = {};
+        return (b + 1)*BLOCK_KV > n_cells ? partial_mask : mask ? mask + b*BLOCK_KV : none;
+    }
+};
+
+void attend_block(
+        const ggml_compute_params * params, const ggml_tensor * dst,
+        int64_t ir0, int64_t ir1, int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride) {
+    const ggml_tensor * q     = dst->src[0];
+    const ggml_tensor * k     = dst->src[1];
+    const ggml_tensor * v     = dst->src[2];
+    const ggml_tensor * mask  = dst->src[3];
+    const ggml_tensor * sinks = dst->src[4];
+
+    GGML_TENSOR_LOCALS(int64_t, neq, q, ne)
+    GGML_TENSOR_LOCALS(size_t,  nbq, q, nb)
+
+    const int64_t DK = k->ne[0];
+    const int64_t DV = v->ne[0];
+
+    const float scale         = ggml_get_op_params_f32(dst, 0);
+    const float max_bias      = ggml_get_op_params_f32(dst, 1);
+    const float logit_softcap = ggml_get_op_params_f32(dst, 2);
+
+    // ALiBi, https://arxiv.org/abs/2108.12409
+    const uint32_t n_head      = neq2;
+    const uint32_t n_head_log2 = 1u << (uint32_t) floor(log2(n_head));
+
+    const float m0 = powf(2.0f, -(max_bias       )/n_head_log2);
+    const float m1 = powf(2.0f, -(max_bias / 2.0f)/n_head_log2);
+
+    const bool              k_is_quantized = ggml_is_quantized(k->type);
+    const ggml_type         k_vec_dot_type = ggml_get_type_traits_cpu(k->type)->vec_dot_type;
+    const ggml_from_float_t q_to_vec_dot   = ggml_get_type_traits_cpu(k_vec_dot_type)->from_float;
+    const ggml_vec_dot_t    kq_vec_dot     = ggml_get_type_traits_cpu(k->type)->vec_dot;
+
+    float * work   = (float *) params->wdata + params->ith*block_scratch_size(DK, DV);
+    float * x32    = (float *) GGML_PAD((uintptr_t) work, CACHE_LINE_SIZE);
+    float * sums   = x32 + BLOCK_KV*std::max(DK, DV);
+    float * scores = sums + BLOCK_Q*DV;
+    float * q_k    = scores + BLOCK_Q*SCORE_STRIDE;
+
+    const int     n_rows  = ir1 - ir0;
+    const int64_t n_cells = ic_end - ic_start;
+    GGML_ASSERT(n_rows <= BLOCK_Q && n_cells <= CHUNK_KV);
+
+    Row rows[BLOCK_Q];
+    for (int r = 0; r < n_rows; ++r) {
+        const int64_t iq3 = (ir0 + r)/(neq2*neq1);
+        const int64_t iq2 = (ir0 + r)/neq1%neq2;
+        const int64_t iq1 = (ir0 + r)%neq1;
+
+        rows[r].q     = (const float *) ((const char *) q->data + iq1*nbq1 + iq2*nbq2 + iq3*nbq3);
+        rows[r].mask  = mask ? (const ggml_fp16_t *) ((const char *) mask->data + iq1*mask->nb[1] +
+            (iq2%mask->ne[2])*mask->nb[2] + (iq3%mask->ne[3])*mask->nb[3]) + ic_start : nullptr;
+        rows[r].slope = max_bias <= 0.0f ? 1.0f :
+            iq2 < n_head_log2 ? powf(m0, iq2 + 1) : powf(m1, 2*(iq2 - n_head_log2) + 1);
+        rows[r].init(n_cells);
+
+        if (k_is_quantized) {
+            q_to_vec_dot(rows[r].q, q_k + r*DK, DK);
+        }
+    }
+    memset(sums, 0, n_rows*DV*sizeof(float));
+
+    // skip blocks that no row sees: those after the last token, and those of other sequences
+    int blocks[MAX_BLOCKS];
+    int n_blocks = 0;
+    for (int b = 0; b*BLOCK_KV < n_cells; ++b) {
+        const bool any_visible =
+            std::any_of(rows, rows + n_rows, [&](const Row & row) { return row.visible[b] != 0; });
+        blocks[n_blocks] = b;
+        n_blocks += any_visible;
+    }
+
+    const int64_t iq3 = ir0/(neq2*neq1);
+    const int64_t iq2 = ir0/neq1%neq2;
+
+    const Cells k_cells(k, q, iq2, iq3, ic_start, ic_end);
+    const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);
+    for (int i = 0; i < n_blocks; ++i) {
+        const int b = blocks[i];
+        if (i + 1 < n_blocks) {
+            k_cells.prefetch(blocks[i + 1]);
+        } else {
+            v_cells.prefetch(blocks[0]);
+        }
+        const float * q_rows[BLOCK_Q];
+        float       * score_rows[BLOCK_Q];
+        int           n = 0; // rows that see a cell of the block
+        for (int r = 0; r < n_rows; ++r) {
+            float * s = scores + r*SCORE_STRIDE + i*BLOCK_KV;
+            if (rows[r].visible[b] == 0) {
+                std::fill(s, s + BLOCK_KV, -INFINITY);
+            } else {
+                q_rows[n]   = rows[r].q;
+                score_rows[n++] = s;
+            }
+        }
+        if (k_is_quantized) {
+            for (int r = 0; r < n_rows; ++r) {
+                for (int j = 0; j < BLOCK_KV; ++j) {
+                    if (rows[r].visible[b] >> j & 1) {
+                        kq_vec_dot(
+                            DK, scores + r*SCORE_STRIDE + i*BLOCK_KV + j, 0, k_cells.at(b, j), 0, q_k + r*DK, 0, 1);
+                    }
+                }
+            }
+        } else {
+            k_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
+                dot_rows(n, DK, q_rows, x, stride, score_rows);
+            });
+        }
+        for (int r = 0; r < n_rows; ++r) {
+            if (rows[r].visible[b] == 0) {
+                continue;
+            }
+            float * s = scores + r*SCORE_STRIDE + i*BLOCK_KV;
+            if (logit_softcap != 0.0f) {
+                for (int j = 0; j < BLOCK_KV; ++j) {
+                    s[j] = logit_softcap*tanhf(s[j]*(scale/logit_softcap));
+                }
+            }
+            mask_cells(
+                s, logit_softcap != 0.0f ? 1.0f : scale, rows[r].block_mask(b, n_cells), rows[r].slope, rows[r].max);
+        }
+    }
+
+    for (int r = 0; r < n_rows; ++r) {
+        const float max = *std::max_element(rows[r].max, rows[r].max + BLOCK_KV);
+        float *     s   = scores + r*SCORE_STRIDE;
+
+        // NaN stays NaN, also where all other scores are minus infinity
+        partials[r*partial_stride]     = max;
+        partials[r*partial_stride + 1] = ggml_vec_soft_max_f32(n_blocks*BLOCK_KV, s, s, max == -INFINITY ? 0.0f : max);
+    }
+
+    for (int i = 0; i < n_blocks; ++i) {
+        const int b = blocks[i];
+        if (i + 1 < n_blocks) {
+            v_cells.prefetch(blocks[i + 1]);
+        }
+        uint32_t      visible[BLOCK_Q];
+        float       * out_rows[BLOCK_Q];
+        const float * weight_rows[BLOCK_Q];
+        int           n = 0;
+        for (int r = 0; r < n_rows; ++r) {
+            if (rows[r].visible[b] != 0) {
+                visible[n]   = rows[r].visible[b];
+                out_rows[n]   = sums + r*DV;
+                weight_rows[n++] = scores + r*SCORE_STRIDE + i*BLOCK_KV;
+            }
+        }
+        v_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
+            mad_rows(n, DV, out_rows, x, stride, visible, weight_rows);
+        });
+    }
+    for (int r = 0; r < n_rows; ++r) {
+        memcpy(partials + r*partial_stride + 2, sums + r*DV, DV*sizeof(float));
+    }
+
+    // a sink counts as one more cell of the first chunk, with a V of 0
+    for (int r = 0; sinks && ic_start == 0 && r < n_rows; ++r) {
+        float * partial = partials + r*partial_stride;
+
+        const float s = ((const float *) sinks->data)[(ir0 + r)/neq1%neq2];
+        if (s > partial[0]) {
+            const float ms = expf(partial[0] - s);
+            ggml_vec_scale_f32(DV, partial + 2, ms);
+            partial[0] = s;
+            partial[1] = partial[1]*ms + 1.0f;
+        } else {
+            partial[1] += expf(s - partial[0]);
+        }
+    }
+}
+
+}  // namespace pymtp

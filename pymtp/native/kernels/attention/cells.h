@@ -1,0 +1,227 @@
+// The inner loops of attention, for rows and a block of KV cells. Two rows at a time read each cell once, in F16 or
+// F32. Each row has the bits that it has alone.
+
+#pragma once
+
+#include "simd.h"
+#include "vec.h"
+
+#include <cmath>
+#include <type_traits>
+
+namespace pymtp {
+
+static constexpr int BLOCK_KV = 16; // cells that are computed together
+
+// Returns the cells of a block that a mask does not hide, as bits.
+static inline uint32_t visible_cells(const ggml_fp16_t * mask) {
+    constexpr uint16_t MINUS_INF = 0xfc00;
+#if defined(PYMTP_AVX2)
+    const __m256i hidden = _mm256_cmpeq_epi16(
+        _mm256_loadu_si256((const __m256i *) mask), _mm256_set1_epi16((short) MINUS_INF));
+
+    return 0xffff ^ _mm_movemask_epi8(
+        _mm_packs_epi16(_mm256_castsi256_si128(hidden), _mm256_extracti128_si256(hidden, 1)));
+#else
+    uint32_t visible = 0;
+    for (int j = 0; j < BLOCK_KV; ++j) {
+        visible |= (uint32_t) (mask[j] != MINUS_INF) << j;
+    }
+    return visible;
+#endif
+}
+
+#if defined(PYMTP_SIMD_F32)
+
+static inline simd::fvec fload(const float * x)       { return simd::fload(x); }
+static inline simd::fvec fload(const ggml_fp16_t * x) { return simd::fload_half(x); }
+
+template <int R, typename T>
+static inline void dot_cells(int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
+    constexpr int HALF = simd::LANES/2;
+
+    for (int j0 = 0; j0 < BLOCK_KV; j0 += simd::LANES) {
+        simd::fvec half[2][R];
+        for (int h = 0; h < 2; ++h, k += HALF*stride) {
+            simd::fvec sum[R][HALF];
+            for (int r = 0; r < R; ++r) {
+                for (int j = 0; j < HALF; ++j) {
+                    sum[r][j] = simd::fzero();
+                }
+            }
+            for (int64_t i = 0; i < n; i += simd::LANES) {
+                for (int j = 0; j < HALF; ++j) {
+                    const simd::fvec kj = fload(k + j*stride + i);
+                    for (int r = 0; r < R; ++r) {
+                        sum[r][j] = simd::fma(kj, simd::fload(q[r] + i), sum[r][j]);
+                    }
+                }
+            }
+            for (int r = 0; r < R; ++r) {
+                half[h][r] = simd::half_sums(sum[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            simd::fstore(s[r] + j0, simd::join(half[0][r], half[1][r]));
+        }
+    }
+}
+
+// Adds all cells of a block to N vectors of y, which stay in registers.
+template <int R, int N, typename T>
+static inline void mad_part(
+        float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
+    simd::fvec sum[R][N];
+    uint32_t any_visible = 0;
+    uint32_t all_visible = 0xffff;
+    for (int r = 0; r < R; ++r) {
+        for (int i = 0; i < N; ++i) {
+            sum[r][i] = simd::fload(y[r] + i*simd::LANES);
+        }
+        any_visible |= visible[r];
+        all_visible &= visible[r];
+    }
+    const auto add = [&](int j, auto is_visible) {
+        simd::fvec vj[N];
+        for (int i = 0; i < N; ++i) {
+            vj[i] = fload(v + j*stride + i*simd::LANES);
+        }
+        for (int r = 0; r < R; ++r) {
+            if (is_visible(r)) {
+                const simd::fvec pj = simd::frepeat(p[r][j]);
+                for (int i = 0; i < N; ++i) {
+                    sum[r][i] = simd::fma(vj[i], pj, sum[r][i]);
+                }
+            }
+        }
+    };
+    if (all_visible == 0xffff) {
+        for (int j = 0; j < BLOCK_KV; ++j) {
+            add(j, [](int) { return true; });
+        }
+    } else {
+        for (int j = 0; any_visible >> j != 0; ++j) {
+            add(j, [&](int r) { return visible[r] >> j & 1; });
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int i = 0; i < N; ++i) {
+            simd::fstore(y[r] + i*simd::LANES, sum[r][i]);
+        }
+    }
+}
+
+template <int R, typename T>
+static inline void mad_cells(
+        int64_t n, float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
+    constexpr int N = simd::LANES/2; // uses R*N of the 32 or 16 registers
+    float * part[R];
+    int64_t i = 0;
+    const auto next = [&](auto size) {
+        for (; i + size*simd::LANES <= n; i += size*simd::LANES) {
+            for (int r = 0; r < R; ++r) {
+                part[r] = y[r] + i;
+            }
+            mad_part<R, size>(part, v + i, stride, visible, p);
+        }
+    };
+    next(std::integral_constant<int, N>());
+    next(std::integral_constant<int, 4>());
+    next(std::integral_constant<int, 1>());
+}
+
+#endif
+
+// Computes s = s*scale + mask*slope, or minus infinity where the mask is. Updates the maximum of each lane, which
+// ignores NaN.
+static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, float slope, float * max) {
+#if defined(PYMTP_SIMD_F32)
+    const simd::fvec minus_inf = simd::frepeat(-INFINITY);
+    for (int j = 0; j < BLOCK_KV; j += simd::LANES) {
+        const simd::fvec m = simd::fload_half(mask + j);
+        const simd::fvec x = simd::fma(m, simd::frepeat(slope), simd::fmul(simd::fload(s + j), simd::frepeat(scale)));
+#if defined(PYMTP_AVX512)
+        const simd::fvec y = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(m, minus_inf, _CMP_EQ_OQ), minus_inf);
+#elif defined(PYMTP_AVX2)
+        const simd::fvec y = _mm256_blendv_ps(x, minus_inf, _mm256_cmp_ps(m, minus_inf, _CMP_EQ_OQ));
+#else
+        const simd::fvec y = simd::fselect(x, minus_inf, m, minus_inf);
+#endif
+        simd::fstore(s + j, y);
+        simd::fstore(max + j, simd::fmax(y, simd::fload(max + j)));
+    }
+#else
+    for (int j = 0; j < BLOCK_KV; ++j) {
+        const float m = GGML_CPU_FP16_TO_FP32(mask[j]);
+        s[j]   = m == -INFINITY ? m : s[j]*scale + m*slope;
+        max[j] = s[j] > max[j] ? s[j] : max[j];
+    }
+#endif
+}
+
+// Returns whether n_rows rows read F16 cells of n values without a copy in F32. NEON converts with instructions of its
+// own, so for more than two rows a copy takes less time.
+static inline bool can_read_f16(int64_t n, int n_rows) {
+#if defined(PYMTP_SIMD_F32) && defined(__ARM_NEON)
+    return n%simd::LANES == 0 && n_rows <= 2;
+#elif defined(PYMTP_SIMD_F32)
+    GGML_UNUSED(n_rows);
+    return n%simd::LANES == 0;
+#else
+    GGML_UNUSED(n);
+    GGML_UNUSED(n_rows);
+    return false;
+#endif
+}
+
+// Computes s[r][j] = q[r]*k[j], for all cells of a block.
+template <typename T>
+static inline void dot_rows(
+        int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
+    int r = 0;
+#if defined(PYMTP_SIMD_F32)
+    if (n%simd::LANES == 0) {
+        for (; r + 2 <= n_rows; r += 2) {
+            dot_cells<2>(n, q + r, k, stride, s + r);
+        }
+        for (; r < n_rows; ++r) {
+            dot_cells<1>(n, q + r, k, stride, s + r);
+        }
+    }
+#endif
+    if constexpr (std::is_same_v<T, float>) {
+        for (; r < n_rows; ++r) {
+            for (int j = 0; j < BLOCK_KV; ++j) {
+                ggml_vec_dot_f32(n, s[r] + j, 0, k + j*stride, 0, q[r], 0, 1);
+            }
+        }
+    }
+}
+
+// Computes y[r] += p[r][j]*v[j], for the cells that row r sees. Other cells may hold NaN.
+template <typename T>
+static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * v, int64_t stride,
+        const uint32_t * visible, const float * const * p) {
+    int r = 0;
+#if defined(PYMTP_SIMD_F32)
+    if (n%simd::LANES == 0) {
+        for (; r + 2 <= n_rows; r += 2) {
+            mad_cells<2>(n, y + r, v, stride, visible + r, p + r);
+        }
+        for (; r < n_rows; ++r) {
+            mad_cells<1>(n, y + r, v, stride, visible + r, p + r);
+        }
+    }
+#endif
+    if constexpr (std::is_same_v<T, float>) {
+        for (; r < n_rows; ++r) {
+            for (int j = 0; j < BLOCK_KV; ++j) {
+                if (visible[r] >> j & 1) {
+                    ggml_vec_mad_f32(n, y[r], v + j*stride, p[r][j]);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace pymtp

@@ -1,0 +1,360 @@
+// MUL_MAT of F32, F16 and BF16 weights with the rows of activations that llamafile_sgemm does not take, on x86 and
+// 64-bit ARM.
+//
+// A verification of drafts multiplies several rows, plain decoding one, and the result of a row must have the same bits
+// in both. llamafile_sgemm takes two rows or more and adds up in one vector. ggml_vec_dot, which llama.cpp uses for a
+// single row and for rows with gaps between them, adds up in several vectors. Here these rows are added up in the order
+// of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On ARM the numbers of rows
+// that llamafile_sgemm takes differ by type, so all rows come here, four at a time.
+
+#include "kernels.h"
+#include "ops.h"
+#include "simd-mappings.h"
+
+#include <algorithm>
+
+namespace pymtp {
+
+#if defined(GGML_USE_LLAMAFILE) && defined(__aarch64__) && defined(__ARM_NEON) && !defined(_MSC_VER)
+#define PYMTP_FLOAT_NEON
+#endif
+
+#if defined(GGML_USE_LLAMAFILE) && (defined(__AVX__) || defined(PYMTP_FLOAT_NEON))
+
+// Computes y[i] = row i of the weights times the row x, for m rows of the weights with k elements, which are nb bytes
+// apart.
+typedef void (*multiply_row_fn)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
+
+// The vector operations of llamafile/sgemm.cpp: load, multiply and add, sum up.
+#if defined(__AVX512F__)
+typedef __m512 vec;
+
+static inline vec load(const float       * x) { return _mm512_loadu_ps(x); }
+static inline vec load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
+static inline vec mad (vec a, vec b, vec c)   { return _mm512_fmadd_ps(a, b, c); }
+static inline vec zero()                      { return _mm512_setzero_ps(); }
+static inline float sum(vec x)                { return _mm512_reduce_add_ps(x); }
+#elif defined(PYMTP_FLOAT_NEON)
+typedef float32x4_t vec;
+
+static inline vec load(const float       * x) { return vld1q_f32(x); }
+static inline vec zero()                      { return vdupq_n_f32(0.0f); }
+static inline vec mad (vec a, vec b, vec c)   { return vfmaq_f32(c, b, a); }
+static inline float sum(vec x)                { return vaddvq_f32(x); }
+#else
+typedef __m256 vec;
+
+static inline vec load(const float       * x) { return _mm256_loadu_ps(x); }
+#if defined(__F16C__)
+static inline vec load(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
+#endif
+static inline vec zero()                      { return _mm256_setzero_ps(); }
+static inline vec mad (vec a, vec b, vec c) {
+#if defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return _mm256_add_ps(_mm256_mul_ps(a, b), c);
+#endif
+}
+static inline float sum(vec x) {
+    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    y = _mm_add_ss(y, _mm_movehdup_ps(y));
+    return _mm_cvtss_f32(y);
+}
+#endif
+
+// the number of elements that load() takes
+template <typename T> static constexpr int64_t load_size = sizeof(vec)/sizeof(float);
+
+// the types of the activations and of the sums, for weights of type T
+template <typename T> struct operands {
+    typedef T   activation;
+    typedef vec sums;
+
+    static sums none() { return zero(); }
+};
+
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(PYMTP_FLOAT_NEON)
+template <> constexpr int64_t load_size<ggml_fp16_t> = 8;
+
+template <> struct operands<ggml_fp16_t> {
+    typedef ggml_fp16_t activation;
+    typedef float16x8_t sums;
+
+    static sums none() { return vdupq_n_f16(0.0f); }
+};
+static inline float16x8_t load(const ggml_fp16_t * x) { return vld1q_f16((const float16_t *) x); }
+static inline float16x8_t mad(float16x8_t a, float16x8_t b, float16x8_t c) { return vfmaq_f16(c, b, a); }
+static inline float sum(float16x8_t x) {
+    return vaddvq_f32(vaddq_f32(vcvt_f32_f16(vget_low_f16(x)), vcvt_f32_f16(vget_high_f16(x))));
+}
+#elif defined(PYMTP_FLOAT_NEON)
+template <> struct operands<ggml_fp16_t> {
+    typedef float activation;
+    typedef vec   sums;
+
+    static sums none() { return zero(); }
+};
+static inline vec load(const ggml_fp16_t * x) { return vcvt_f32_f16(vld1_f16((const float16_t *) x)); }
+#endif
+
+#if defined(__AVX512BF16__)
+template <> constexpr int64_t load_size<ggml_bf16_t> = 32;
+
+static inline __m512bh load(const ggml_bf16_t * x)     { return (__m512bh) _mm512_loadu_ps((const float *) x); }
+static inline vec mad(__m512bh a, __m512bh b, vec c)   { return _mm512_dpbf16_ps(c, a, b); }
+#elif defined(__AVX512F__)
+static inline vec load(const ggml_bf16_t * x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) x)), 16));
+}
+#elif defined(__AVX2__)
+static inline vec load(const ggml_bf16_t * x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) x)), 16));
+}
+#endif
+
+// Multiplies N rows of the weights, which are `step` rows apart, by the row x.
+template <typename T, int N>
+static void dot_rows(
+        int64_t k, const char * a, size_t nb, int64_t step, const typename operands<T>::activation * x, float * y) {
+    typename operands<T>::sums c[N];
+    for (int i = 0; i < N; ++i) {
+        c[i] = operands<T>::none();
+    }
+    for (int64_t l = 0; l < k; l += load_size<T>) {
+        const auto xl = load(x + l);
+        for (int i = 0; i < N; ++i) {
+            const T * ai = (const T *) (a + i*step*nb) + l;
+#if !defined(PYMTP_FLOAT_NEON)
+            if (N > 2) {
+                _mm_prefetch((const char *) ai + 2048, _MM_HINT_T0);
+            }
+#endif
+            c[i] = mad(load(ai), xl, c[i]);
+        }
+    }
+    for (int i = 0; i < N; ++i) {
+        y[i*step] = sum(c[i]);
+    }
+}
+
+template <typename T>
+static void multiply_row(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y) {
+    // Rows of the weights that lie far apart are long streams; the hardware does not prefetch several short streams in
+    // one page. Where load() converts elements, each load of x serves more rows of the weights.
+#if defined(PYMTP_FLOAT_NEON)
+    constexpr int N = 4;
+#else
+    constexpr int N = sizeof(T) < sizeof(float) ? 4 : 2;
+#endif
+    typedef typename operands<T>::activation X;
+
+    const int64_t step = m/N;
+    for (int64_t i = 0; i < step; ++i) {
+        dot_rows<T, N>(k, a + i*nb, nb, step, (const X *) x, y + i);
+    }
+    for (int64_t i = N*step; i < m; ++i) {
+        dot_rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x, y + i);
+    }
+}
+
+#if defined(PYMTP_FLOAT_NEON)
+// Multiplies R rows at once, each with the bits that it has alone: a load of weights serves all of them.
+template <typename T, int R>
+static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const char * const * x, float * const * y) {
+    typedef typename operands<T>::activation X;
+    constexpr int N = 4;
+
+    int64_t i = 0;
+    for (; i + N <= m; i += N) {
+        typename operands<T>::sums c[R][N];
+        for (int j = 0; j < R; ++j) {
+            for (int r = 0; r < N; ++r) {
+                c[j][r] = operands<T>::none();
+            }
+        }
+        for (int64_t l = 0; l < k; l += load_size<T>) {
+            typename operands<T>::sums w[N];
+            for (int r = 0; r < N; ++r) {
+                w[r] = load((const T *) (a + (i + r)*nb) + l);
+            }
+            for (int j = 0; j < R; ++j) {
+                const auto xl = load((const X *) x[j] + l);
+                for (int r = 0; r < N; ++r) {
+                    c[j][r] = mad(w[r], xl, c[j][r]);
+                }
+            }
+        }
+        for (int j = 0; j < R; ++j) {
+            for (int r = 0; r < N; ++r) {
+                y[j][i + r] = sum(c[j][r]);
+            }
+        }
+    }
+    for (; i < m; ++i) {
+        for (int j = 0; j < R; ++j) {
+            dot_rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x[j], y[j] + i);
+        }
+    }
+}
+#endif
+
+// Returns the function for the types and lengths of rows that llamafile_sgemm takes, or nullptr.
+static multiply_row_fn multiply_row_for(ggml_type type, int64_t k) {
+    switch (type) {
+        case GGML_TYPE_F32:  return k%load_size<float>       == 0 ? multiply_row<float>       : nullptr;
+#if defined(__AVX512F__) || defined(__F16C__) || defined(PYMTP_FLOAT_NEON)
+        case GGML_TYPE_F16:  return k%load_size<ggml_fp16_t> == 0 ? multiply_row<ggml_fp16_t> : nullptr;
+#endif
+#if defined(__AVX2__)
+        case GGML_TYPE_BF16: return k%load_size<ggml_bf16_t> == 0 ? multiply_row<ggml_bf16_t> : nullptr;
+#endif
+        default:             return nullptr;
+    }
+}
+
+// Returns the type of the activations for weights of this type.
+static ggml_type activations_type(ggml_type type) {
+    return type == GGML_TYPE_F16 && sizeof(operands<ggml_fp16_t>::activation) == sizeof(float) ? GGML_TYPE_F32 : type;
+}
+
+// Returns a row of src1 in activations_type(): in src1, or in the copy that convert_activations() made in the work
+// space.
+static const char * activation_row(
+        const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
+    const ggml_tensor * src1 = dst->src[1];
+
+    const ggml_type     type = activations_type(dst->src[0]->type);
+
+    if (src1->type == type) {
+        return (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3];
+    }
+    const size_t size = ggml_row_size(type, src1->ne[0]);
+    return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
+}
+
+// Copies src1 to the work space in activations_type(). Each thread converts a part of each row.
+static void convert_activations(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const ggml_tensor * src1 = dst->src[1];
+    const ggml_type     type = activations_type(dst->src[0]->type);
+
+    const int64_t i0 = src1->ne[0]* params->ith     /params->nth;
+    const int64_t n  = src1->ne[0]*(params->ith + 1)/params->nth - i0;
+
+    for (int64_t ir = 0; ir < ggml_nrows(src1); ++ir) {
+        const int64_t i1 = ir%src1->ne[1];
+        const int64_t i2 = ir/src1->ne[1]%src1->ne[2];
+        const int64_t i3 = ir/src1->ne[1]/src1->ne[2];
+
+        const char * x = (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3] + i0*src1->nb[0];
+        char       * y = (char *) activation_row(params, dst, i1, i2, i3) + i0*ggml_type_size(type);
+
+        switch (src1->type) {
+            case GGML_TYPE_F16:  ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) x, (float *) y, n);      break;
+            case GGML_TYPE_BF16: ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) x, (float *) y, n);      break;
+            default:             ggml_get_type_traits_cpu(type)->from_float((const float *) x, y, n); break;
+        }
+    }
+}
+
+bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst) {
+    const ggml_tensor * src0 = dst->src[0];
+    const ggml_tensor * src1 = dst->src[1];
+
+    GGML_TENSOR_BINARY_OP_LOCALS
+
+    const multiply_row_fn multiply_row = multiply_row_for(src0->type, ne00);
+
+    // weights with `extra` have another layout (AMX); llama.cpp computes products with a Hadamard matrix without it
+    if (!multiply_row || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
+        return false;
+    }
+    const ggml_type type = activations_type(src0->type);
+
+#if !defined(PYMTP_FLOAT_NEON)
+    // llamafile_sgemm takes several rows without gaps
+    const bool gaps = src1->type == type && !ggml_is_contiguous(src1);
+    if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
+        return false;
+    }
+#endif
+    // llama.cpp converts src1 from F32 to the type of the weights, or from F16 and BF16 to F32
+    if (src1->type != type && src1->type != GGML_TYPE_F32 &&
+            (src0->type != GGML_TYPE_F32 || (src1->type != GGML_TYPE_F16 && src1->type != GGML_TYPE_BF16))) {
+        return false;
+    }
+    if (nb00 != ggml_type_size(src0->type) || nb10 != ggml_type_size(src1->type) || nb0 != sizeof(float)) {
+        return false;
+    }
+
+    if (src1->type != type) {
+        convert_activations(params, dst);
+    }
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+
+    // the threads take pieces of rows of the weights and of rows, as in ggml_compute_forward_mul_mat
+    const int64_t nth  = params->nth;
+    const int64_t nr1  = ne1*ne2*ne3;
+    const int64_t size = ne0 == 1 || nr1 == 1 ? 64 : 16;
+
+    int64_t n0 = (ne0 + size - 1)/size;
+    int64_t n1 = (nr1 + size - 1)/size;
+    if (n0*n1 < nth*4 || ggml_is_numa()) {
+        n0 = ne0 > nr1 ? nth : 1;
+        n1 = ne0 > nr1 ? 1 : nth;
+    }
+    const int64_t dr0 = (ne0 + n0 - 1)/n0;
+    const int64_t dr1 = (nr1 + n1 - 1)/n1;
+
+    for (int64_t i = params->ith; i < n0*n1; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        const int64_t ir0 = dr0*(i%n0);
+        const int64_t m   = std::min(dr0, ne0 - ir0);
+
+        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < std::min(dr1*(i/n0 + 1), nr1); ++ir1) {
+            const int64_t i1 = ir1%ne1;
+#if defined(PYMTP_FLOAT_NEON)
+            constexpr int R = 4;
+            if (i1 + R <= ne1 && ir1 + R <= std::min(dr1*(i/n0 + 1), nr1)) {
+                const int64_t j2 = ir1/ne1%ne2;
+                const int64_t j3 = ir1/ne1/ne2;
+                const char * x[R];
+                float      * y[R];
+                for (int j = 0; j < R; ++j) {
+                    x[j] = activation_row(params, dst, i1 + j, j2, j3);
+                    y[j] = (float *) ((char *) dst->data + (i1 + j)*nb1 + j2*nb2 + j3*nb3) + ir0;
+                }
+                const char * w = (const char *) src0->data + ir0*nb01 + j2/(ne12/ne02)*nb02 + j3/(ne13/ne03)*nb03;
+                if (src0->type == GGML_TYPE_F32) {
+                    multiply_rows<float, R>(m, ne00, w, nb01, x, y);
+                } else {
+                    multiply_rows<ggml_fp16_t, R>(m, ne00, w, nb01, x, y);
+                }
+                ir1 += R - 1;
+                continue;
+            }
+#endif
+            const int64_t i2 = ir1/ne1%ne2;
+            const int64_t i3 = ir1/ne1/ne2;
+
+            multiply_row(
+                m, ne00, (const char *) src0->data + ir0*nb01 + i2/(ne12/ne02)*nb02 + i3/(ne13/ne03)*nb03, nb01,
+                activation_row(params, dst, i1, i2, i3),
+                (float *) ((char *) dst->data + i1*nb1 + i2*nb2 + i3*nb3) + ir0);
+        }
+    }
+    return true;
+}
+
+#else
+
+bool compute_mul_mat_float(const ggml_compute_params *, ggml_tensor *) {
+    return false;
+}
+
+#endif
+
+}  // namespace pymtp

@@ -1,0 +1,148 @@
+// Chooses the kernel for weights in the layout of the file.
+
+#include "matmul/plain_prepare.h"
+#include "matmul/i8mm_q4_K.h"
+#include "matmul/i8mm_q6_K.h"
+
+#include <algorithm>
+
+namespace pymtp {
+
+#ifdef PYMTP_AVX2
+// The kernel of plain.h takes any number of rows: on Zen 5, 16 to 512 rows take 0.3 to 0.95 of the time of llama.cpp's
+// tiles and of llamafile_sgemm, with AVX-512 and with AVX2.
+template <typename L> static const rows_kernel * kernel() {
+    static const rows_kernel it = {1, plain::prepared_size, plain::prepare<L>, plain::multiply<L>, INT64_MAX};
+    return &it;
+}
+#endif
+
+// Multiplies row by row with llama.cpp's vec_dot. Some types need this, because llama.cpp multiplies larger numbers of
+// rows in another way, which adds up in another order: on x86 by tiles from 8 rows on; on ARM with dot products by
+// llamafile_sgemm from 2 rows on, or with i8mm in pairs of rows. On ARM only matrices that llama.cpp does not repack
+// come here, such as those with an odd number of rows.
+template <ggml_type T, int64_t MAX_ROWS = 65> struct row_by_row {
+    static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
+
+    static size_t prepared_size(int64_t k) {
+        return ggml_row_size(traits()->vec_dot_type, k);
+    }
+
+    static void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
+        const ggml_type type = traits()->vec_dot_type;
+        ggml_get_type_traits_cpu(type)->from_float(x + k0, prepared + ggml_row_size(type, k0), k1 - k0);
+    }
+
+    static void multiply(
+        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+        const ggml_vec_dot_t vec_dot = traits()->vec_dot;
+        for (int64_t i = 0; i < m; ++i) {
+            for (int64_t r = 0; r < n; ++r) {
+                vec_dot(k, y[r] + i, 0, w + i*stride, 0, x[r], 0, 1);
+            }
+        }
+    }
+
+    static const rows_kernel * kernel() {
+        static const rows_kernel it = {1, prepared_size, prepare, multiply, MAX_ROWS};
+        return &it;
+    }
+};
+
+#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
+// Multiplies pairs of rows with llama.cpp's vec_dot for i8mm, which adds up each row in the same order. A row that is
+// left over is paired with itself. That costs nothing for types whose single rows also take two blocks at once. A
+// single row of Q4_K would take 1.7 times as long.
+template <ggml_type T> struct row_pairs : row_by_row<T> {
+    // vec_dot takes two rows by their distance: prepared rows lie in memory in the order of x.
+    static void multiply(
+        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+        const ggml_vec_dot_t vec_dot = row_by_row<T>::traits()->vec_dot;
+        for (int64_t i = 0; i < m; i += 2) {
+            const int64_t i1 = std::min(i + 1, m - 1);
+            for (int64_t r = 0; r < n; r += 2) {
+                const int64_t r1 = std::min(r + 1, n - 1);
+                float products[4];
+                vec_dot(k, products, 2, w + i*stride, (i1 - i)*stride, x[r], x[r1] - x[r], 2);
+                y[r][i]   = products[0];
+                y[r][i1]  = products[1];
+                y[r1][i]  = products[2];
+                y[r1][i1] = products[3];
+            }
+        }
+    }
+
+    static const rows_kernel * kernel() {
+        static const rows_kernel it = {1, row_by_row<T>::prepared_size, row_by_row<T>::prepare, multiply, INT64_MAX};
+        return &it;
+    }
+};
+
+// Multiplies pairs of rows with our own kernels of i8mm.h, with the bits of single rows.
+template <ggml_type T, typename Q> struct own_row_pairs : row_by_row<T> {
+    static const rows_kernel * kernel() {
+        static const rows_kernel it = {
+            1, row_by_row<T>::prepared_size, row_by_row<T>::prepare, i8mm::multiply<Q>, INT64_MAX};
+        return &it;
+    }
+};
+#endif
+
+#if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
+// Rows of Q8_0 of this length or more are streams that the hardware prefetches. Relative to short_q8_0.cpp, a single
+// row from memory takes 0.9 to 1 of the time with plain.h for longer rows (1024 to 3584 elements), and 1.4 to 1.5 times
+// as long for shorter ones (576 to 640 elements, Zen 5).
+constexpr int64_t LONG_ROW = 768;
+#endif
+
+const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
+    if (weights->extra) {
+        return nullptr;  // the weights have another layout
+    }
+    switch (weights->type) {
+#if defined(PYMTP_AVX2)
+        case GGML_TYPE_Q4_0:    return kernel<plain::q4_0>();
+#if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
+        case GGML_TYPE_Q8_0:    return weights->ne[0] < LONG_ROW ? &short_q8_0_kernel : kernel<plain::q8_0>();
+#else
+        case GGML_TYPE_Q8_0:    return kernel<plain::q8_0>();
+#endif
+        case GGML_TYPE_Q2_K:    return kernel<plain::q2_k>();
+        case GGML_TYPE_Q3_K:    return kernel<plain::q3_k>();
+        case GGML_TYPE_Q4_K:    return kernel<plain::q4_k>();
+        case GGML_TYPE_Q5_K:    return kernel<plain::q5_k>();
+        case GGML_TYPE_Q6_K:    return kernel<plain::q6_k>();
+        case GGML_TYPE_IQ4_NL:  return kernel<plain::iq4_nl>();
+        case GGML_TYPE_IQ4_XS:  return kernel<plain::iq4_xs>();
+#elif defined(__AVX__)
+        case GGML_TYPE_Q2_K:    return row_by_row<GGML_TYPE_Q2_K>::kernel();
+        case GGML_TYPE_Q3_K:    return row_by_row<GGML_TYPE_Q3_K>::kernel();
+        case GGML_TYPE_Q4_K:    return row_by_row<GGML_TYPE_Q4_K>::kernel();
+        case GGML_TYPE_Q5_K:    return row_by_row<GGML_TYPE_Q5_K>::kernel();
+        case GGML_TYPE_Q6_K:    return row_by_row<GGML_TYPE_Q6_K>::kernel();
+        case GGML_TYPE_IQ4_XS:  return row_by_row<GGML_TYPE_IQ4_XS>::kernel();
+#endif
+#if defined(__AVX__)
+        case GGML_TYPE_IQ1_S:   return row_by_row<GGML_TYPE_IQ1_S>::kernel();
+        case GGML_TYPE_IQ1_M:   return row_by_row<GGML_TYPE_IQ1_M>::kernel();
+        case GGML_TYPE_IQ2_XXS: return row_by_row<GGML_TYPE_IQ2_XXS>::kernel();
+        case GGML_TYPE_IQ2_XS:  return row_by_row<GGML_TYPE_IQ2_XS>::kernel();
+        case GGML_TYPE_IQ2_S:   return row_by_row<GGML_TYPE_IQ2_S>::kernel();
+        case GGML_TYPE_IQ3_XXS: return row_by_row<GGML_TYPE_IQ3_XXS>::kernel();
+        case GGML_TYPE_IQ3_S:   return row_by_row<GGML_TYPE_IQ3_S>::kernel();
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
+        case GGML_TYPE_Q4_0:    return row_pairs<GGML_TYPE_Q4_0>::kernel();
+        case GGML_TYPE_Q4_1:    return row_pairs<GGML_TYPE_Q4_1>::kernel();
+        case GGML_TYPE_Q8_0:    return row_pairs<GGML_TYPE_Q8_0>::kernel();
+        case GGML_TYPE_Q4_K:    return own_row_pairs<GGML_TYPE_Q4_K, i8mm::q4_K>::kernel();
+        case GGML_TYPE_Q6_K:    return own_row_pairs<GGML_TYPE_Q6_K, i8mm::q6_K>::kernel();
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+        case GGML_TYPE_Q4_0:    return row_by_row<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
+        case GGML_TYPE_Q8_0:    return row_by_row<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
+#endif
+        default:                return nullptr;
+    }
+}
+
+}  // namespace pymtp

@@ -1,0 +1,328 @@
+// The kernel for weights in the layout of the file. A unit of a row is four vectors of weights, with 16 elements in
+// each lane of 32 bits. So each lane of a unit's integer sums has one scale, whatever the type, and the sums become
+// floats once.
+//
+// A half is 128 elements, 32 bytes of each vector. Vectors of 64 bytes hold two halves side by side, so that the same
+// code unpacks both sizes of vectors. The layouts of plain_layouts.h unpack a half to four pieces of 32 elements, and
+// transpose() spreads these over the lanes. The activations are quantized like llama.cpp's and lie in the same order
+// (plain_prepare.h).
+//
+// L is a type of plain_layouts.h: the layout of the weights.
+
+#pragma once
+
+#include "matmul/rows_kernel.h"
+#include "simd.h"
+
+#ifdef PYMTP_AVX2
+
+#include "quants.h"
+#include "simd-mappings.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace pymtp::plain {
+
+using namespace simd;
+
+constexpr int HALVES = BYTES/32;   // halves in a unit
+constexpr int UNIT   = HALVES*128; // elements in a unit
+
+// A unit of a row of the weights. q: the quants plus ZERO_POINT of the layout, as bytes. min: the layout's minimum,
+// which is subtracted from each weight.
+struct weights {
+    ivec q[4];
+    fvec scale;
+    fvec min;
+};
+
+// A unit of a row of activations. correction: for layouts with MINS the sums of the elements of each lane, as floats;
+// for others minus ZERO_POINT times the sums of q of each lane, as integers that unit::dot() starts from.
+struct activations {
+    int8_t q[4][BYTES];
+    int8_t correction[BYTES];
+    float  scale[LANES];
+};
+
+// Loads 32 bytes of each half. The halves are `step` bytes apart. Where a vector is one half, `half` is its index.
+static inline ivec load_halves(const uint8_t * x, int step, int half) {
+#if defined(PYMTP_AVX512)
+    (void) half;
+    const __m256i low  = _mm256_loadu_si256((const __m256i *) x);
+    const __m256i high = _mm256_loadu_si256((const __m256i *) (x + step));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+    return load(x + half*step);
+#endif
+}
+
+// Loads the same 32 bytes for each half, and shifts those of the second half `n` bits to the right, across bytes.
+template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
+#if defined(PYMTP_AVX512)
+    (void) half;
+    const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) x));
+    return _mm512_mask_srli_epi32(both, 0xff00, both, n);
+#else
+    return half ? _mm256_srli_epi32(load(x), n) : load(x);
+#endif
+}
+
+// Returns eight bytes of each half.
+static inline __m128i bytes_of(uint64_t low, uint64_t high, int half) {
+#if defined(PYMTP_AVX512)
+    (void) half;
+    return _mm_set_epi64x(high, low);
+#else
+    return _mm_set_epi64x(0, half ? high : low);
+#endif
+}
+
+static inline __m128i bytes_at(const void * x, int half) {
+#if defined(PYMTP_AVX512)
+    (void) half;
+    return _mm_loadu_si128((const __m128i *) x);
+#else
+    return _mm_loadl_epi64((const __m128i *) ((const char *) x + 8*half));
+#endif
+}
+
+// Converts these bytes, which are signed, to floats.
+static inline fvec float_lanes(__m128i x) {
+#if defined(PYMTP_AVX512)
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+#else
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+#endif
+}
+
+static inline fvec repeat_half(uint16_t x) {
+#if defined(PYMTP_AVX512)
+    return _mm512_cvtph_ps(_mm256_set1_epi16(x));
+#else
+    return _mm256_cvtph_ps(_mm_set1_epi16(x));
+#endif
+}
+
+// Converts the scales `d` of the blocks of 32 in a unit to floats. `order` has a byte for each lane of a half: 2 times
+// the index of the lane's block.
+template <typename B> static inline fvec block_lanes(const B * b, uint64_t order) {
+    __m128i d = _mm_cvtsi32_si128(b[0].d);
+    d = _mm_insert_epi16(d, b[1].d, 1);
+    d = _mm_insert_epi16(d, b[2].d, 2);
+    d = _mm_insert_epi16(d, b[3].d, 3);
+    __m128i lanes = _mm_set_epi64x(0, order);
+    lanes = _mm_unpacklo_epi8(lanes, _mm_add_epi8(lanes, _mm_set1_epi8(1)));
+#if defined(PYMTP_AVX512)
+    d = _mm_insert_epi16(d, b[4].d, 4);
+    d = _mm_insert_epi16(d, b[5].d, 5);
+    d = _mm_insert_epi16(d, b[6].d, 6);
+    d = _mm_insert_epi16(d, b[7].d, 7);
+    const __m256i both = _mm256_set_m128i(_mm_add_epi8(lanes, _mm_set1_epi8(8)), lanes);
+    return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(d), both));
+#else
+    return _mm256_cvtph_ps(_mm_shuffle_epi8(d, lanes));
+#endif
+}
+
+#if defined(PYMTP_AVX512)
+static inline fvec as_float(ivec x)      { return _mm512_castsi512_ps(x); }
+static inline ivec as_int(fvec x)        { return _mm512_castps_si512(x); }
+#else
+static inline fvec as_float(ivec x)      { return _mm256_castsi256_ps(x); }
+static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
+#endif
+
+// multiplies sums of simd::dot() by y
+static inline ivec times(ivec x, int16_t y) {
+#if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
+    return _mm512_mullo_epi32(x, repeat4(y));
+#elif defined(PYMTP_AVX512)
+    return _mm512_mullo_epi16(x, repeat2(y));
+#elif defined(PYMTP_VNNI)
+    return _mm256_mullo_epi32(x, repeat4(y));
+#else
+    return _mm256_mullo_epi16(x, repeat2(y));
+#endif
+}
+
+// Puts four bytes of each run of 16 into each vector, so that a lane of 32 bits has the same run in all four vectors.
+static inline void transpose(ivec * q) {
+#if defined(PYMTP_AVX512)
+    const ivec a = _mm512_unpacklo_epi32(q[0], q[1]), b = _mm512_unpackhi_epi32(q[0], q[1]);
+    const ivec c = _mm512_unpacklo_epi32(q[2], q[3]), d = _mm512_unpackhi_epi32(q[2], q[3]);
+    q[0] = _mm512_unpacklo_epi64(a, c);
+    q[1] = _mm512_unpackhi_epi64(a, c);
+    q[2] = _mm512_unpacklo_epi64(b, d);
+    q[3] = _mm512_unpackhi_epi64(b, d);
+#else
+    const ivec a = _mm256_unpacklo_epi32(q[0], q[1]), b = _mm256_unpackhi_epi32(q[0], q[1]);
+    const ivec c = _mm256_unpacklo_epi32(q[2], q[3]), d = _mm256_unpackhi_epi32(q[2], q[3]);
+    q[0] = _mm256_unpacklo_epi64(a, c);
+    q[1] = _mm256_unpackhi_epi64(a, c);
+    q[2] = _mm256_unpacklo_epi64(b, d);
+    q[3] = _mm256_unpackhi_epi64(b, d);
+#endif
+}
+
+// The bytes of a unit, which are MAX at most, and their products with activations.
+template <int MAX> struct unit {
+    ivec q[4];
+
+    void set(const ivec * x) { std::copy(x, x + 4, q); }
+
+    ivec dot(ivec sums, const ivec * x) const {
+#if defined(PYMTP_VNNI)
+        for (int j = 0; j < 4; ++j) {
+            sums = dpbusd(sums, q[j], x[j]);
+        }
+        return sums;
+#else
+        const ivec a = add2(maddu1(q[0], x[0]), maddu1(q[1], x[1]));
+        const ivec b = add2(maddu1(q[2], x[2]), maddu1(q[3], x[3]));
+        return widen(add2(sums, add2(a, b)));
+#endif
+    }
+};
+
+// The sum of two products of 8 by 8 bits needs more than 16 bits. So without VNNI the bytes are signed, without a
+// ZERO_POINT of 128, and their signs move to the activations.
+#if defined(PYMTP_VNNI)
+constexpr int BYTE_ZERO_POINT = 128;
+#else
+constexpr int BYTE_ZERO_POINT = 0;
+
+#if defined(PYMTP_AVX512)
+typedef __mmask64 signs;
+static inline signs signs_of(ivec x)           { return _mm512_movepi8_mask(x); }
+static inline ivec magnitude(ivec x)           { return _mm512_abs_epi8(x); }
+static inline ivec with_signs(ivec x, signs s) { return _mm512_mask_sub_epi8(x, s, izero(), x); }
+#else
+typedef ivec signs;
+static inline signs signs_of(ivec x)           { return x; }
+static inline ivec magnitude(ivec x)           { return _mm256_abs_epi8(x); }
+static inline ivec with_signs(ivec x, signs s) { return _mm256_sign_epi8(x, s); }
+#endif
+
+template <> struct unit<255> {
+    ivec  q[4];
+    signs s[4];
+
+    void set(const ivec * x) {
+        for (int j = 0; j < 4; ++j) {
+            s[j] = signs_of(x[j]);
+            q[j] = magnitude(x[j]);
+        }
+    }
+
+    ivec dot(ivec sums, const ivec * x) const {
+        for (int j = 0; j < 4; ++j) {
+            sums = add_madd2(sums, maddu1(q[j], with_signs(x[j], s[j])), repeat2(1));
+        }
+        return sums;
+    }
+};
+#endif
+
+template <int... I, typename F> static inline void unroll(std::integer_sequence<int, I...>, F f) {
+    (f(I), ...);
+}
+
+// Calls f(0) to f(R - 1) without a loop, so that the compiler keeps the elements of arrays in registers.
+template <int R, typename F> static inline void unroll(F f) {
+    unroll(std::make_integer_sequence<int, R>(), f);
+}
+
+// The distance of the prefetch in units. Of 4 to 32 it is the best for single rows on Zen 5, which take twice the time
+// without prefetch: the hardware does not prefetch several streams as short as rows.
+constexpr int64_t PREFETCH_UNITS = 16;
+
+// Multiplies R rows of the weights by all rows.
+template <typename L, int R>
+static void multiply_rows(
+        int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
+    typedef typename L::block block;
+
+    static_assert(
+        L::MAX == 255 || std::max(L::MAX - L::ZERO_POINT, L::ZERO_POINT)*127*8 < 32768, "sums do not fit 16 bits");
+
+    constexpr int64_t UNIT_SIZE = sizeof(block)*UNIT/L::BLOCK;
+
+    fvec acc[ROWS_PER_CALL][R];
+    for (int64_t r = 0; r < n; ++r) {
+        std::fill(acc[r], acc[r] + R, fzero());
+    }
+
+    const int64_t n_units = (k + UNIT - 1)/UNIT;
+    for (int64_t u = 0; u < n_units; ++u) {
+        unit<L::MAX> units[R];
+        fvec         scale[R];
+        fvec         min[R];
+
+        // the prefetch goes on into the next R rows of the weights
+        const char * next = w + (u + PREFETCH_UNITS)%n_units*UNIT_SIZE + (u + PREFETCH_UNITS)/n_units*R*stride;
+        unroll<R>([&](int i) {
+            for (int64_t j = 0; j < UNIT_SIZE; j += 64) {
+                _mm_prefetch(next + i*stride + j, _MM_HINT_T0);
+            }
+            const block * b = (const block *) (w + i*stride) + u*UNIT/L::BLOCK;
+            block last[UNIT/32];
+            if (L::BLOCK < UNIT && k - u*UNIT < UNIT) {
+                memset(last, 0, sizeof(last));
+                memcpy(last, b, (k - u*UNIT)/L::BLOCK*sizeof(block));
+                b = last;
+            }
+            weights unpacked;
+            L::unpack(b, u*HALVES%2, unpacked);
+            transpose(unpacked.q);
+            units[i].set(unpacked.q);
+            scale[i] = unpacked.scale;
+            min[i]   = unpacked.min;
+        });
+        for (int64_t r = 0; r < n; ++r) {
+            const activations & a = ((const activations *) x[r])[u];
+
+            const ivec q[4]   = { load(a.q[0]), load(a.q[1]), load(a.q[2]), load(a.q[3]) };
+            const ivec correction = load(a.correction);
+            const fvec d      = fload(a.scale);
+
+            unroll<R>([&](int i) {
+                acc[r][i] = fma(
+                    to_float(units[i].dot(L::MINS || L::ZERO_POINT == 0 ? izero() : correction, q)),
+                    fmul(scale[i], d), acc[r][i]);
+                if (L::MINS) {
+                    acc[r][i] = fnma(min[i], as_float(correction), acc[r][i]);
+                }
+            });
+        }
+    }
+    for (int64_t r = 0; r < n; ++r) {
+        if constexpr (R == 4) {
+            _mm_storeu_ps(y[r] + i0, fsum4(acc[r]));
+        } else {
+            for (int i = 0; i < R; ++i) {
+                y[r][i0 + i] = fsum(acc[r][i]);
+            }
+        }
+    }
+}
+
+// Implements rows_kernel::multiply.
+template <typename L>
+static void multiply(
+        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+    constexpr int R = 4;
+
+    int64_t i = 0;
+    for (; i + R <= m; i += R) {
+        multiply_rows<L, R>(k, w + i*stride, stride, n, x, y, i);
+    }
+    for (; i < m; ++i) {
+        multiply_rows<L, 1>(k, w + i*stride, stride, n, x, y, i);
+    }
+}
+
+}  // namespace pymtp::plain
+
+#endif

@@ -1,0 +1,307 @@
+// The kernels of repacked.h for types with superblocks of 256: Q4_K, Q2_K. Activations are Q8_K.
+//
+// A vector holds 8 bytes of each of 8 (AVX-512) or 4 (AVX2) rows of the weights. So a row of the weights has two lanes
+// of 32 bits, which are added up last.
+
+#include "matmul/repacked.h"
+#include "matmul/quantize_q8_K.h"
+
+#if defined(PYMTP_AVX2)
+#include "quants.h"
+#include "repack.h"
+
+#include <cstring>
+#include <type_traits>
+
+namespace pymtp {
+
+using namespace simd;
+
+namespace {
+
+constexpr int64_t VECTOR_ROWS = BYTES/8;                 // rows of the weights in a vector
+constexpr int     PARTS       = BLOCK_ROWS/VECTOR_ROWS;  // vectors that hold all rows of a block
+
+// A superblock of a prepared row. Each of the n sums is for quants whose weights share a minimum.
+template <int n> struct alignas(8) activations {
+    int8_t  qs[QK_K];
+    int16_t sums[n];
+    float   d;
+};
+
+template <int n> int16_t sum_of(const int8_t * q) {
+    int sum = 0;
+    for (int i = 0; i < n; ++i) {
+        sum += q[i];
+    }
+    return sum;
+}
+
+template <int n> size_t prepared_size(int64_t k) { return k/QK_K*sizeof(activations<n>); }
+
+template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
+    for (int64_t i = k0; i < k1; i += QK_K) {
+        activations<n> & a = ((activations<n> *) prepared)[i/QK_K];
+        a.d = quantize_q8_K(x + i, a.qs);
+        for (int j = 0; j < n; ++j) {
+            a.sums[j] = sum_of<QK_K/n>(a.qs + QK_K/n*j);
+        }
+    }
+}
+
+// Returns the index for lookup16() that puts bytes i, i + step, ..., the scales of the rows of the weights, in both
+// lanes of each row.
+template <int i, int step> ivec scale_lanes(int part) {
+    static constexpr int32_t index[] = {
+        scale_index(i),          scale_index(i),          scale_index(i +   step), scale_index(i +   step),
+        scale_index(i + 2*step), scale_index(i + 2*step), scale_index(i + 3*step), scale_index(i + 3*step),
+        scale_index(i + 4*step), scale_index(i + 4*step), scale_index(i + 5*step), scale_index(i + 5*step),
+        scale_index(i + 6*step), scale_index(i + 6*step), scale_index(i + 7*step), scale_index(i + 7*step)};
+    return load(index + part*LANES);
+}
+
+struct q4_K {
+    static constexpr int64_t BLOCKS = 1;
+    static constexpr int     MAX_ROWS   = 8;
+    static constexpr int     BEST_ROWS   = 8;
+    static constexpr int     n_sums = 8;
+
+    // The scales and minima, which have 6 bits in the superblock. scales[i] are those of sub-block i of the 8 rows of
+    // the weights; mins[c][i] are those of sub-block i of rows 4*c to 4*c + 3.
+    struct unpacked {
+        alignas(64) uint8_t scales[8][8];
+        alignas(64) uint8_t mins[2][8][4];
+    };
+
+    static unpacked unpack(const uint8_t * packed) {
+        // A sub-block has 3 times 32 bits. The lanes of 128 bits hold sub-blocks 0 to 3 and 4 to 7.
+        const auto load = [&](int i) {
+            return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) packed + i)),
+                _mm_loadu_si128((const __m128i *) (packed + 48) + i), 1);
+        };
+        const __m256i x0 = load(0);
+        const __m256i x1 = load(1);
+        const __m256i x2 = load(2);
+        const __m256i u0 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x44), x2, 0x22), _MM_SHUFFLE(1, 2, 3, 0));
+        const __m256i u1 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x99), x2, 0x44), _MM_SHUFFLE(2, 3, 0, 1));
+        const __m256i u2 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x22), x2, 0x99), _MM_SHUFFLE(3, 0, 1, 2));
+
+        // Rows 0 to 3 of the weights have 6 bits in a byte. Of rows 4 to 7, two bits lie above those, and four bits in
+        // u2.
+        const __m256i six  = _mm256_set1_epi8(0x3f);
+        const __m256i two  = _mm256_set1_epi8(0x30);
+        const __m256i four = _mm256_set1_epi8(0x0f);
+        const __m256i s03  = _mm256_and_si256(u0, six);
+        const __m256i m03  = _mm256_and_si256(u1, six);
+        const __m256i s47  = _mm256_or_si256(
+            _mm256_and_si256(u2, four), _mm256_and_si256(_mm256_srli_epi16(u0, 2), two));
+        const __m256i m47  = _mm256_or_si256(
+            _mm256_and_si256(_mm256_srli_epi16(u2, 4), four), _mm256_and_si256(_mm256_srli_epi16(u1, 2), two));
+
+        const __m256i s0145 = _mm256_unpacklo_epi32(s03, s47);
+        const __m256i s2367 = _mm256_unpackhi_epi32(s03, s47);
+
+        unpacked u;
+        _mm256_store_si256((__m256i *) u.scales[0], _mm256_permute2x128_si256(s0145, s2367, 0x20));
+        _mm256_store_si256((__m256i *) u.scales[4], _mm256_permute2x128_si256(s0145, s2367, 0x31));
+        _mm256_store_si256((__m256i *) u.mins[0], m03);
+        _mm256_store_si256((__m256i *) u.mins[1], m47);
+        return u;
+    }
+
+    // Returns the minima of sub-blocks i to i + 3 of each row of the weights, in 16 bits.
+    static ivec mins_of(const unpacked & u, int i, int part) {
+        const __m128i rows01 = _mm_setr_epi8(0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13, -1);
+        const __m256i index  = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(rows01), _mm_or_si128(rows01, _mm_set1_epi16(2)), 1);
+        const auto four = [&](int c) {
+            return _mm256_shuffle_epi8(
+                _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *) u.mins[c][i])), index);
+        };
+#if defined(PYMTP_AVX512)
+        (void) part;
+        return _mm512_inserti64x4(_mm512_castsi256_si512(four(0)), four(1), 1);
+#else
+        return four(part);
+#endif
+    }
+
+    template <int R>
+    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
+            pass_of) {
+        const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w[0];
+
+        fvec acc[PARTS][R];
+        for (int part = 0; part < PARTS; ++part) {
+            std::fill(acc[part], acc[part] + R, fzero());
+        }
+        for (int64_t ib = 0; ib < k/QK_K; ++ib) {
+            const block_q4_Kx8 & b = blocks[ib];
+            const unpacked       u = unpack(b.scales);
+            prefetch_ahead<sizeof(b) - sizeof(b.qs)>(&b);
+
+            for (int part = 0; part < PARTS; ++part) {
+                const ivec lanes = scale_lanes<0, 1>(part);
+                ivec sums[R];
+                for (int r = 0; r < R; ++r) {
+                    sums[r] = izero();
+                }
+                for (int j = 0; j < 4; ++j) {
+                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                    if (part == 0) {
+                        prefetch_ahead<256>(b.qs + 256*j);
+                    }
+                    const ivec q0 = load(qs);
+                    const ivec q1 = load(qs + 64);
+                    const ivec q2 = load(qs + 128);
+                    const ivec q3 = load(qs + 192);
+
+                    const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                        const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
+                        for (int r = 0; r < R; ++r) {
+                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                            ivec s = dot(izero(), w0, repeat8_at(a));
+                            s = dot(s, w1, repeat8_at(a + 8));
+                            s = dot(s, w2, repeat8_at(a + 16));
+                            s = dot(s, w3, repeat8_at(a + 24));
+                            sums[r] = add_scaled(sums[r], s, scale);
+                        }
+                    };
+                    sub_block(2*j,     low4(q0),  low4(q1),  low4(q2),  low4(q3));
+                    sub_block(2*j + 1, high4(q0), high4(q1), high4(q2), high4(q3));
+                }
+                const ivec m0   = mins_of(u, 0, part);
+                const ivec m1   = mins_of(u, 4, part);
+                const fvec d    = fload_half_twice(b.d    + part*VECTOR_ROWS);
+                const fvec dmin = fload_half_twice(b.dmin + part*VECTOR_ROWS);
+
+                for (int r = 0; r < R; ++r) {
+                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                    const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
+                    const fvec dx   = frepeat(a.d);
+                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
+                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
+                }
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int r = 0; r < R; ++r) {
+                fstore_pairs(y[r] + part*VECTOR_ROWS, acc[part][r]);
+            }
+        }
+    }
+};
+
+struct q2_K {
+    static constexpr int64_t BLOCKS = 1;
+    static constexpr int     MAX_ROWS   = 8;
+    static constexpr int     BEST_ROWS   = 8;
+    static constexpr int     n_sums = 16;
+
+    // Returns the minima of sub-blocks 4*i to 4*i + 3 of each row of the weights, in 16 bits.
+    static ivec mins_of(const block_q2_Kx8 & b, int i, int part) {
+        const __m128i x    = _mm_loadu_si128((const __m128i *) b.scales + 2*i);      // two sub-blocks of each row
+        const __m128i y    = _mm_loadu_si128((const __m128i *) b.scales + 2*i + 1);  // the next two
+        const __m128i four = _mm_set1_epi8(15);
+        const __m128i lo   = _mm_and_si128(_mm_srli_epi16(_mm_unpacklo_epi16(x, y), 4), four);
+        const __m128i hi   = _mm_and_si128(_mm_srli_epi16(_mm_unpackhi_epi16(x, y), 4), four);
+#if defined(PYMTP_AVX512)
+        (void) part;
+        return _mm512_cvtepu8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+#else
+        return _mm256_cvtepu8_epi16(part == 0 ? lo : hi);
+#endif
+    }
+
+    template <int R>
+    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
+            pass_of) {
+        const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w[0];
+
+        fvec acc[PARTS][R];
+        for (int part = 0; part < PARTS; ++part) {
+            std::fill(acc[part], acc[part] + R, fzero());
+        }
+        for (int64_t ib = 0; ib < k/QK_K; ++ib) {
+            const block_q2_Kx8 & b = blocks[ib];
+            prefetch_ahead<sizeof(b) - sizeof(b.qs)>(&b);
+
+            for (int part = 0; part < PARTS; ++part) {
+                const ivec even = scale_lanes<0, 2>(part);
+                const ivec odd  = scale_lanes<1, 2>(part);
+                ivec sums[R];
+                for (int r = 0; r < R; ++r) {
+                    sums[r] = izero();
+                }
+                for (int j = 0; j < 2; ++j) {
+                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                    if (part == 0) {
+                        prefetch_ahead<256>(b.qs + 256*j);
+                    }
+                    const ivec q0 = load(qs);
+                    const ivec q1 = load(qs + 64);
+                    const ivec q2 = load(qs + 128);
+                    const ivec q3 = load(qs + 192);
+
+                    const auto two_sub_blocks = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                        const ivec scales = low4(repeat16_at(b.scales + 16*i));
+                        const ivec scale0 = lookup16(scales, even);
+                        const ivec scale1 = lookup16(scales, odd);
+                        for (int r = 0; r < R; ++r) {
+                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                            const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
+                            const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
+                            sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
+                        }
+                    };
+                    const ivec two = repeat1(3);
+                    const auto high = [&](ivec q, auto shift) { return bits_and(shift_right2<shift>(q), two); };
+                    const std::integral_constant<int, 2> c2;
+                    const std::integral_constant<int, 4> c4;
+                    const std::integral_constant<int, 6> c6;
+                    two_sub_blocks(4*j,     bits_and(q0, two), bits_and(q1, two), bits_and(q2, two), bits_and(q3, two));
+                    two_sub_blocks(4*j + 1, high(q0, c2), high(q1, c2), high(q2, c2), high(q3, c2));
+                    two_sub_blocks(4*j + 2, high(q0, c4), high(q1, c4), high(q2, c4), high(q3, c4));
+                    two_sub_blocks(4*j + 3, high(q0, c6), high(q1, c6), high(q2, c6), high(q3, c6));
+                }
+                const ivec m0   = mins_of(b, 0, part);
+                const ivec m1   = mins_of(b, 1, part);
+                const ivec m2   = mins_of(b, 2, part);
+                const ivec m3   = mins_of(b, 3, part);
+                const fvec d    = fload_half_twice(b.d    + part*VECTOR_ROWS);
+                const fvec dmin = fload_half_twice(b.dmin + part*VECTOR_ROWS);
+
+                for (int r = 0; r < R; ++r) {
+                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                    ivec mins = madd2(m0, repeat8_at(a.sums));
+                    mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
+                    mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
+                    mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
+                    const fvec dx = frepeat(a.d);
+                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
+                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
+                }
+            }
+        }
+        for (int part = 0; part < PARTS; ++part) {
+            for (int r = 0; r < R; ++r) {
+                fstore_pairs(y[r] + part*VECTOR_ROWS, acc[part][r]);
+            }
+        }
+    }
+};
+
+template <typename F> constexpr rows_kernel kernel_of = {
+    BLOCK_ROWS, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_repacked<F, F>, ANY_ROWS};
+
+}  // namespace
+
+const rows_kernel repacked_q4_K = kernel_of<q4_K>;
+const rows_kernel repacked_q2_K = kernel_of<q2_K>;
+
+}  // namespace pymtp
+
+#endif

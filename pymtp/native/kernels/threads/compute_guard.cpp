@@ -1,0 +1,113 @@
+#include "threads/compute_guard.h"
+
+#include "ggml-impl.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace {
+
+// Threads compute a node together, and are seldom a millisecond apart. With five times as many threads as cores, one
+// thread waited for 3.8 s.
+std::atomic<int> timeout_seconds{10};
+
+struct failed_graph {
+    int                n_failed = 0;
+    std::exception_ptr first;
+};
+
+std::mutex              mutex;
+std::condition_variable failure_added;
+std::atomic<int>        n_failed_graphs{0}; // the size of failed_graphs, which can be read without the lock
+std::map<const void *, std::shared_ptr<failed_graph>> failed_graphs;
+
+std::atomic<int>  n_to_fail{0};
+thread_local bool is_guarded = false;
+
+void fail_for_test() {
+    if (n_to_fail.load(std::memory_order_relaxed) > 0 && n_to_fail.fetch_sub(1) > 0) {
+        GGML_ABORT("this thread was told to fail");
+    }
+}
+
+// Waits until all threads of the graph have failed. The caller is in a catch block.
+void wait_for_other_threads(const void * pool, int n_threads) {
+    std::unique_lock<std::mutex> lock(mutex);
+    std::shared_ptr<failed_graph> & entry = failed_graphs[pool];
+    if (!entry) {
+        entry = std::make_shared<failed_graph>();
+        entry->first = std::current_exception();
+        n_failed_graphs++;
+    }
+    // a copy, as pymtp_compute_rethrow() may erase the entry before all threads wake up
+    const std::shared_ptr<failed_graph> graph = entry;
+    graph->n_failed++;
+    failure_added.notify_all();
+    const auto all_failed = [&] { return graph->n_failed == n_threads; };
+    if (failure_added.wait_for(lock, std::chrono::seconds(timeout_seconds), all_failed)) {
+        return;
+    }
+    const int n_failed = graph->n_failed;
+    lock.unlock();
+    std::string message = "an exception";
+    try {
+        std::rethrow_exception(graph->first);
+    } catch (const std::exception & error) {
+        message = error.what();
+    } catch (...) {
+    }
+    message += ": in " + std::to_string(n_failed) + " of the " + std::to_string(n_threads) +
+               " threads that compute a graph; the process cannot go on\n";
+    GGML_LOG_ERROR("%s", message.c_str());
+    fputs(message.c_str(), stderr); // the log may have no handler
+    abort();
+}
+
+} // namespace
+
+void pymtp_compute_guard(void (*share)(void *), void * data, const void * pool, int n_threads) {
+    is_guarded = true;
+    try {
+        fail_for_test();
+        share(data);
+    } catch (...) {
+        wait_for_other_threads(pool, n_threads);
+    }
+    is_guarded = false;
+}
+
+void pymtp_compute_rethrow(const void * pool) {
+    if (n_failed_graphs.load(std::memory_order_relaxed) == 0) {
+        return;
+    }
+    n_to_fail = 0; // the graph may have had fewer threads than n_to_fail
+    std::exception_ptr exception;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto it = failed_graphs.find(pool);
+        if (it == failed_graphs.end()) {
+            return;
+        }
+        exception = it->second->first;
+        failed_graphs.erase(it);
+        n_failed_graphs--;
+    }
+    std::rethrow_exception(exception);
+}
+
+bool pymtp_compute_guarded(void) {
+    return is_guarded;
+}
+
+void pymtp_compute_break(int n, int seconds) {
+    timeout_seconds = seconds;
+    n_to_fail       = n;
+}
