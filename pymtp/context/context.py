@@ -297,17 +297,17 @@ class Context(Saving):
 
         With "auto" it is the whole vocabulary while too many of the text's tokens are missing in the set.
         """
-        return int(lib.pymtp_pair_draft_vocab(self._pair))
+        return int(lib.pymtp_pair_draft_vocab_size(self._pair))
 
     @alone
     def drafts_over(self, token: int) -> bool:
         """Return whether the last `draft_chain` could have drafted `token`."""
-        return bool(lib.pymtp_pair_drafts_over(self._pair, token))
+        return bool(lib.pymtp_pair_in_draft_vocab(self._pair, token))
 
     @alone
     def forget_chosen(self) -> None:
         """Forget the target's tokens so far, by which draft_vocab="auto" chooses between the set and all tokens."""
-        lib.pymtp_pair_forget_chosen(self._pair)
+        lib.pymtp_pair_reset_draft_vocab(self._pair)
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """Verify tokens, and return the accepted drafts and one sampled token more.
@@ -415,12 +415,12 @@ class Context(Saving):
 
         Greedy text hides these faults; acceptance and the head's logits show them.
         """
-        lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+        lib.pymtp_pair_inject_fault(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
 
     @alone
     def compute_as_devices(self) -> None:
         """Compute recurrent layers in the host's memory by the path for GPUs from now on. For tests."""
-        check(lib.pymtp_pair_as_devices(self._pair, True))
+        check(lib.pymtp_pair_force_device_ops(self._pair, True))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:

@@ -16,7 +16,7 @@ from pymtp.validation import is_whole, read_bool, read_int, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
-DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
+DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_sample_on
 # draft_vocab="auto" takes so many of Qwen's 248,320 tokens, the earliest merges: see docs/draft-vocabulary.md.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode

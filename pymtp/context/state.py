@@ -61,8 +61,8 @@ class Saving(Inspected):
         "auto" is resolved. "kernels" names the buffer types of the weights, repacked or not, and the instruction sets
         that the kernels were compiled for.
         """
-        found = ffi.new("struct pymtp_cell_options *")
-        check(lib.pymtp_pair_cell_options(self._pair, found))
+        found = ffi.new("struct pymtp_cell_format *")
+        check(lib.pymtp_pair_cell_format(self._pair, found))
         return {
             "type_k": ffi.string(found.type_k).decode(),
             "type_v": ffi.string(found.type_v).decode(),
@@ -140,7 +140,7 @@ class Saving(Inspected):
 
         Raises InvalidRequestError for a sequence of fewer tokens.
         """
-        check(lib.pymtp_pair_keep_cells(self._pair, seq, n))
+        check(lib.pymtp_pair_retain_cells(self._pair, seq, n))
 
     @alone
     def save_state(self, seq: int = 0, *, logits: bool = True) -> Bytes:

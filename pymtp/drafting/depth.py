@@ -25,12 +25,12 @@ BatchRoundSeconds = Mapping[tuple[int, int], tuple[float, float]]
 
 def thread_changes() -> int:
     """Return how often the number of threads changed so far because other programs took or freed processors."""
-    return int(lib.pymtp_thread_changes())
+    return int(lib.pymtp_thread_count_changes())
 
 
 def thread_trials() -> int:
     """Return how many graphs this thread computed so far with another number of threads, to find the fastest."""
-    return int(lib.pymtp_thread_trials())
+    return int(lib.pymtp_thread_count_trials())
 
 
 def watch_quotas() -> None:
@@ -224,7 +224,7 @@ class SharedDepth:
 
     def forget(self) -> None:
         """Forget the costs of rounds of several sequences."""
-        lib.pymtp_batch_depth_forget(self.native)
+        lib.pymtp_batch_depth_reset_costs(self.native)
 
     def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
         """Return the number of drafts for each sequence of the next round, at most `top`.
@@ -236,7 +236,7 @@ class SharedDepth:
 
     def n_to_verify(self, made: int) -> int:
         """Return how many of the last `made` drafts of each sequence to verify."""
-        return int(lib.pymtp_batch_depth_keep(self.native, made))
+        return int(lib.pymtp_batch_depth_n_to_verify(self.native, made))
 
     def observe(
         self,

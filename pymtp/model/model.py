@@ -226,7 +226,7 @@ class Model:
     @cached_property
     def head_norms(self) -> dict[str, float]:
         """Return the mean weight of each norm of the loaded head, by the names of the tensors."""
-        norms = ffi.new("struct pymtp_norm[]", _MAX_NORMS)
+        norms = ffi.new("struct pymtp_head_norm[]", _MAX_NORMS)
         n = lib.pymtp_head_norms(self._open().handle, norms, _MAX_NORMS)
         if n < 0:
             raise NativeError(last_error())
