@@ -1,4 +1,4 @@
-"""Patches carried to another base by three-way merges, in a git repository, and what became of each."""
+"""Carry patches to another base by three-way merges in a git repository, and report the outcome of each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from git_repo import AUTHOR, git, identity, run_git
 from hunks import Hunk, read_hunks, read_lines
 
 OLD, NEW, BEFORE = "old-base", "new-base", "before"  # branches: the two releases, and the patches on the old one
-RENAME = "20%"  # how alike two files are that are said to be one, moved; git itself merges from 50% on
+RENAME = "20%"  # similarity from which a file counts as moved in the report; git itself merges moved files from 50% on
 
 
 @dataclass(frozen=True)
 class Conflict:
     file: str
-    line: int  # of the conflict's first marker, from 1; 0 where the file as a whole is in conflict
+    line: int  # the line of the conflict's first marker, from 1; 0 if the whole file is in conflict
     is_gone: bool  # the new release has no such file
-    upstream: tuple[str, ...]  # what upstream changed there: lines of a diff from the old release to the new one
+    upstream: tuple[str, ...]  # upstream's changes there: lines of a diff from the old release to the new one
 
     @property
     def place(self) -> str:
@@ -36,10 +36,10 @@ class Outcome:
 
 
 def carry(work: Path) -> list[Outcome]:
-    """Picks the commits from OLD to BEFORE onto NEW, one after the other; leaves HEAD detached at the last.
+    """Cherry-pick the commits from OLD to BEFORE onto NEW, one by one; HEAD is detached at the last one then.
 
-    A conflict is taken for the patch, and a file that is gone stays gone, so that a conflict of one patch is not told
-    again of each patch that builds on it.
+    A conflict is resolved in favour of the patch, and a removed file stays removed, so that a conflict of one patch is
+    not reported again for each patch that builds on it.
     """
     git(work, "checkout", "--quiet", "--detach", NEW)
     moves = _moves(work)
@@ -66,7 +66,7 @@ def _carry_one(work: Path, number: int, commit: str, moves: dict[str, str]) -> O
         return Outcome(patch, "conflict", " ".join(conflict.place for conflict in conflicts), conflicts)
     if not changes:
         return Outcome(patch, "upstream has it", "")
-    return Outcome(patch, "clean" if is_in_place else "merged", _what_moved(hunks, _hunks(work, "HEAD")))
+    return Outcome(patch, "clean" if is_in_place else "merged", _describe_merge(hunks, _hunks(work, "HEAD")))
 
 
 def _hunks(work: Path, commit: str) -> list[Hunk]:
@@ -74,8 +74,8 @@ def _hunks(work: Path, commit: str) -> list[Hunk]:
     return list(read_hunks(git(work, "diff-tree", *shape, commit)))
 
 
-def _what_moved(before: list[Hunk], after: list[Hunk]) -> str:
-    """What a reader should know of a merge without a conflict: the places where upstream's lines changed."""
+def _describe_merge(before: list[Hunk], after: list[Hunk]) -> str:
+    """Describe a merge without conflicts: the places where upstream's lines changed."""
     notes = []
     has, had = (sum(hunk.changed for hunk in hunks) for hunks in (after, before))
     if has < had:
@@ -95,7 +95,7 @@ def _what_moved(before: list[Hunk], after: list[Hunk]) -> str:
 
 
 def _unmerged(work: Path) -> list[tuple[str, bool]]:
-    """The files in conflict, each with whether it is one that the new release does not have."""
+    """List the files in conflict, and for each whether the new release does not have it."""
     stages: dict[str, set[str]] = {}
     for entry in filter(None, git(work, "ls-files", "--unmerged", "-z").split("\0")):
         facts, _, file = entry.partition("\t")
@@ -112,11 +112,11 @@ def _conflicts(work: Path, file: str, is_gone: bool, moves: dict[str, str]) -> I
     for at in starts:
         yield Conflict(file, at + 1, False, tuple(_upstream(lines[at:])))
     if not starts:
-        yield Conflict(file, 0, False, ("no lines in conflict: git status says what is",))
+        yield Conflict(file, 0, False, ("no lines in conflict: git status shows the reason",))
 
 
 def _upstream(lines: list[str]) -> Iterator[str]:
-    """What upstream changed in the conflict that `lines` begin with: between its markers are new, old, patched."""
+    """Yield upstream's changes in the conflict at the start of `lines`: new, old and patched lines between markers."""
     ends = [at for at, line in enumerate(lines) if re.match(r"\|{7}|={7}$", line)]
     new, old = lines[1 : ends[0]], lines[ends[0] + 1 : ends[1]]
     for line in list(difflib.unified_diff(old, new, n=2, lineterm=""))[3:]:  # after the names and the first "@@"
@@ -124,7 +124,7 @@ def _upstream(lines: list[str]) -> Iterator[str]:
 
 
 def _moves(work: Path) -> dict[str, str]:
-    """Files of the old release that are elsewhere in the new one → a sentence that says where."""
+    """Map files of the old release that have moved in the new one to a sentence with the new path."""
     fields = ("diff-tree", "-r", "-z", "--name-status", f"--find-renames={RENAME}", "--diff-filter=R", OLD, NEW)
     entries = git(work, *fields).split("\0")
     moves = zip(entries[::3], entries[1::3], entries[2::3], strict=False)

@@ -1,4 +1,4 @@
-"""How much of llama.cpp the patches change, and the limits of it."""
+"""Count the lines of llama.cpp that the patches change, and check their limits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from hunks import read_hunks
 from sources import LayoutError, Paths
 
-# A patch is a hook: what is longer lives in pymtp/native/graphs and pymtp/native/kernels.
-MAX_LINES = 350  # added and removed, of all patches
-MAX_FILES = 25  # of llama.cpp, that patches touch
+# A patch is a hook: longer code belongs into pymtp/native/graphs and pymtp/native/kernels.
+MAX_LINES = 350  # added and removed lines of all patches
+MAX_FILES = 25  # files of llama.cpp that patches change
 MAX_LINES_OF_PATCH = 60
 
 
 def count(paths: Paths, *, check: bool) -> None:
-    """Prints the changed lines of each patch and each file. With `check`, raises LayoutError over the limits."""
+    """Print the changed lines of each patch and each file. With `check`, raises LayoutError above the limits."""
     by_patch: Counter[str] = Counter()
     by_file: Counter[str] = Counter()
     for patch in paths.patches():
@@ -34,5 +34,5 @@ def count(paths: Paths, *, check: bool) -> None:
     if check and over:
         raise LayoutError(
             "the patches change more of llama.cpp than they may:\n  " + "\n  ".join(over),
-            "move what is longer than a hook into pymtp/native/graphs or pymtp/native/kernels",
+            "move code that is longer than a hook into pymtp/native/graphs or pymtp/native/kernels",
         )

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Lays out a CUDA toolkit from the nvidia-* wheels of the index, for machines without one.
+"""Lays out a CUDA toolkit from the nvidia-* wheels of the package index, for machines without a toolkit.
 
     python vendor/cuda_wheels.py DIRECTORY     (vendor/cuda.cmake runs this)
 
-The wheels put their parts into nvidia/cu13 of site-packages, much as a toolkit has them, but nvcc and CMake cannot use
-them there: there is no lib64, where nvcc looks for libraries, and none of the names without a version that linkers
-look for. Needs only the standard library.
+The wheels install their parts into nvidia/cu13 of site-packages, in the layout of a toolkit, but nvcc and CMake cannot
+use them there: lib64, where nvcc looks for libraries, is missing, and so are the library names without a version that
+linkers need. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sources import LayoutError
 
-CUDA = "cu13"  # the wheels of each major version have a directory of their own
-WHEELS = "cuda-toolkit[cccl,cublas,cudart,nvcc]==13.0.*"  # what pyproject.toml asks for; it names all the others
+CUDA = "cu13"  # each major version has its own directory
+WHEELS = "cuda-toolkit[cccl,cublas,cudart,nvcc]==13.0.*"  # as in pyproject.toml; it depends on all others
 PARTS = {
     "bin/nvcc": "nvidia-cuda-nvcc",
     "bin/ptxas": "nvidia-cuda-nvcc",
@@ -35,9 +35,9 @@ PARTS = {
 
 
 def find(path: Sequence[str]) -> list[Path]:
-    """Where the wheels' parts are, of the directories that Python imports from; they may be spread over several.
+    """Find the wheels' parts in the directories of Python's import path; they may be spread over several.
 
-    Raises LayoutError naming the wheels that are missing.
+    Raises LayoutError with the names of missing wheels.
     """
     places = [place for entry in path if (place := Path(entry) / "nvidia" / CUDA).is_dir()]
     missing = {wheel: None for part, wheel in PARTS.items() if not any((place / part).exists() for place in places)}
@@ -50,16 +50,16 @@ def find(path: Sequence[str]) -> list[Path]:
 
 
 def lay_out(places: Sequence[Path], target: Path) -> None:
-    """Makes `target` a toolkit of what `places` hold.
+    """Make `target` a toolkit with the parts in `places`.
 
-    Headers are copied where their bytes differ, as the build system goes by the times of files and pip unpacks the
-    wheels anew for each isolated build. The rest is links: nvcc looks for its parts beside the link that it was
-    called by.
+    Headers are copied only if their bytes differ, because the build system compares the times of files, and pip unpacks
+    the wheels again for each isolated build. All other files are links: nvcc looks for its parts beside the link
+    by which it was called.
     """
     for directory in ("bin", "lib", "nvvm"):
         shutil.rmtree(target / directory, ignore_errors=True)
         (target / directory).mkdir(parents=True)
-        for place in reversed(places):  # the first to have a file counts, as in an import
+        for place in reversed(places):  # the first place with a file wins, as in an import
             for file in (place / directory).glob("*"):
                 _link(file, target / directory / file.name)
     for library in list((target / "lib").glob("lib*.so.*")):
@@ -88,11 +88,11 @@ def _copy_headers(places: Sequence[Path], target: Path) -> None:
                     shutil.copy2(file, copy)
     for copy in [Path(folder, name) for folder, _, files in os.walk(target) for name in files]:
         if copy not in wanted:
-            copy.unlink()  # of another version
+            copy.unlink()  # it belongs to another version
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Lays out; returns the exit status: 1, with a message on stderr, for anything the reader can mend."""
+    """Lay out the toolkit; return the exit status: 1 with a message on stderr for an error that the user can fix."""
     try:
         lay_out(find(sys.path), Path(*arguments))
     except (LayoutError, OSError) as error:

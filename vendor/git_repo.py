@@ -1,4 +1,4 @@
-"""git, apart from the user's settings, and what the repositories of patches need of it."""
+"""Run git without the user's settings, and make the repositories for patches."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sources import LayoutError, Tree
 Env = Mapping[str, str]
 NONE: Env = MappingProxyType({})
 
-AUTHOR = "The pymtp authors <pymtp@localhost>"  # of pristine sources; a patch has its own
-SECONDS = 946684800  # no date is written into a patch; with a fixed one, 2000-01-01, equal patches are equal commits
+AUTHOR = "The pymtp authors <pymtp@localhost>"  # author of the pristine sources; a patch has its own
+SECONDS = 946684800  # patches have no date; with a fixed one, 2000-01-01, equal patches are equal commits
 
 
 def create(directory: Path) -> None:
-    """Makes an empty repository, whose conflicts will show the lines that both sides started from."""
+    """Make an empty repository, in which conflicts also show the common base of both sides."""
     directory.mkdir(parents=True, exist_ok=True)
     git(directory, "init", "--quiet", "--template=", "--initial-branch=main")
     git(directory, "config", "merge.conflictStyle", "diff3")
 
 
 def commit_tree(directory: Path, branch: str, tree: Tree, message: str) -> None:
-    """Makes a new branch of one commit that holds `tree`; what is checked out stays as it is."""
+    """Make a new branch with one commit that holds `tree`; the checked-out files stay unchanged."""
     text = message.encode()
     lines = [f"commit refs/heads/{branch}", f"committer {AUTHOR} {SECONDS} +0000", f"data {len(text)}"]
     parts = ["\n".join(lines).encode(), b"\n", text]
@@ -37,13 +37,13 @@ def commit_tree(directory: Path, branch: str, tree: Tree, message: str) -> None:
 
 
 def commit(directory: Path, author: str, message: str) -> None:
-    """Commits what is staged, be it nothing."""
+    """Commit the staged changes, also if there are none."""
     options = ("--quiet", "--allow-empty", "--no-verify", "--cleanup=verbatim", "--file=-")
     git(directory, "commit", *options, stdin=message.encode(), env=identity(author))
 
 
 def identity(author: str) -> dict[str, str]:
-    """The environment in which git commits as `author`, on the one day."""
+    """Return environment variables with which git commits as `author`, with the fixed date."""
     name, _, email = author.rstrip(">").rpartition(" <")
     facts = {"NAME": name, "EMAIL": email, "DATE": f"{SECONDS} +0000"}
     return {f"GIT_{who}_{fact}": facts[fact] for who in ("AUTHOR", "COMMITTER") for fact in facts}
@@ -57,7 +57,7 @@ def read_commit(directory: Path, revision: str) -> Tree:
 
 
 def git(directory: Path, *arguments: str, stdin: bytes = b"", env: Env = NONE) -> str:
-    """What a git command that ought to succeed prints. Raises LayoutError when it fails."""
+    """Run a git command and return its output. Raises LayoutError if it fails."""
     done = run_git(directory, *arguments, stdin=stdin, env=env)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
@@ -68,12 +68,12 @@ def git(directory: Path, *arguments: str, stdin: bytes = b"", env: Env = NONE) -
 def run_git(
     directory: Path, *arguments: str, stdin: bytes = b"", env: Env = NONE
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs git apart from the user's settings (signing, hooks, line ends) and from a repository around `directory`."""
+    """Run git without the user's settings (signing, hooks, line ends) and without a repository around `directory`."""
     apart = {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CEILING_DIRECTORIES": str(directory.parent),
-        "LC_ALL": "C",  # git's messages are read
+        "LC_ALL": "C",  # git's messages are parsed
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:

@@ -1,4 +1,4 @@
-"""The hunks of a patch: what they change, and whether there is one place only where they can land."""
+"""Parse the hunks of a patch, and check that each can be applied at only one place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sources import LayoutError
 
-# What `git diff` gives unasked. With one line around it, a hunk that has one place in today's sources can have another
-# in tomorrow's, and land there in silence.
-LEAST_CONTEXT = 3
+# The default of `git diff`. With one line of context, a hunk that fits one place in today's sources may fit another one
+# in tomorrow's, and be applied there silently.
+MIN_CONTEXT = 3
 
 _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
@@ -30,36 +30,36 @@ class Hunk:
 
     @property
     def first(self) -> int:
-        """Where `old` begins, counted from 0."""
+        """Return the line where `old` begins, from 0."""
         return max(self.start - 1, 0)
 
     @property
     def changed(self) -> int:
-        """Lines added and removed."""
+        """Return the number of added and removed lines."""
         return sum(not line.startswith(" ") for line in self.lines)
 
     def is_at_its_lines(self, before: Sequence[str]) -> bool:
         return list(before[self.first : self.first + len(self.old)]) == self.old
 
     def places(self, before: Sequence[str]) -> list[int]:
-        """The lines of a file, from 1, where the hunk could land."""
+        """Return the lines of a file, from 1, at which the hunk fits."""
         old = self.old
         return [at + 1 for at in range(len(before) - len(old) + 1) if before[at : at + len(old)] == old]
 
     def has_context(self, before: Sequence[str]) -> bool:
-        """Whether LEAST_CONTEXT lines stand before and after the change, or the file begins or ends there."""
+        """Tell whether MIN_CONTEXT lines surround the change, or the file begins or ends there."""
         begins, ends = self.first == 0, self.first + len(self.old) >= len(before)
         leading, trailing = _context(self.lines), _context(self.lines[::-1])
-        return (begins or leading >= LEAST_CONTEXT) and (ends or trailing >= LEAST_CONTEXT)
+        return (begins or leading >= MIN_CONTEXT) and (ends or trailing >= MIN_CONTEXT)
 
 
 def _context(lines: Sequence[str]) -> int:
-    """How many unchanged lines `lines` begins with."""
+    """Count the unchanged lines at the beginning of `lines`."""
     return next((n for n, line in enumerate(lines) if not line.startswith(" ")), len(lines))
 
 
 def read_hunks(diff: str) -> Iterator[Hunk]:
-    """The hunks of a patch or a diff, in order."""
+    """Yield the hunks of a patch or a diff, in order."""
     lines = iter(diff.split("\n"))
     file = ""
     for line in lines:
@@ -69,7 +69,7 @@ def read_hunks(diff: str) -> Iterator[Hunk]:
             start, olds, lands, news = (int(number or 1) for number in header.groups())
             body: list[str] = []
             while olds > 0 or news > 0:
-                line = next(lines, "") or " "  # an editor may have cut the blank of an empty line
+                line = next(lines, "") or " "  # an editor may have removed the blank of an empty line
                 if line.startswith("\\"):  # "\ No newline at end of file"
                     continue
                 olds -= not line.startswith("+")
@@ -79,7 +79,7 @@ def read_hunks(diff: str) -> Iterator[Hunk]:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a file; none of a file that is not there."""
+    """Return the lines of a file; none for a missing file."""
     return split_lines(file.read_bytes().decode("utf-8", "surrogateescape")) if file.is_file() else []
 
 
@@ -91,7 +91,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def refuse_moved(directory: Path, patch: Path) -> None:
-    """Raises LayoutError unless each hunk of `patch` is at the very lines of `directory` that it names."""
+    """Raise LayoutError unless each hunk of `patch` fits exactly the lines in `directory` that it names."""
     for hunk in read_hunks(patch.read_text(encoding="utf-8")):
         before = read_lines(directory / hunk.file)
         if hunk.is_at_its_lines(before):
@@ -108,11 +108,10 @@ def refuse_moved(directory: Path, patch: Path) -> None:
 
 
 def refuse_thin(directory: Path, patch: Path) -> None:
-    """Raises LayoutError when a hunk of `patch` has fewer lines around it than LEAST_CONTEXT."""
+    """Raise LayoutError if a hunk of `patch` has fewer lines of context than MIN_CONTEXT."""
     for hunk in read_hunks(patch.read_text(encoding="utf-8")):
         if not hunk.has_context(read_lines(directory / hunk.file)):
             raise LayoutError(
-                f"patches/{patch.name} has fewer than {LEAST_CONTEXT} lines of context:"
-                f" {hunk.file}, hunk {hunk.header}",
+                f"patches/{patch.name} has fewer than {MIN_CONTEXT} lines of context: {hunk.file}, hunk {hunk.header}",
                 "python vendor/layout.py edit && python vendor/layout.py write",
             )

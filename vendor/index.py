@@ -1,4 +1,4 @@
-"""Source distributions from pip's index: the pinned one, checked, and others, to roll to. Each is fetched once."""
+"""Fetch source distributions from pip's index, each once: the pinned one with its hash, and others to roll to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sources import LayoutError, Paths, Pin, commit_of, digest, sdist_name
 
 
 def fetch(paths: Paths, pin: Pin) -> Path:
-    """The pinned source distribution, from the cache or, once, from pip's index.
+    """Return the pinned source distribution, from the cache or, once, from pip's index.
 
-    Raises LayoutError when pip is missing, reaches no index, or is given a file with another hash.
+    Raises LayoutError if pip is missing, reaches no index, or gets a file with another hash.
     """
     cached = paths.cache / pin.sdist
     if cached.exists():
@@ -31,11 +31,11 @@ def fetch(paths: Paths, pin: Pin) -> Path:
 
 
 def fetch_release(paths: Paths, old: Pin, version: str, commit: str | None) -> Pin:
-    """The pin of another release, which is in the cache then.
+    """Fetch another release into the cache, and return its pin.
 
-    commit: the llama.cpp commit, for a release that does not say which one it holds.
+    commit: the llama.cpp commit, for a release that does not name the one it holds.
 
-    Raises LayoutError when the index has no such release, or nobody says its commit, or two say different ones.
+    Raises LayoutError if the index has no such release, or if its commit is unknown or contradicts `commit`.
     """
     pin = Pin(f"{old.name}=={version}", sdist_name(old.name, version), "", "")
     cached = paths.cache / pin.sdist
@@ -53,7 +53,7 @@ def fetch_release(paths: Paths, old: Pin, version: str, commit: str | None) -> P
 
 
 def newest(pin: Pin) -> str:
-    """The version of the newest release on the index. Raises LayoutError when pip reaches none."""
+    """Return the version of the newest release on the index. Raises LayoutError if pip reaches no index."""
     done = _pip("index", "versions", "--no-binary", pin.name, pin.name)
     found = re.search(rf"^{re.escape(pin.name)} \(([\w.]+)\)", done.stdout, re.M)
     if done.returncode != 0 or not found:
@@ -67,7 +67,7 @@ def _download(paths: Paths, pin: Pin, *what: str) -> None:
     paths.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=paths.cache) as fresh:
         # --no-build-isolation: pip asks a source distribution for its metadata even when it is only downloaded.
-        # The backend that answers, scikit-build-core, is here already: it is our own build requirement.
+        # The backend that answers, scikit-build-core, is installed: it is a build requirement of pymtp.
         options = ["--no-deps", "--no-build-isolation", "--no-binary", pin.name]
         done = _pip("download", *options, *what, "--dest", fresh)
         if done.returncode != 0:
@@ -97,6 +97,6 @@ def _explain(output: str, pin: Pin, paths: Paths) -> LayoutError:
             f"check the network and the index (pip config list), or put {pin.sdist} into {paths.cache} by hand",
         )
     if "(from versions: " in output:
-        return LayoutError(f"the index has no {pin.requirement}", f"see what it has: pip index versions {pin.name}")
+        return LayoutError(f"the index has no {pin.requirement}", f"see its versions: pip index versions {pin.name}")
     last = "".join(output.strip().splitlines()[-1:])
     return LayoutError(f"pip could not fetch {pin.requirement}: {last}", f"see why: pip download {pin.requirement}")

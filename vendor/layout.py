@@ -3,7 +3,7 @@
 
     python vendor/layout.py                  make vendor/llama.cpp agree with pin and patches (the build runs this)
     python vendor/layout.py check            fail when a file there differs, or a patch could land in another place
-    python vendor/layout.py edit             make vendor/work, a git repository with one commit a patch, to work in
+    python vendor/layout.py edit             make vendor/work, a git repository with one commit per patch
     python vendor/layout.py write            write patches/ back from the commits in vendor/work
     python vendor/layout.py roll [VERSION]   move the pin to another release, and carry the patches there
     python vendor/layout.py count            print how much of llama.cpp the patches change
@@ -27,24 +27,24 @@ from sources import MANIFEST, SUBSET, LayoutError, Paths, Pin, Tree, digest, rea
 
 
 def lay_out(paths: Paths) -> None:
-    """Makes vendor/llama.cpp agree with pin and patches, writing only files whose bytes differ.
+    """Make vendor/llama.cpp agree with pin and patches, and write only files whose bytes differ.
 
-    The build system goes by the times of files, so a changed patch rebuilds only what it touches.
-    Raises LayoutError when the sources cannot be had or a patch does not apply.
+    The build system compares the times of files, so a changed patch rebuilds only the files that it changes.
+    Raises LayoutError if the sources cannot be fetched or a patch does not apply.
     """
     manifest = _manifest(paths)
     seal = paths.target / MANIFEST
     if seal.exists() and seal.read_text(encoding="utf-8") == manifest:
         return
     tree = patched(paths)
-    seal.unlink(missing_ok=True)  # a tree left half written is not taken for a finished one
+    seal.unlink(missing_ok=True)  # so that a partly written tree does not look complete
     changed = sync(tree, paths.target)
     seal.write_text(manifest, encoding="utf-8")
     print(f"layout: llama.cpp with {len(paths.patches())} patches, {changed} files changed", flush=True)
 
 
 def _manifest(paths: Paths) -> str:
-    """What a tree was made from: equal text means equal tree."""
+    """Return the inputs of a tree as text: equal text means equal tree."""
     pin = Pin.read(paths.requirements)
     record = {
         "llama_cpp_commit": pin.commit,
@@ -57,7 +57,7 @@ def _manifest(paths: Paths) -> str:
 
 
 def patched(paths: Paths, *rules: Rule) -> Tree:
-    """The pristine tree with every patch applied, in order, each at the very lines that it names."""
+    """Return the pristine tree with every patch applied in order, each at exactly the lines that it names."""
     tree = read_pristine(fetch(paths, Pin.read(paths.requirements)))
     return apply(tree, paths.patches(), refuse_moved, *rules)
 

@@ -1,4 +1,4 @@
-"""patches/ on the sources: applied in order by the build, edited by people as the commits of a git repository."""
+"""Apply patches/ to the sources for the build, and edit them as commits of a git repository."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from git_repo import commit, commit_tree, create, git, read_commit, run_git
-from hunks import LEAST_CONTEXT, read_hunks, split_lines
+from hunks import MIN_CONTEXT, read_hunks, split_lines
 from index import fetch
 from sources import LayoutError, Paths, Pin, Tree, read_pristine, read_tree, sync
 
-MAX_CONTEXT = 20  # lines around a change; a place that twenty do not tell from another is found by its line number
+MAX_CONTEXT = 20  # lines around a change; if twenty lines are ambiguous, the line number decides
 
-Rule = Callable[[Path, Path], None]  # given the directory and the patch that comes next, raises LayoutError
+Rule = Callable[[Path, Path], None]  # called with the directory and the next patch; raises LayoutError
 
 
 def apply(tree: Tree, patches: Sequence[Path], *rules: Rule) -> Tree:
-    """`tree` with `patches` applied.
+    """Return `tree` with `patches` applied.
 
-    Raises LayoutError naming the patch, file and hunk that does not apply, or that one of `rules` refuses.
+    Raises LayoutError with the patch, file and hunk that does not apply, or that one of `rules` refuses.
     """
     if not patches:
         return tree
@@ -35,10 +35,10 @@ def apply(tree: Tree, patches: Sequence[Path], *rules: Rule) -> Tree:
 
 
 def edit(paths: Paths) -> None:
-    """Makes the git repository `paths.work`: the pristine sources, then one commit a patch.
+    """Make the git repository `paths.work`: the pristine sources, then one commit per patch.
 
-    Raises LayoutError when the directory exists, or at the first patch that does not apply; the ones before it are
-    commits then.
+    Raises LayoutError if the directory exists, or at the first patch that does not apply; the ones before it are then
+    commits.
     """
     work, pin = paths.work, Pin.read(paths.requirements)
     refuse_work(work)
@@ -66,7 +66,7 @@ def refuse_work(work: Path) -> None:
 
 
 def commit_patches(work: Path, patches: Sequence[Path]) -> None:
-    """Adds a commit for each patch. Raises LayoutError at the first one that does not apply."""
+    """Add a commit for each patch. Raises LayoutError at the first one that does not apply."""
     for patch in patches:
         author, message = _parse_head(patch)
         _apply_one(work, patch, "--index")
@@ -74,11 +74,11 @@ def commit_patches(work: Path, patches: Sequence[Path]) -> None:
 
 
 def write(paths: Paths) -> None:
-    """Writes patches/ from the commits in `paths.work`, and the pin where `roll` put them on another release.
+    """Write patches/ from the commits in `paths.work`, and the pin if `roll` moved them to another release.
 
-    A patch's file name comes from its number and subject. Raises LayoutError when the repository is missing, has
-    uncommitted changes or a rebase under way, does not start from the pinned sources, or holds a commit that cannot be
-    said as a patch.
+    The file name of a patch is made from its number and subject. Raises LayoutError if the repository is missing, has
+    uncommitted changes or an unfinished rebase, does not start from the pinned sources, or has a commit that cannot be
+    written as a patch.
     """
     work = paths.work
     if not (work / ".git").exists():
@@ -118,12 +118,12 @@ def write(paths: Paths) -> None:
 
 
 def rolled_message(old: Pin, new: Pin) -> str:
-    """The message of a root commit whose patches come from another release; `write` reads the pin from it."""
+    """Return the message of a root commit for rolled patches, from which `write` reads the new pin."""
     return f"llama.cpp {new.commit}\n\nRolled from {old.requirement}.\n\n{new.text}\n"
 
 
 def _pin_of(work: Path, root: str, pin: Pin) -> Pin:
-    """The pin that `roll` left in the root commit, if it was rolled from `pin`; else `pin`."""
+    """Return the pin that `roll` wrote to the root commit, if it was rolled from `pin`; else `pin`."""
     message = git(work, "show", "--no-patch", "--format=%B", root)
     rolled = Pin.parse(message) if f"\nRolled from {pin.requirement}.\n" in message else None
     return rolled or pin
@@ -133,9 +133,9 @@ def _pin_of(work: Path, root: str, pin: Pin) -> Pin:
 
 
 def _parse_head(patch: Path) -> tuple[str, str]:
-    """(author, commit message) of a patch."""
+    """Return the author and the commit message of a patch."""
     head, _, rest = patch.read_text(encoding="utf-8").partition("\n\n")
-    head = re.sub(r"\n[ \t]+", " ", head)  # a long subject goes on in indented lines
+    head = re.sub(r"\n[ \t]+", " ", head)  # a long subject continues in indented lines
     author = re.search(r"^From: (.+ <.+>)$", head, re.M)
     subject = re.search(r"^Subject: (?:\[PATCH[^]]*\] )?(.+)$", head, re.M)
     body = re.split(r"^(?:---$|diff --git )", rest, maxsplit=1, flags=re.M)[0].strip()
@@ -148,22 +148,22 @@ def _parse_head(patch: Path) -> tuple[str, str]:
 
 
 def _format(work: Path, number: int, commit: str) -> tuple[str, bytes]:
-    """(file name, content) of a commit's patch: nothing in it changes unless the commit's words or lines do."""
+    """Return the file name and content of a commit's patch, which depend only on the commit's message and lines."""
     show = git(work, "show", "--no-patch", "--format=%f%n%an <%ae>%n%s%n%b", commit)
     slug, author, subject, body = show.split("\n", 3)
     if not body.strip():
         raise LayoutError(f"commit '{subject}' in {work} does not say why it exists", "git commit --amend, there")
     files = git(work, "diff-tree", "-r", "--no-commit-id", "--name-only", "--no-renames", commit).splitlines()
     diffs = "".join(_diff(work, commit, file) for file in files)
-    name = f"{number:04}-{slug}"[:57].rstrip("-.") + ".patch"  # as git format-patch cuts it
+    name = f"{number:04}-{slug}"[:57].rstrip("-.") + ".patch"  # cut as by git format-patch
     return name, f"From: {author}\nSubject: {subject}\n\n{body.strip()}\n\n{diffs}".encode()
 
 
 def _diff(work: Path, commit: str, file: str) -> str:
-    """The change of one file: as few context lines as leave no doubt where each hunk goes, and no blob hashes."""
+    """Return the diff of one file, with as few context lines as make each place unique, and without blob hashes."""
     old = run_git(work, "show", f"{commit}^:{file}").stdout  # fails, with no output, for a new file
     before = split_lines(old.decode("utf-8", "surrogateescape"))
-    for context in range(LEAST_CONTEXT, MAX_CONTEXT + 1):
+    for context in range(MIN_CONTEXT, MAX_CONTEXT + 1):
         shape = ("-r", "-p", f"--unified={context}", "--no-commit-id", "--no-renames", "--inter-hunk-context=0")
         diff = git(work, "diff-tree", *shape, commit, "--", file)
         if all(len(hunk.places(before)) == 1 for hunk in read_hunks(diff) if hunk.old):

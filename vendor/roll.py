@@ -1,4 +1,4 @@
-"""Moves the pin to another release of llama-cpp-python, and the patches with it."""
+"""Move the pin to another release of llama-cpp-python, and carry the patches there."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from patch_repo import commit_patches, refuse_work, rolled_message, write
 from sources import LayoutError, Paths, Pin, Tree, missing, read_pristine
 
 LLAMA_CPP = ["vendor", "llama.cpp"]
-SHOWN_LINES = 30  # of what upstream changed at one conflict
+SHOWN_LINES = 30  # lines of upstream's changes per conflict
 
 
 @dataclass(frozen=True)
 class Options:
-    version: str | None = None  # of the release; None: the newest
-    commit: str | None = None  # of llama.cpp, where the release does not say it
-    dry_run: bool = False  # only print what would become of the patches
+    version: str | None = None  # the release; None for the newest
+    commit: str | None = None  # of llama.cpp, if the release does not name it
+    dry_run: bool = False  # only print the outcome of each patch
     build: bool = False
-    test: bool = False  # and so build
+    test: bool = False  # implies build
 
 
 def roll(paths: Paths, options: Options) -> None:
-    """Carries the patches to another release, prints what became of each, and writes patches and pin.
+    """Carry the patches to another release, print the outcome of each, and write patches and pin.
 
-    Raises LayoutError, after the table, when something needs hands. Patches and pin are as before then, and
+    Raises LayoutError, after the table, if conflicts must be resolved by hand. Patches and pin are then unchanged, and
     `paths.work` is in the middle of a rebase, which stops at each conflict.
     """
     clock = time.monotonic()
@@ -58,7 +58,7 @@ def roll(paths: Paths, options: Options) -> None:
         )
         if not options.dry_run:
             shutil.move(work, paths.work)
-    _settle(paths, outcomes, new, options)
+    _finish(paths, outcomes, new, options)
     if lacks := missing(pristine):
         raise LayoutError(
             f"{new.requirement} has no {', '.join(lacks)}",
@@ -69,7 +69,7 @@ def roll(paths: Paths, options: Options) -> None:
 
 
 def _prepare(paths: Paths, work: Path, old: Pin, new: Pin) -> Tree:
-    """Makes a repository with both releases, and the patches as commits on the old one; returns the new one's files."""
+    """Make a repository with both releases, and the patches as commits on the old one; return the new one's files."""
     pristine = read_pristine(paths.cache / new.sdist)
     create(work)
     commit_tree(work, OLD, read_pristine(fetch(paths, old)), f"llama.cpp {old.commit}\n\nAs in {old.sdist}.\n")
@@ -79,8 +79,8 @@ def _prepare(paths: Paths, work: Path, old: Pin, new: Pin) -> Tree:
     return pristine
 
 
-def _settle(paths: Paths, outcomes: Sequence[Outcome], new: Pin, options: Options) -> None:
-    """Writes patches and pin; or, with conflicts, starts the rebase in which they are resolved, and raises."""
+def _finish(paths: Paths, outcomes: Sequence[Outcome], new: Pin, options: Options) -> None:
+    """Write patches and pin; with conflicts, start the rebase in which they are resolved, and raise LayoutError."""
     numbers = [outcome.patch[:4] for outcome in outcomes if outcome.conflicts]
     wrong = f"{len(numbers)} of {len(outcomes)} patches need hands: {' '.join(numbers)}"
     if options.dry_run:
@@ -92,12 +92,12 @@ def _settle(paths: Paths, outcomes: Sequence[Outcome], new: Pin, options: Option
     else:
         git(paths.work, "checkout", "--quiet", "-B", "main", BEFORE)
         run_git(paths.work, "rebase", "--quiet", "--onto", NEW, OLD, "main", env=identity(AUTHOR))
-        raise LayoutError(f"{wrong}\n  {paths.work} is at the first of them.", _ON_FROM_HERE.format(paths=paths))
+        raise LayoutError(f"{wrong}\n  {paths.work} is at the first of them.", _NEXT_STEPS.format(paths=paths))
 
 
-_ON_FROM_HERE = """
+_NEXT_STEPS = """
     cd {paths.work}
-    git status                                 # names the files in conflict; resolve them
+    git status                                 # lists the files in conflict: resolve them
     git add -A && git rebase --continue        # on to the next conflict (without this patch: git rebase --skip)
     cd {paths.root}
     python vendor/layout.py write              # in the end: writes patches and pin
@@ -118,11 +118,11 @@ def _minutes(since: float) -> str:
     return f"{(time.monotonic() - since) / 60:.1f} minutes"
 
 
-# ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── report ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def report(old: Pin, new: Pin, outcomes: Sequence[Outcome], lacks: Sequence[str], sdist: Path) -> None:
-    """Prints a line for each patch; then, for each conflict and each missing file, what upstream did."""
+    """Print a line for each patch, then upstream's changes for each conflict and each missing file."""
     width = max((len(outcome.patch) for outcome in outcomes), default=0)
     for outcome in outcomes:
         print(f"{outcome.patch:{width}}  {outcome.word:15}  {outcome.note}".rstrip())
@@ -155,7 +155,7 @@ def _elsewhere(file: str, names: Sequence[str]) -> str:
 
 
 def _names(sdist: Path) -> list[str]:
-    """Every file of llama.cpp in a source distribution, also of those parts that the build does not read."""
+    """List all files of llama.cpp in a source distribution, also those that the build does not read."""
     with tarfile.open(sdist) as archive:
         parts = (member.name.split("/", 3) for member in archive)
         return [path for _, *project, path in (part for part in parts if len(part) == 4) if project == LLAMA_CPP]

@@ -1,4 +1,4 @@
-"""The pinned sources of llama.cpp: named, read out of their archive, and written out file by file."""
+"""The pinned sources of llama.cpp: read the pin, read the archive, write the files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# What configuring and building ggml + llama reads, and what tests do, 5 MB packed; llama.cpp's tools, models and docs
-# are 120 MB.
+# The files that the build of ggml + llama and the tests read: 5 MB packed. llama.cpp's tools, models and docs are 120 MB
+# more.
 SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "models/templates", "src", "vendor")
 MANIFEST = "pymtp-layout.json"
 
@@ -18,7 +18,7 @@ Tree = dict[str, bytes]  # path with "/" inside llama.cpp → content
 
 
 class LayoutError(Exception):
-    """Something the reader can mend: what is wrong, and the command that mends it."""
+    """An error that the user can fix: a description, and the command that fixes it."""
 
     def __init__(self, wrong: str, mend: str) -> None:
         super().__init__(f"{wrong}\n  Mend it: {mend}")
@@ -27,7 +27,7 @@ class LayoutError(Exception):
 
 @dataclass(frozen=True)
 class Paths:
-    """Where everything is. Tests point `root` and `cache` elsewhere."""
+    """The paths of the layout. Tests set another `root` and `cache`."""
 
     root: Path
     cache: Path
@@ -50,13 +50,13 @@ class Paths:
         return self.root / "vendor" / "work"
 
     def patches(self) -> list[Path]:
-        """The patches in the order they apply."""
+        """Return the patches in the order in which they are applied."""
         return sorted((self.root / "patches").glob("*.patch"))
 
 
 @dataclass(frozen=True)
 class Pin:
-    """The one source distribution that is used, and the llama.cpp commit inside it."""
+    """The pinned source distribution, and the llama.cpp commit in it."""
 
     requirement: str
     sdist: str
@@ -65,7 +65,7 @@ class Pin:
 
     @classmethod
     def read(cls, requirements: Path) -> Pin:
-        """Raises LayoutError when the file does not pin one hash and name one commit."""
+        """Read the pin. Raises LayoutError if the file does not pin one hash and name one commit."""
         if pin := cls.parse(requirements.read_text(encoding="utf-8")):
             return pin
         raise LayoutError(
@@ -82,7 +82,7 @@ class Pin:
         return cls(f"{name}=={version}", sdist_name(name, version), sha256, commit[1])
 
     def write(self, requirements: Path) -> None:
-        """Puts this pin in the place of the one that `requirements` holds."""
+        """Replace the pin in `requirements` by this one."""
         commit, pin = self.text.splitlines()
         text = _COMMIT.sub(commit, requirements.read_text(encoding="utf-8"))
         requirements.write_text(_PIN.sub(pin, text), encoding="utf-8")
@@ -109,7 +109,7 @@ def sdist_name(name: str, version: str) -> str:
 
 
 def read_pristine(sdist: Path) -> Tree:
-    """The needed part of llama.cpp as it stands in the source distribution."""
+    """Return the needed part of llama.cpp, unchanged, from the source distribution."""
     tree: Tree = {}
     with tarfile.open(sdist) as archive:
         for member in archive:
@@ -125,14 +125,14 @@ def read_pristine(sdist: Path) -> Tree:
 
 
 def missing(tree: Tree) -> list[str]:
-    """The entries of SUBSET of which a release has nothing."""
+    """Return the entries of SUBSET that a release does not have."""
     return [entry for entry in SUBSET if not any(path == entry or path.startswith(f"{entry}/") for path in tree)]
 
 
 def commit_of(sdist: Path) -> str | None:
-    """The llama.cpp commit that a source distribution says it holds, nine digits; None if it does not say.
+    """Return the first nine digits of the llama.cpp commit that a source distribution names; None if it names none.
 
-    It says so in the checkout that it was packed from, which is packed with it, or else in its change log.
+    It is named in the checkout from which it was packed, which is packed too, or else in the change log.
     """
     changes = ""
     with tarfile.open(sdist) as archive:
@@ -154,7 +154,7 @@ def digest(data: bytes) -> str:
 
 
 def sync(tree: Tree, directory: Path) -> int:
-    """Makes `directory` hold exactly `tree`; returns how many files had to be written or removed."""
+    """Make `directory` hold exactly `tree`, and return the number of written and removed files."""
     changed = 0
     for path, content in tree.items():
         file = directory / path
@@ -169,6 +169,6 @@ def sync(tree: Tree, directory: Path) -> int:
 
 
 def read_tree(directory: Path) -> Tree:
-    """Every file below `directory` but the manifest."""
+    """Read all files below `directory`, except the manifest."""
     files = (file for file in directory.rglob("*") if file.is_file() and file != directory / MANIFEST)
     return {file.relative_to(directory).as_posix(): file.read_bytes() for file in files}

@@ -1,4 +1,4 @@
-"""A build of what is in this checkout, and its tests; a compiler's errors are told before its log."""
+"""Build this checkout and run its tests; show the compiler's errors first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from sources import LayoutError
 
 OURS = "pymtp/native/"
-LAST_LINES = 40  # of a log in which no error is found
+LAST_LINES = 40  # shown of a log without a recognized error
 
 # gcc, clang: FILE:LINE:COLUMN: error: …   nvcc, MSVC: FILE(LINE): error …   the linker: FILE:LINE: undefined reference
 _ERROR = re.compile(
@@ -21,8 +21,8 @@ _CMAKE = re.compile(r"^\s*CMake Error at (\S+?):(\d+) (.*)$", re.M)
 
 
 def build(root: Path) -> None:
-    """Builds and installs the checkout, as far as anything changed. Raises LayoutError with the compiler's errors."""
-    # -k0: all that does not compile, not only the first file. -C is its short name in newer releases of pip alone
+    """Build and install the checkout incrementally. Raises LayoutError with the compiler's errors."""
+    # -k0: report all files that do not compile, not only the first. Only newer releases of pip have the short name -C
     whole = "--config-settings=build.tool-args=-k0"
     pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", whole, "-e", ".[test]"]
     done = subprocess.run(pip, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -37,7 +37,7 @@ def build(root: Path) -> None:
 
 
 def find_errors(log: str, root: Path) -> list[str]:
-    """'FILE:LINE: error' for each error in a build's log, those in our own sources first."""
+    """Return 'FILE:LINE: error' for each error in a build's log, errors in pymtp's sources first."""
     found = [(file, line or other, said) for file, line, other, said in _ERROR.findall(log)]
     found += [(file, line, f"CMake error {said}") for file, line, said in _CMAKE.findall(log)]
     told = {f"{_relative(file, root)}:{line}: {said.strip()}": None for file, line, said in found}
@@ -45,7 +45,7 @@ def find_errors(log: str, root: Path) -> list[str]:
 
 
 def _relative(file: str, root: Path) -> str:
-    """A path of the log, as seen from `root`; a relative one starts from the build's directory, wherever that is."""
+    """Return a path of the log relative to `root`; a relative path in the log starts at any build directory."""
     plain = Path(os.path.normpath(file))
     if plain.is_absolute():
         return (plain.relative_to(root) if plain.is_relative_to(root) else plain).as_posix()
@@ -53,6 +53,6 @@ def _relative(file: str, root: Path) -> str:
 
 
 def test(root: Path) -> None:
-    """Runs the tests. Raises LayoutError when one fails."""
+    """Run the tests. Raises LayoutError if any fails."""
     if subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=root).returncode != 0:
         raise LayoutError("tests fail", f"{sys.executable} -m pytest -q --last-failed")

@@ -141,7 +141,7 @@ def current_budget() -> RenderBudget:
 
 
 def render_within(budget: RenderBudget, parts: Iterable[str]) -> str:
-    """Join the parts of a text as the template makes them. Raises RenderLimitError, and what the template raises."""
+    """Join the parts of a text as the template makes them. Raises RenderLimitError, or any error of the template."""
     token = _current.set(budget)
     try:
         counted = []

@@ -1,4 +1,4 @@
-"""Tests of draft_vocab, drafts draft_set a part of the vocabulary: the text stays the same, and the set follows the text."""
+"""Tests of draft_vocab: the text does not depend on it, and its set of tokens follows the text."""
 
 from __future__ import annotations
 

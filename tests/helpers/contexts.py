@@ -29,7 +29,7 @@ def some_tokens(model: Model, n: int, seed: int = 0) -> list[int]:
 
 
 def drafts(context: Context, token: int, seq: int = 0) -> list[int]:
-    """A greedy chain of drafts after `token`, step by step."""
+    """Return a greedy chain of drafts after `token`, made step by step."""
     chain = [token]
     for _ in range(DRAFTS):
         chain.append(int(context.draft(chain[-1], seq).argmax()))
@@ -37,5 +37,5 @@ def drafts(context: Context, token: int, seq: int = 0) -> list[int]:
 
 
 def work(nodes: list[Node]) -> Counter[str]:
-    """How often each operation ran that computes something."""
+    """Count the operations that compute something, without views and reshapes."""
     return Counter(node.op for node in nodes if node.op not in NO_WORK)

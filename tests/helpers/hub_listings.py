@@ -1,6 +1,6 @@
-"""GGUF files of repositories as they are published, with what is in them, and what those who ask are to get.
+"""The GGUF files of published repositories, their contents, and the expected result for each request.
 
-Names are those of 2026; a comment says where they were read. Long lists of types are shortened, kinds of files are not.
+Filenames are from 2026; comments give their sources. Long lists of quantizations are shortened, kinds of files are not.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import NamedTuple
 from helpers.hub import HEAD as HEAD_TENSORS
 from helpers.hub import HEAD_ALONE, TRUNK, gguf
 
-# what a file holds
+# contents of a file
 WHOLE, BARE, ABSENT, HEAD = "trunk and head", "trunk", "trunk, and a head that is announced", "head"
 REDUCED, MMPROJ, IMATRIX, DFLASH, EAGLE, LORA = "d2t head", "mmproj", "imatrix", "dflash", "eagle3", "adapter"
 NO_GGUF = "no GGUF"
 
 
 class Ask(NamedTuple):
-    """wanted: what follows the colon. model, head: the files that are to come; error: words that a refusal has."""
+    """A request to a repository, and its expected result.
+
+    wanted: the part of the name after the colon. model, head: the expected files. error: words of the expected error.
+    """
 
     wanted: str | None
     model: str = ""
@@ -29,17 +32,17 @@ class Ask(NamedTuple):
 
 class Listing(NamedTuple):
     repo: str
-    files: dict[str, list[str]]  # by what they hold
+    files: dict[str, list[str]]  # by contents
     asks: Sequence[Ask]
     architecture: str = "qwen35"
 
     def contents(self) -> dict[str, bytes]:
-        """Small files of these names, with headers as such files have."""
+        """Return small files with these names and realistic headers."""
         return {path: _content(path, kind, self.architecture) for kind, paths in self.files.items() for path in paths}
 
 
 def typed(pattern: str, types: str) -> list[str]:
-    """Names of files: the pattern with each type in the place of {}."""
+    """Return filenames: the pattern with each type instead of {}."""
     return [pattern.format(kind) for kind in types.split()]
 
 

@@ -1,4 +1,4 @@
-"""Tests of assertions of llama.cpp that fail in a call of pymtp's: they are exceptions, and the process goes on."""
+"""Tests of failed assertions of llama.cpp: in a call of pymtp they are exceptions, and the process continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_failed_assertion_during_model_load_is_a_load_error(tmp_path: Path, demo
     file.keys.append(Key(b"general.alignment", int(GGUFValueType.UINT32), [(8).to_bytes(4, "little")]))
     filler = Key(b"filler", int(GGUFValueType.STRING), [b""])
     file.keys.append(filler)
-    while file.header_size % 32 != 8:  # the weights stand where the file says, and not where ggml needs them
+    while file.header_size % 32 != 8:  # the weights are not aligned as ggml requires
         filler.values[0] += b"-"
         data = file.encoded(alignment=8)
     path = tmp_path / "model.gguf"
@@ -87,7 +87,7 @@ with LLM(n_ctx=256, n_threads=2, draft_tokens=2) as llm:
 def test_failed_assertion_in_a_compute_thread_aborts_with_its_message() -> None:
     ended = subprocess.run([sys.executable, "-I", "-c", ENDS], capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGABRT
-    (line,) = ended.stderr.splitlines()  # and no backtrace
+    (line,) = ended.stderr.splitlines()  # without a backtrace
     assert line.endswith("told to fail: in 1 of the 2 threads that compute a graph; the process cannot go on")
 
 

@@ -1,5 +1,7 @@
-"""Tests of flash attention of few rows on the CPU: whatever the heads' size, and whoever shares the cells that are
-read, a row has the numbers of plain attention and the bits that it has alone."""
+"""Tests of flash attention of few rows on the CPU, for all head sizes and shared cells.
+
+A row has the numbers of plain attention, and the same bits as alone.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,16 @@ from numpy.typing import NDArray
 from pymtp.context.context import Context
 from pymtp.model.model import Model
 
-HEADS = [24, 40, 64, 80, 272]  # vectors in every number, and what is left over
+HEADS = [24, 40, 64, 80, 272]  # dimensions with all numbers of full vectors, and with remainders
 SIZES = [1, 2, 3, 4, 5, 16]
 N = sum(SIZES)
 CACHES = {"f16": {}, "f32": {"type_k": "f32", "type_v": "f32"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
-BROKEN = 300  # a token whose embedding is not a number
+BROKEN = 300  # a token with a NaN embedding
 
 
 @pytest.fixture(scope="module", params=HEADS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A model whose attention's heads have so many dimensions; three of them share cells."""
+    """Return a model with this head size, in which three query heads share cells."""
     path: Path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"
     shape = replace(PRESETS["tiny"], head_dim=request.param, n_rot=24, rope_sections=(4, 4, 4), n_head=6)
     make_model(shape, path, weight_type="f32")
@@ -40,8 +42,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def after(c: Context, tokens: list[int], sizes: list[int]) -> NDArray[np.float32]:
-    """Logits of the tokens that follow a prompt, taken in verifications of these sizes, but for that of BROKEN, whose
-    row of the output layer is broken too."""
+    """Return the logits of tokens after a prompt, from verifications of these sizes.
+
+    The logit of BROKEN is removed, because its row of the output layer is NaN too.
+    """
     c.clear()
     c.prefill(tokens[: len(tokens) - sum(sizes)])
     rows = [c.verify(tokens[c.n_past : c.n_past + size]) for size in sizes]

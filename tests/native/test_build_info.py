@@ -50,7 +50,7 @@ def test_backend_start_failure_is_kept_for_the_error_message(
 
 @pytest.fixture
 def built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if this were a build with CUDA, on a machine whose driver is too old for it."""
+    """Simulate a build with CUDA, on a machine with a driver that is too old."""
     monkeypatch.setattr(build_info, "_cuda_architectures", lambda: ["90"])
     monkeypatch.setattr(build_info, "_finds_gpu", lambda: False)
     monkeypatch.setattr(build_info, "startup_errors", ["the driver is too old"])
@@ -73,9 +73,7 @@ def test_cuda_build_without_a_gpu_warns_once(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.usefixtures("built_for_cuda")
-def test_cuda_build_with_a_gpu_does_not_warn(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cuda_build_with_a_gpu_does_not_warn(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(build_info, "_finds_gpu", lambda: True)
     build_info.warn_without_gpu()
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Tests of the number of cores that threads are for, by the words of three systems."""
+"""Tests of the number of cores for threads, on three operating systems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_thread_count_is_limited_by_llama_cpp(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Mac:
-    """A C library that knows some names of sysctl."""
+    """A fake C library with some sysctl names."""
 
     def __init__(self, **known: int) -> None:
         self.known = {name.replace("_", ".").encode(): value for name, value in known.items()}
@@ -53,7 +53,7 @@ def core(kind: int, size: int, speed: int = 1) -> bytes:
 
 
 class Windows:
-    """A kernel32 with these records."""
+    """A fake kernel32 with these records."""
 
     def __init__(self, records: bytes) -> None:
         self.records = records
@@ -77,12 +77,10 @@ class Windows:
         ("win32", Windows(core(0, 48) + core(3, 80) + core(0, 48)), 2),
         ("win32", Windows(core(0, 48, 0) * 8 + core(0, 48, 1) * 6), 6),
         ("win32", Windows(b""), os.cpu_count()),
-        ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a size that would never end
+        ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a record of size 0, an endless loop
     ],
 )
-def test_core_count_follows_the_system(
-    monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int
-) -> None:
+def test_core_count_follows_the_system(monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: system)
     assert cores.physical_cores() == n
@@ -93,7 +91,7 @@ def test_core_count_follows_the_system(
     [
         ({f"cpu{cpu}/topology/thread_siblings_list": f"{cpu & ~1}-{cpu | 1}\n" for cpu in range(4)}, 3 + 2),
         ({"../../cpu_core/cpus": "0-1,4\n", "../../cpu_atom/cpus": "2-3,5-6\n"}, 3),
-        ({"../../cpu_core/cpus": "8-15\n"}, 7),  # none of which this process may use
+        ({"../../cpu_core/cpus": "8-15\n"}, 7),  # this process may use none of them
         ({f"cpu{cpu}/cpu_capacity": f"{[1024, 1024, 800, 800, 250, 250, 250][cpu]}\n" for cpu in range(7)}, 4),
         ({"cpu0/cpu_capacity": "1024\n"}, 7),
         ({}, 7),

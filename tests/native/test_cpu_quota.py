@@ -1,4 +1,4 @@
-"""Tests of the processor time that control groups let a process have."""
+"""Tests of CPU quotas of control groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V1 = "9:name=systemd:/\n4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n"
 
 
 def system(folder: Path, groups: str, files: dict[str, str]) -> Path:
-    """A root with this proc/self/cgroup, and files by their names below sys/fs/cgroup."""
+    """Make a root folder with this proc/self/cgroup, and these files below sys/fs/cgroup."""
     for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{n}": t for n, t in files.items()}}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -33,7 +33,7 @@ def old(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
         (V2, {"docker/abc/cpu.max": "max 100000\n", "docker/cpu.max": "50000 100000\n"}, 0.5),
         (V2, {"docker/abc/cpu.max": "100000 100000\n", "docker/cpu.max": "400000 100000\n"}, 1),
         (V2, {"docker/abc/cpu.max": "400000 100000\n", "docker/cpu.max": "100000 100000\n"}, 1),
-        (V2, {"cpu.max": "200000 100000\n"}, 2),  # a container sees its own group as the outermost
+        (V2, {"cpu.max": "200000 100000\n"}, 2),  # a container sees its own group as the root
         ("0::/\n", {"cpu.max": "250000 50000\n"}, 5),
         ("0::/\n", {"unified/cpu.max": "250000 50000\n"}, 5),
         (V1, old("cpu,cpuacct/docker/abc", 50_000), 0.5),

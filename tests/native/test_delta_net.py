@@ -1,5 +1,8 @@
-"""Tests of the delta nets' kernel on the CPU: whatever goes around copies, blocks of tokens or of rows, the
-numbers are those of one token after the other (tests/exactness/test_oracle.py has them from transformers)."""
+"""Tests of the gated delta net kernel on the CPU: it gives the numbers of single tokens.
+
+This holds without copies of states, and for blocks of tokens or rows. tests/exactness/test_oracle.py compares with
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ OTHER = 48
 
 @pytest.fixture(scope="module", params=[*BY_VECTORS, OTHER])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A model whose linear heads have so many dimensions."""
+    """Return a model with this size of linear heads."""
     path: Path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"
     make_model(replace(PRESETS["tiny"], linear_head_dim=request.param), path, weight_type="f32")
     with Model(path) as model:
@@ -41,14 +44,14 @@ def test_delta_net_prefill_matches_single_tokens(model: Model, n: int) -> None:
 
 
 def test_delta_net_states_written_in_place_match_copied_states(model: Model) -> None:
-    # a trace looks at each node, so that none is computed together with another
+    # a trace reads each node, so that no nodes are fused
     tokens = some_tokens(model, 40)
     found = []
     for trace in (False, True):
         with context(model, trace=trace) as c:
             c.prefill(tokens[:20])
             rows = [c.verify(tokens[20:24])]
-            for keep in (1, 3, 4, 2):  # each state is gone on from
+            for keep in (1, 3, 4, 2):  # continues from each state
                 c.rewind(c.n_past - 4 + keep)
                 rows.append(c.verify(tokens[30:34]))
             found.append(np.concatenate(rows).tobytes())
@@ -61,7 +64,7 @@ def test_delta_net_accepted_rows_leave_the_state_of_single_steps(model: Model, k
     with context(model, **EXACT) as verified, context(model, draft_tokens=0, **EXACT) as one_by_one:
         for c in (verified, one_by_one):
             c.prefill(tokens[:20])
-        for _ in range(2):  # the second goes on from where the first went back to
+        for _ in range(2):  # the second continues where the first was rewound to
             verified.verify(tokens[20:24])
             verified.rewind(verified.n_past - 4 + keep)
             for token in tokens[20 : 20 + keep]:

@@ -1,4 +1,4 @@
-"""Tests of mixtures of experts: what each chosen expert writes counts by its weight."""
+"""Tests of mixtures of experts: the output of each chosen expert is multiplied by its weight."""
 
 from __future__ import annotations
 

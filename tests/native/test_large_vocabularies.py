@@ -1,4 +1,4 @@
-"""Tests of draws from large vocabularies, where none is put in order: they are those written for reading."""
+"""Tests of sampling from large vocabularies, which is done without a full sort: it matches the reference sampler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILTERS: list[dict[str, Any]] = [
 @given(
     seed=st.integers(0, 2**64 - 1),
     n=st.integers(1, 30_000),
-    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 40.0]),  # from all alike to one that takes all
+    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 40.0]),  # from equal tokens to one with all probability
     temperature=st.sampled_from([0.05, 0.7, 1.0, 5.0, 1e6]),
     position=st.integers(0, 2**31),
 )
@@ -44,7 +44,7 @@ def test_sample_matches_the_reference_for_any_vocabulary(
 @pytest.mark.parametrize(("top_p", "kept"), [(0.25, 500), (0.2505, 501), (0.75, 1500)])
 def test_top_p_takes_the_lower_ids_of_equal_tokens(top_p: float, kept: int) -> None:
     logits = np.full(3000, -300, np.float32)
-    logits[1000:] = 1  # 2000 alike
+    logits[1000:] = 1  # 2000 equal tokens
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=0, seed=0))
     sampled = [sampler.sample(logits, position)[0] for position in range(8000)]
     assert min(sampled) == 1000

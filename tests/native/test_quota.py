@@ -1,4 +1,4 @@
-"""Tests of how a process sees that it meets a bound on processor time."""
+"""Tests of the detection that a process is throttled by a CPU quota."""
 
 from __future__ import annotations
 
@@ -61,15 +61,13 @@ def group(folder: Path, stops: int, cores: float | None, version: int = 2) -> Pa
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_met_quota_counts_for_a_while_with_the_smallest_level(
-    program: Path, tmp_path: Path, version: int
-) -> None:
+def test_met_quota_counts_for_a_while_with_the_smallest_level(program: Path, tmp_path: Path, version: int) -> None:
     inner, outer, free = (tmp_path / name for name in ("inner", "outer", "free"))
     group(inner, 5, 1.5, version)
     group(outer, 7, 4, version)
     group(free, 0, None, version)
     with watching(program, inner, outer, free) as met:
-        assert met(0) == 0, "what was before does not count"
+        assert met(0) == 0, "earlier throttling does not count"
         group(outer, 8, 4, version)
         assert [met(1), met(6)] == [4, 4]
         group(inner, 6, 1.5, version)
@@ -83,7 +81,7 @@ def test_quota_changes_are_seen(program: Path, tmp_path: Path) -> None:
     with watching(program, folder) as met:
         assert met(0) == 0
         group(folder, 1, 1.5)
-        assert met(1) == 0, "what was before does not count"
+        assert met(1) == 0, "earlier throttling does not count"
         group(folder, 2, 1.5)
         assert met(2) == 1.5
         group(folder, 3, 8)
@@ -133,7 +131,7 @@ def test_new_context_watches_all_control_groups(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork needs POSIX")
 def test_forked_child_can_read_the_quota_during_a_read(tmp_path: Path) -> None:
-    """The pipe in the place of a file holds up who reads it, until there is something to read."""
+    """Use a pipe instead of a file: a read blocks until there is data."""
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     os.mkfifo(tmp_path / "cpu.stat")
     assert run_script(f"""

@@ -1,4 +1,4 @@
-"""Tests of what the team learns from graphs."""
+"""Tests of the thread team: an aborted graph is not timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the number of threads that graphs are computed with, on simulated machines with a clock of their own."""
+"""Tests of the number of threads for graphs, on simulated machines with a simulated clock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-SCATTER = 0.1  # of the times of graphs
+SCATTER = 0.1  # relative noise of graph times
 
 
 class Graph(NamedTuple):
-    """A kind of graphs. most: threads, 0 for the cores of the machine."""
+    """A kind of graphs. most: maximum of threads, 0 for the cores of the machine."""
 
     seconds: float  # with one thread
     added: float  # µs that each further thread adds
@@ -25,7 +25,7 @@ class Graph(NamedTuple):
 
 
 DECODING, PROMPT, SMALL = Graph(0.04, 5), Graph(2.0, 100), Graph(0.0004, 20)
-ROUNDS = [DECODING, Graph(0.06, 5), Graph(0.09, 5), Graph(0.012, 5, 3), Graph(0.004, 5)]  # of several depths
+ROUNDS = [DECODING, Graph(0.06, 5), Graph(0.09, 5), Graph(0.012, 5, 3), Graph(0.004, 5)]  # rounds of several depths
 
 
 class Kind(NamedTuple):
@@ -36,11 +36,11 @@ class Kind(NamedTuple):
 
 class Came(NamedTuple):
     changes: int  # how often threads were taken away or given back
-    share: float  # of the work that the best numbers do
+    share: float  # share of the work with the best numbers of threads
     kinds: list[Kind]
 
 
-Phase = tuple[int, float, list[Graph]]  # processes beside, seconds, graphs
+Phase = tuple[int, float, list[Graph]]  # other processes, seconds, graphs
 Run = Callable[..., list[Came]]
 
 
@@ -105,12 +105,10 @@ def test_team_uses_the_free_cores_beside_other_processes(
     ],
     ids=str,
 )
-def test_team_gives_way_and_recovers_soon_for_all_kinds_of_graphs(
-    run: Run, cores: int, graphs: list[Graph]
-) -> None:
+def test_team_gives_way_and_recovers_soon_for_all_kinds_of_graphs(run: Run, cores: int, graphs: list[Graph]) -> None:
     _, came, went = run(cores, (0, 3, graphs), (1, 10, graphs), (0, 10, graphs))
     assert came.changes >= 1
-    assert came.changes + went.changes == 2  # of many it takes too many, and gives some back
+    assert came.changes + went.changes == 2  # from many threads it takes too many, and gives some back
     assert [kind.threads for kind in went.kinds] == [cores] * len(graphs)
     assert min(came.share, went.share) > 0.85
 
@@ -134,7 +132,7 @@ def test_team_takes_no_threads_from_one_kind_for_another(run: Run) -> None:
 
 
 def test_team_starts_a_returning_kind_with_all_threads(run: Run) -> None:
-    """A prompt, long after something else was there."""
+    """Run a prompt long after another process was active."""
     *_, came = run(16, (15, 5, [DECODING]), (0, 60, [DECODING._replace(most=4)]), (0, 10, [PROMPT]))
     assert came.kinds == [Kind(16, 16, 0)]
 
@@ -165,10 +163,8 @@ def test_team_of_an_llm_with_fewer_threads_takes_none_from_others(run: Run) -> N
     [[DECODING], [Graph(0.0004, 100)], ROUNDS, [Graph(0.0004, 100), Graph(0.0007, 60), Graph(0.0002, 100, 3)]],
     ids=["plain", "small", "rounds", "small rounds"],
 )
-def test_team_within_a_quota_uses_threads_that_pay_for_their_share(
-    run: Run, quota: float, graphs: list[Graph]
-) -> None:
-    """One kind may be why all are stopped, and each that has fewer threads leaves its share to others."""
+def test_team_within_a_quota_uses_threads_that_pay_for_their_share(run: Run, quota: float, graphs: list[Graph]) -> None:
+    """Throttle all kinds because of one kind; a kind with fewer threads leaves its share to others."""
     _, came = run(4, (0, 20, graphs), (0, 60, graphs), quota=quota)
     assert came.share > 0.9
     assert came.changes == 0
@@ -177,7 +173,7 @@ def test_team_within_a_quota_uses_threads_that_pay_for_their_share(
 @pytest.mark.parametrize("cores", [2, 4])
 @pytest.mark.parametrize("times", [1, 10, 100])
 def test_team_within_a_quota_spends_none_for_little_gain(run: Run, cores: int, times: int) -> None:
-    """Each is a tenth faster with two threads, and all are stopped for it."""
+    """Use kinds that are a tenth faster with two threads, which throttles all of them."""
     graphs = [Graph(0.0004, 160), Graph(0.0007, 280), Graph(0.0002, 80, 3)]
     graphs = [each._replace(seconds=times * each.seconds, added=times * each.added) for each in graphs]
     _, came = run(cores, (0, 20, graphs), (0, 60, graphs), quota=1.5)

@@ -1,4 +1,4 @@
-"""Tests of the threads that compute: whatever their number, they write one text, and they sleep between calls."""
+"""Tests of compute threads: the text does not depend on their number, and they sleep between calls."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def in_handler():
     child = os.fork()
     if not child:
         signal.alarm(60)
-        os.close(2)  # what it says at its end
+        os.close(2)  # hides its output at exit
         return 0
     return child
 parent = os.getpid()

@@ -1,5 +1,4 @@
-"""Tests of levels of processors: which module of a wheel is loaded, and that the table agrees with compiler and
-processor."""
+"""Tests of processor variants: the loaded module of a wheel, and the table of instructions."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ MACROS |= {name: name.upper() for name in ("avx512f", "avx512bw", "avx512cd", "a
 MACROS |= {"avx_vnni": "AVXVNNI", "avx512_vnni": "AVX512VNNI", "avx512_bf16": "AVX512BF16"}
 MACROS |= {"avx512_fp16": "AVX512FP16", "avx512_vbmi": "AVX512VBMI", "avx512_ifma": "AVX512IFMA", "gfni": "GFNI"}
 MACROS |= {"amx_tile": "AMX_TILE", "amx_int8": "AMX_INT8", "amx_bf16": "AMX_BF16", "sse4a": "SSE4A", "aes": "AES"}
-IN_CPUINFO = {"sse3": "pni", "lzcnt": "abm"}  # under other names
+IN_CPUINFO = {"sse3": "pni", "lzcnt": "abm"}  # other names in /proc/cpuinfo
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86 processor")
 
 
 def features(*names: str) -> set[str]:
-    """Those of levels, and others by their own names."""
+    """Return the features of levels, and others by their own names."""
     return set().union(*(NEEDS.get(name, {name}) for name in names))
 
 
@@ -100,7 +99,7 @@ def test_variant_table_matches_the_compiler_flags(variant: variants.Variant) -> 
     command = [compiler, *variant.flags, "-dM", "-E", "-x", "c", os.devnull]
     defined = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     used = {name for name, macro in MACROS.items() if re.search(rf"^#define __{macro}(__)? ", defined, re.MULTILINE)}
-    assert used - {"cx16", "lahf_lm"} == variant.needs - {"cx16", "lahf_lm"}  # no macro of every compiler
+    assert used - {"cx16", "lahf_lm"} == variant.needs - {"cx16", "lahf_lm"}  # not all compilers have macros for these
 
 
 @on_x86
@@ -112,7 +111,7 @@ def test_processor_features_match_the_kernel() -> None:
     found = set(_processor.features())
     assert found <= known
     assert {name for name in known if IN_CPUINFO.get(name, name) in kernels} - found <= {"amx_tile", "amx_int8"}
-    assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {"avx_vnni"}  # which older kernels do not name
+    assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {"avx_vnni"}  # older kernels do not list it
 
 
 def test_archive_name_differs_from_a_folder_name(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_build_reports_its_target_variant() -> None:
 
 
 def loaded(package: Path, has: set[str], asked: str, *inside: str) -> str:
-    """The last line of importing a copy of the sources whose modules, one for each level, only say their name."""
+    """Import a copy of the sources with a fake module for each level, and return the last printed line."""
     shutil.copytree(ROOT / "pymtp", package / "pymtp", ignore=shutil.ignore_patterns("*.gguf", "*.so"))
     native = package / "pymtp" / "native"
     (native / "_processor.py").write_text(f"def features(): return {sorted(has)}\n")
@@ -137,7 +136,7 @@ def loaded(package: Path, has: set[str], asked: str, *inside: str) -> str:
         (native / "compiled" / name).mkdir(parents=True)
         (native / "compiled" / name / "_native.py").write_text(f"raise ImportError('this is {name}')\n")
     script = "import platform; platform.machine = lambda: 'x86_64'; import pymtp"
-    # -S: without site-packages, where the installed one is
+    # -S: without site-packages, which has the installed package
     run = subprocess.run(
         [sys.executable, "-S", "-c", script],
         capture_output=True,

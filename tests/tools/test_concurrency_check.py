@@ -76,13 +76,13 @@ def test_soak_accounts_for_failed_and_cancelled_requests(model: Model, monkeypat
 
 
 def test_soak_finds_a_request_that_ends_twice(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Engine._end
+    abort = Engine._abort
 
     def twice(self: Engine, request: Request, *arguments: object, **keywords: bool) -> None:
-        end(self, request, *arguments, **keywords)  # type: ignore[arg-type]
+        abort(self, request, *arguments, **keywords)  # type: ignore[arg-type]
         request.finish("cancelled")
 
-    monkeypatch.setattr(Engine, "_end", twice)
+    monkeypatch.setattr(Engine, "_abort", twice)
     phase, *_ = soak_requests.soak_requests(model, 12, phases=1, **SMALL)
     assert isinstance(phase, Phase)
     assert "did not end once" in phase.wrong

@@ -1,16 +1,16 @@
-"""Counts the tokens that company changes: requests that run together against each of them alone, token by token.
+"""Counts the tokens that concurrent requests change: requests that run together against each of them alone.
 
     pip install . gguf typer
     python tools/checks/concurrency.py --tokens 200000
 
-Requests of all kinds (random_requests.py) arrive at random on one LLM with 2 to 8 sequences, by lists, streams, threads and an
-AsyncLLM; some are left in the middle, some fail. Each of them is then asked of a fresh LLM with one sequence, in half
-of the games without drafts. Tokens, log-probabilities (bit for bit), text and end must be the same; of one that was
-left, the beginning. The models have random weights of each type, dense and with experts; and there is the shipped one,
+Random requests of all kinds (random_requests.py) arrive at one LLM with 2 to 8 sequences: by lists, streams, threads
+and an AsyncLLM; some are cancelled, some fail. Each request is then repeated on a new LLM with one sequence, in half of
+the games without drafts. Tokens, log-probabilities (bit for bit), text and finish reason must be the same; for a
+cancelled request, the beginning. Models: random weights of each type, dense and with experts, and the shipped model
 with its F16 and F32 twins, whose drafts are accepted.
 
-A difference is told with the game that brings it back: --model NAME --seed N --tokens 1. Of games with threads, and of
-those that choose depths by the clock, another play may come out otherwise.
+A difference is printed with the options that reproduce its game: --model NAME --seed N --tokens 1. Games with threads,
+and games that choose depths by measured times, may run differently each time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 
-# Rows of whole superblocks, and by the eight: every type has its own kernels.
+# Rows of whole superblocks, in multiples of eight, so that every type runs its own kernels.
 DENSE = replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=512)
 EXPERTS = replace(DENSE, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False)
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
@@ -58,16 +58,16 @@ MODELS = [
     "shipped f32",
     *(f"{kind} {name}" for kind in TYPES for name in ("dense", "experts")),
 ]
-REQUESTS = 32  # a game
-SPAN = 40  # steps within which they arrive
-MOMENT = 0.002  # seconds, where the clock tells when
+REQUESTS = 32  # per game
+SPAN = 40  # steps within which requests arrive
+MOMENT = 0.002  # seconds per step, for threads
 
-Outcomes = dict[tuple[int, int], Outcome]  # by spec and completion
+Outcomes = dict[tuple[int, int], Outcome]  # by request number and completion
 
 
 @dataclass
 class Found:
-    """What came of a model's games."""
+    """The results of a model's games."""
 
     model: str
     requests: int = 0
@@ -77,14 +77,14 @@ class Found:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    sequences: int = 0  # of all rounds
+    sequences: int = 0  # summed over all rounds
     differing_tokens: int = 0
     differences: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
 def model_file(name: str, directory: Path) -> Path:
-    """The file of one of MODELS, made where it is not there."""
+    """Return the file of one of MODELS, and make it if it does not exist."""
     kind, _, which = name.partition(" ")
     if name == "shipped":
         return demo_model()
@@ -98,7 +98,7 @@ def model_file(name: str, directory: Path) -> Path:
 
 
 def any_settings(numbers: random.Random) -> dict[str, Any]:
-    """Of an LLM, but for its sequences."""
+    """Return random options of an LLM, except n_seq_max."""
     cache = numbers.choice(("f16", "f16", "f16", "bf16", "f32", "q8_0"))
     n_ubatch = numbers.choice((32, 64, 128, 512))
     return {
@@ -110,12 +110,12 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
         "type_v": cache,
         "flash_attn": "on" if cache == "q8_0" else numbers.choice(("auto", "on", "off")),
         "draft_tokens": numbers.choice(("auto", *range(8))),
-        "cache_prompt": False,  # how a prompt is cut changes bits: see docs/exactness.md
+        "cache_prompt": False,  # splitting a prompt changes bits: see docs/exactness.md
     }
 
 
 def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
-    """Runs the engine itself, so that each step is in the hand of `numbers`."""
+    """Run the engine step by step, so that `numbers` decides on everything."""
     coming = list(specs)
     asked: dict[int, list[Request]] = {}
     left: set[int] = set()
@@ -136,7 +136,7 @@ def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> 
                 if spec.cancel_after is not None and len(request.tokens) >= spec.cancel_after:
                     llm._engine.cancel(request)
                     left.add(spec.number)
-                if numbers.random() < 0.8:  # else its reader is slow
+                if numbers.random() < 0.8:  # otherwise, its reader is slow
                     request.unread.clear()
         llm._engine.step()
         if not coming and all(request.ended for requests in asked.values() for request in requests):
@@ -145,7 +145,7 @@ def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> 
 
 
 def by_threads(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
-    """Three threads and an event loop ask at once."""
+    """Make the requests from three threads and an event loop at once."""
     found: Outcomes = {}
     parts: list[list[RequestSpec]] = [[], [], [], []]
     for spec in specs:
@@ -184,7 +184,7 @@ def _generate(llm: LLM, group: Sequence[RequestSpec], found: Outcomes) -> None:
 
 def _keep(group: Sequence[RequestSpec], done: Sequence[Any], found: Outcomes) -> None:
     for spec, one in zip(group, done, strict=True):
-        if not isinstance(one, PymtpError):  # what came before it is not told
+        if not isinstance(one, PymtpError):  # the tokens before an error are not returned
             for i, completion in enumerate((one, *one.others)):
                 found[spec.number, i] = outcome(completion)
         elif spec.params.n == 1:
@@ -220,7 +220,7 @@ async def _loop(llm: LLM, part: Sequence[RequestSpec], found: Outcomes) -> None:
             except PymtpError as error:
                 _keep([spec], [error], found)
             except TimeoutError:
-                return  # it was left
+                return  # it was cancelled
 
         await asyncio.gather(*(ask(spec) for spec in part))
 
@@ -240,12 +240,12 @@ async def _pieces(llm: AsyncLLM, spec: RequestSpec) -> Outcome:
         await stream.aclose()  # type: ignore[attr-defined]
     except PymtpError as raised:
         error = describe_error(raised)
-    # pieces do not say how the text ended: they are taken for its beginning
+    # pieces do not give the finish reason: they are compared as a beginning
     return Outcome(tokens, "", "failed" if error else "pieces", logprobs, error)
 
 
 def alone(model: Model, settings: dict[str, Any], spec: RequestSpec, i: int) -> Outcome:
-    """The same of a fresh LLM."""
+    """Return the outcome of one completion of a request on a new LLM."""
     with LLM(model, n_seq_max=1, **settings) as llm:
         (request,) = llm._submit([spec.prompt], spec.completions_params[i], Waiter())
         while not request.ended:
@@ -254,7 +254,7 @@ def alone(model: Model, settings: dict[str, Any], spec: RequestSpec, i: int) -> 
 
 
 def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) -> None:
-    """Plays once, and compares."""
+    """Run one game, and compare its requests with each of them alone."""
     numbers = random.Random(seed)
     settings = any_settings(numbers)
     specs = RequestGenerator(model, numbers, texts, settings["n_ctx"]).make_many(REQUESTS, SPAN)
@@ -282,7 +282,7 @@ def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) 
 
 
 def games(job: tuple[str, Path, int, int]) -> Found:
-    """Plays with one model until so many tokens are compared. Job: its name, where files are made, tokens, seed."""
+    """Run games with one model until enough tokens are compared. job: model name, folder, tokens, seed."""
     name, directory, tokens, seed = job
     found = Found(name)
     started = time.perf_counter()
@@ -296,7 +296,7 @@ def games(job: tuple[str, Path, int, int]) -> Found:
 
 
 def show(all_found: Sequence[Found], console: Console) -> None:
-    """A line a model, and what differs below."""
+    """Print a line for each model, and the differences below."""
     table = Table("model", "requests", "left", "failed", "tokens", "logprobs", "together", "accepted", "differ", "s")
     for column in table.columns:
         column.no_wrap = True
@@ -324,7 +324,7 @@ def show(all_found: Sequence[Found], console: Console) -> None:
 
 
 def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[Found]:
-    """Does the jobs, each in a process of its own."""
+    """Run each job in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         yield from pool.imap(games, jobs, chunksize=1)
 
@@ -334,11 +334,11 @@ def main(
     tokens: Annotated[
         int, typer.Option("--tokens", "-n", min=1, help="Tokens to compare, for all together.")
     ] = 200_000,
-    seed: Annotated[int, typer.Option(help="Of the first game.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first game.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Models at a time.")] = 2,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when a token differs."""
+    """Compare concurrent requests with single ones; exit with status 1 if a token differs."""
     console = Console(highlight=False)
     names = models or MODELS
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Cross-compiles the native part for other systems and processors, and lets it generate under Wine or QEMU.
+"""Cross-compiles the native part for other systems and processors, and runs it under Wine or QEMU.
 
     apt install g++-mingw-w64-x86-64-posix wine64
     python tools/checks/cross.py windows
@@ -7,9 +7,9 @@
 
 CMake has to be 3.26 at least: `pip install cmake` where the system's is older.
 
-Fails unless texts are the same with drafts and without. On ARM it also fails unless rows have the bits of single
-rows, and it says what products with some types of weights cost. It also says how many of the tokens are those that
-the installed pymtp generates here: not all need to be, for compilers and processors differ. Python is not part of it.
+Fails unless texts are the same with drafts and without. On ARM, it also fails unless several rows have the bits of
+single rows, and prints times of matmuls with some types of weights. It prints how many tokens equal those of the
+installed pymtp: not all must, because compilers and processors differ. Python itself is not cross-compiled.
 Builds are in build/cross-<target>.
 """
 
@@ -29,20 +29,20 @@ from pymtp.model.model import demo_model
 PROMPT = "import os\n\n\ndef read("
 TEMPERATURES = (0.0, 1.0)
 DRAFTS = (0, 3)
-EMULATOR = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", "-cpu")  # with the cross compiler's libraries
+EMULATOR = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", "-cpu")  # uses the libraries of the cross compiler
 
 
 @dataclass(frozen=True)
 class Target:
-    """A compiler's prefix and suffix, CMake settings, and the command that runs what they make."""
+    """A compiler's prefix and suffix, CMake settings, and the command that runs the programs."""
 
     compiler: tuple[str, str]
     settings: tuple[str, ...]
     run: tuple[str, ...]
-    rows: bool = False  # whether rows have the bits of single rows there
+    rows: bool = False  # whether several rows must have the bits of single rows
 
     def define(self) -> list[str]:
-        """For CMake's command line."""
+        """Return the options for CMake's command line."""
         before, after = self.compiler
         compilers = (f"CMAKE_C_COMPILER={before}gcc{after}", f"CMAKE_CXX_COMPILER={before}g++{after}")
         return [f"-D{setting}" for setting in ("GGML_NATIVE=OFF", *compilers, *self.settings)]
@@ -56,7 +56,7 @@ def _arm(level: str, cpu: str) -> Target:
 TARGETS = {
     "windows": Target(
         ("x86_64-w64-mingw32-", "-posix"),
-        # threads of ggml's own
+        # without OpenMP: ggml's own threads
         (
             *("CMAKE_SYSTEM_NAME=Windows", "CMAKE_SYSTEM_PROCESSOR=x86_64"),
             *(f"GGML_{feature}=ON" for feature in ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2")),
@@ -73,17 +73,17 @@ def main(
     targets: Annotated[list[str], typer.Argument(help=", ".join(TARGETS))],
     tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 200,
 ) -> None:
-    """Compiles, and compares."""
+    """Cross-compile, run, and compare the texts."""
     if unknown := set(targets) - TARGETS.keys():
         raise typer.BadParameter(f"{', '.join(unknown)}: use some of {', '.join(TARGETS)}")
     here = {temperature: _here(temperature, tokens) for temperature in TEMPERATURES}
     failed = [name for name in targets if not _compare(name, tokens, here)]
     if failed:
-        raise SystemExit(f"not as it should be: {', '.join(failed)}")
+        raise SystemExit(f"wrong results: {', '.join(failed)}")
 
 
 def _compare(name: str, tokens: int, here: dict[float, list[int]]) -> bool:
-    """Whether all is as it should be."""
+    """Build and run a target, and tell whether its results are right."""
     target = TARGETS[name]
     build = ROOT / "build" / f"cross-{name}"
     subprocess.run(["cmake", "-S", ROOT / "tools" / "checks" / "cross", "-B", build, *target.define()], check=True)
@@ -109,7 +109,7 @@ def _compare(name: str, tokens: int, here: dict[float, list[int]]) -> bool:
 
 
 def _speak(command: list[str]) -> tuple[list[int], int]:
-    """Tokens, and how many drafts were accepted."""
+    """Run the program: return the tokens, and the number of accepted drafts."""
     environment = os.environ | {"WINEDEBUG": "-all"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     text, accepted = done.stdout.splitlines()
@@ -117,7 +117,7 @@ def _speak(command: list[str]) -> tuple[list[int], int]:
 
 
 def _here(temperature: float, n: int) -> list[int]:
-    """What the installed pymtp generates."""
+    """Generate tokens with the installed pymtp."""
     params = SamplingParams(n, temperature=temperature, top_k=40, top_p=0.95, seed=7, ignore_eos=True)
     with LLM(n_ctx=1024, draft_tokens=0) as llm:
         return llm.generate(PROMPT, params).token_ids

@@ -1,4 +1,4 @@
-"""An environment under build/ with pymtp built in a special way, for checks that compile it anew."""
+"""Makes virtual environments under build/ with special builds of pymtp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def install(place: Path, settings: Sequence[str]) -> Path:
-    """Builds pymtp with CMake settings ("NAME=VALUE") and returns the environment's Python.
+    """Build pymtp with CMake settings ("NAME=VALUE") and return the Python of its environment.
 
     A second call compiles only what changed.
     """

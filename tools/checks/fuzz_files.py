@@ -1,9 +1,9 @@
-"""Loads damaged model files, each in a process of its own, and counts what is no PymtpError.
+"""Loads damaged model files, each in a process of its own, and counts errors other than PymtpError.
 
     python tools/checks/fuzz_files.py --files 100000 --jobs 2 --out build/fuzz
 
-A file may be refused, or load and write 4 tokens; run_in_forks.py says what is a finding. A finding is kept as a file, with
-its recipe; `--only INDEX` does that one again.
+A file may be refused, or load and generate 4 tokens; run_in_forks.py defines a finding. The file of a finding is kept
+with its recipe; `--only INDEX` repeats it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _SMALL = replace(
     linear_v_heads=2,
     n_ff=32,
 )
-_WIDE = replace(_SMALL, n_embd=256, linear_v_heads=8, linear_k_heads=2, head_dim=128, n_ff=256)  # rows of K-quants
+_WIDE = replace(
+    _SMALL, n_embd=256, linear_v_heads=8, linear_k_heads=2, head_dim=128, n_ff=256
+)  # rows that fit K-quants
 _EXPERTS = replace(_SMALL, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=32, n_ff_shared=32, tied=False)
 BASES: tuple[tuple[Shape, str], ...] = (
     (_SMALL, "f32"),
@@ -59,13 +61,13 @@ BASES: tuple[tuple[Shape, str], ...] = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes a damaged file: the same one each time."""
+    """A recipe for a damaged file: it always makes the same file."""
 
     seed: int
     index: int
 
     def make(self, bases: list[GGUF], folder: Path) -> tuple[bytes, list[str]]:
-        """The file, and what was done to it."""
+        """Return the file, and a list of its damage."""
         rng = Random(f"{self.seed}:{self.index}")
         if rng.random() > ODD:
             return damaged(bases[self.index % len(bases)], rng)
@@ -79,20 +81,20 @@ class Recipe:
 
 
 def make_bases(folder: Path) -> tuple[list[GGUF], Path]:
-    """The sound files that are damaged, and the path of one."""
+    """Make the sound files to damage: return them, and the path of the first one."""
     paths = [make_model(shape, folder / f"{i}.gguf", weight_type=kind)[0] for i, (shape, kind) in enumerate(BASES)]
     return [parse(path.read_bytes()) for path in paths], paths[0]
 
 
 def write_tokens(path: Path) -> None:
-    """Load a model and write 4 tokens."""
+    """Load a model and generate 4 tokens."""
     with LLM(path, n_ctx=64, n_threads=1, n_gpu_layers=0, draft_tokens=2) as llm:
         llm.generate("ab", SamplingParams(max_tokens=4))
         _ = llm.model.metadata, llm.chat_template.render([{"role": "user", "content": "ab"}])
 
 
 def try_files(seed: int, indices: Iterator[int], folder: Path, until: float = float("inf")) -> Iterator[Results]:
-    """Tries the files of these indices, one after the other; the results of each."""
+    """Try the files with these indices, and yield the results of each."""
     bases, sound = make_bases(folder)
     path = folder / f"damaged-{os.getpid()}.gguf"
     child = ForkRunner(lambda: write_tokens(sound))
@@ -108,11 +110,11 @@ def main(
     files: Annotated[int, typer.Option(help="How many files.")] = 1000,
     jobs: Annotated[int, typer.Option(help="Processes that try files.")] = 1,
     seed: Annotated[int, typer.Option(help="Another seed makes other files.")] = 0,
-    time_budget: Annotated[float, typer.Option(help="Minutes after which no file is begun.")] = 1e9,
+    time_budget: Annotated[float, typer.Option(help="Minutes after which no further file is tried.")] = 1e9,
     only: Annotated[int, typer.Option(help="Try the file of this index only.")] = -1,
     out: Annotated[Path | None, typer.Option(help="Folder for the summary and the files of findings.")] = None,
 ) -> None:
-    """Loads damaged model files and prints a summary as JSON. Exit code 1 where there are findings."""
+    """Load damaged model files and print a summary as JSON; exit with status 1 if there are findings."""
     summary = run(try_files, files, jobs, seed, time_budget, only)
     print(json.dumps(summary, indent=2))
     if out is not None:

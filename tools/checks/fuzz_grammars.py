@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Gives pymtp grammars and JSON schemas that nobody would write, in a process with little memory, and follows each for
-some tokens. Each must be refused with InvalidRequestError or be followed, in time and without a word on stderr.
+"""Compiles random grammars and JSON schemas in a process with little memory, and samples some tokens with each.
+
+Each must be refused with InvalidRequestError or work, in time and without output on stderr.
 
     python tools/checks/fuzz_grammars.py              20,000 texts
     python tools/checks/fuzz_grammars.py -n 300 --seed 7
@@ -19,9 +20,9 @@ from typing import Any
 from limits import limit_memory
 
 MEMORY = 3 << 30  # bytes of address space: the model and Python take 1 GiB of it
-MOST_SECONDS = 10.0  # of processor time for one text
+MAX_SECONDS = 10.0  # processor time for one text
 N_TOKENS = 6
-BATCH = 1000  # texts a process
+BATCH = 1000  # texts per process
 
 SYNTAX = [
     '"',
@@ -182,7 +183,7 @@ def some_schema(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def follow(seed: int, first: int, n: int) -> None:
-    """Texts first to first + n - 1, in this process: the number of each on stdout before it is tried."""
+    """Try texts first to first + n - 1 in this process, and print the number of each before it is tried."""
     import numpy as np
 
     from pymtp import InvalidRequestError, Model, SamplingParams
@@ -208,7 +209,7 @@ def follow(seed: int, first: int, n: int) -> None:
             except InvalidRequestError:
                 pass
             seconds = time.process_time() - start
-            if seconds > MOST_SECONDS:
+            if seconds > MAX_SECONDS:
                 sys.exit(f"{seconds:.1f} s")
             print(taken, round(seconds, 3), flush=True)
 

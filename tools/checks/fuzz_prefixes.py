@@ -1,11 +1,11 @@
-"""Loads damaged prefix files in one process, and counts what goes wrong.
+"""Loads damaged prefix files in one process, and counts findings.
 
     python tools/checks/fuzz_prefixes.py --files 20000
 
-Half of the files are damaged as disks and networks do it, and must be refused. The others have a checksum that is right
-for what they hold: they are refused, or load, and then a prompt goes on from them, or fails alone. Everything else is a
-finding, such as another exception than PymtpError and OSError, or a sound prefix that has other logits afterwards. A
-signal ends the run.
+Half of the files are damaged like by disks and networks, and must be refused. The others have a correct checksum of
+their damaged content: they may be refused, or load; then a prompt that continues them succeeds or fails alone. Anything
+else is a finding, such as another exception than PymtpError and OSError, or a sound prefix with other logits
+afterwards. A signal ends the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pymtp import LLM, PymtpError, SamplingParams
 from pymtp.prefix_cache.file import CHECKSUM_BYTES, PrefixFile
 
 PARAMS = SamplingParams(max_tokens=4, logprobs=2)
-CHECKED = 500  # files between two looks at a sound prefix
+CHECKED = 500  # files between two checks of a sound prefix
 ODD = (0, 1, -1, 4, 255, 2**31, 2**32, 2**63, -(2**63), 10**30, 0.5, None, "", "x", [], {}, [[0]])
 TYPES = ("BOOL", "U8", "I8", "F8_E4M3", "I16", "F16", "BF16", "I32", "F32", "F64", "I64", "X")
 
@@ -69,11 +69,11 @@ def swapped(data: bytearray, rng: Random) -> None:
 
 
 def with_an_odd_header(data: bytearray, rng: Random) -> None:
-    """Still JSON, with another value somewhere."""
+    """Change values in the header, which stays valid JSON."""
     n = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + n])
-    except ValueError:  # damaged before
+    except ValueError:  # it is damaged already
         return
     for _ in range(rng.choice((1, 1, 3))):
         place: Any = header
@@ -113,7 +113,7 @@ def seal(data: bytearray) -> None:
 
 
 class Trial:
-    """An LLM with a sound prefix in a file, and damaged ones that it is to load."""
+    """An LLM, a sound prefix in a file, and the damaged files that it loads."""
 
     def __init__(self, llm: LLM, folder: Path) -> None:
         self.llm = llm
@@ -128,19 +128,19 @@ class Trial:
         self.findings: list[str] = []
 
     def forget(self) -> None:
-        """All that was read or loaded."""
+        """Drop all cached prefixes."""
         store = self.llm._engine.prefix_cache.store
-        self.llm.generate([0], PARAMS)  # in place of what the sequence held
+        self.llm.generate([0], PARAMS)  # replaces the tokens of the sequence
         while store.tree.checkpoints:
             store.tree.remove_checkpoint(next(iter(store.tree.checkpoints)))
 
     def goes_on(self, tokens: Sequence[int] = ()) -> object:
-        """What comes after a prompt, to the bit."""
+        """Return the tokens and log-probabilities after a prompt."""
         found = self.llm.generate([*(tokens or self.tokens), 5], PARAMS)
         return found.token_ids, found.logprobs
 
     def sound_goes_on(self) -> bool:
-        """Whether a sound prefix does as it did."""
+        """Tell whether the sound prefix still gives the same tokens and log-probabilities."""
         self.forget()
         self.llm.load_prefix(self.sound)
         read = self.llm.figures().read
@@ -175,7 +175,7 @@ class Trial:
                 with (
                     PrefixFile(self.damaged, None) as file,
                     suppress(PymtpError),
-                ):  # such as for logits that are no numbers
+                ):  # for example, nonfinite logits
                     self.goes_on(file.tokens)
             except Exception as error:
                 self.findings.append(f"{what}: going on from it: {type(error).__name__}: {error}")
@@ -186,9 +186,9 @@ class Trial:
 
 def main(
     files: Annotated[int, typer.Option(help="How many files.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Of what is done to them.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the damage.")] = 0,
 ) -> None:
-    """Tries damaged prefix files, and fails on any finding."""
+    """Load damaged prefix files; exit with status 1 on any finding."""
     with tempfile.TemporaryDirectory() as folder:
         (path,) = make_model("tiny", Path(folder) / "tiny.gguf", weight_type="f32")
         with LLM(path, n_ctx=256, n_threads=1, draft_tokens=3) as llm:

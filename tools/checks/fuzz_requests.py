@@ -1,17 +1,17 @@
-"""Odd requests on LLM and Context: wrong types, ranges and sizes, any order, several threads, close() in the middle.
+"""Makes invalid and valid calls of LLM and Context in any order, from several threads, with close() in between.
 
     pip install . typer
     python tools/checks/fuzz_requests.py --requests 20000 --seed 1 --jobs 2
 
-Rounds of a dozen requests run in worker processes. A request may do what it says or raise PymtpError, TypeError or
-ValueError. After each round the LLM and the Context must answer as they did at first; where they were closed, new ones
-must. What is reported, each with the round that brings it back (--seed N --round R):
+Rounds of a dozen requests run in worker processes. A request may succeed or raise PymtpError, TypeError or ValueError.
+After each round, the LLM and the Context (new ones, if they were closed) must give the same results as at first.
+Findings are reported with the options that repeat their round (--seed N --round R):
 
 - a process that ended or hung, with the last request,
 - an exception of another type,
-- another answer after the round.
+- another result after the round.
 
-Rounds with threads depend on timing too.
+Rounds with threads also depend on timing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
 REQUESTS_A_ROUND = 12
-ROUND_SECONDS = 120  # a round takes less than one, but for a busy machine
-MEMORY = 8 << 30  # bytes of address space: what asks for more is refused by the system, and no other process suffers
+ROUND_SECONDS = 120  # a round takes less than one second on an idle machine
+MEMORY = 8 << 30  # bytes of address space: the system refuses more, so that other processes do not suffer
 PROBE = [3, 1, 4, 1, 5]
 
 
@@ -58,7 +58,7 @@ def text_of(llm: LLM) -> Any:
 
 
 def rows_of(context: Context) -> Any:
-    """What each sequence answers, from empty caches on, as bytes."""
+    """Return the results of each sequence, from empty caches on."""
     context.cancel(False)
     context.clear()
     found = []
@@ -72,7 +72,7 @@ def rows_of(context: Context) -> Any:
 
 
 def run_rounds(seed: int, rounds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Runs them. Says what is about to be asked, and what was found."""
+    """Run the rounds; yield each request before it is made, and each finding."""
     model = Model()
     llm, context = new_llm(model), new_context(model)
     wanted_text, wanted_rows = text_of(llm), rows_of(context)
@@ -108,7 +108,7 @@ def run_rounds(seed: int, rounds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def work(seed: int, rounds: Sequence[int]) -> None:
-    """A worker process: a line of JSON for each thing said."""
+    """Run a worker process: print a line of JSON for each event."""
     limit_memory(MEMORY)
     for said_now in run_rounds(seed, rounds):
         print(json.dumps(said_now), flush=True)
@@ -116,7 +116,7 @@ def work(seed: int, rounds: Sequence[int]) -> None:
 
 @dataclass
 class Watch:
-    """The rounds of one worker after another, and what came of them."""
+    """The rounds of one worker after another, and their findings."""
 
     seed: int
     left: list[int]
@@ -125,7 +125,7 @@ class Watch:
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self) -> Watch:
-        """A new worker after each that ends early."""
+        """Start a new worker after each one that ends early."""
         while self.left:
             arguments = [sys.executable, __file__, "--worker", ",".join(map(str, self.left)), "--seed", str(self.seed)]
             quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}
@@ -145,7 +145,7 @@ class Watch:
         return self
 
     def _listen(self, worker: subprocess.Popen[str]) -> list[str]:
-        """Until it ends. Returns what was asked in the round that it was in."""
+        """Read the events of a worker until it ends, and return the requests of its last round."""
         asked: list[str] = []
         alarm = threading.Timer(ROUND_SECONDS, worker.kill)
         alarm.start()
@@ -179,12 +179,12 @@ class Watch:
 
 def main(
     requests: Annotated[int, typer.Option(min=1)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Of all that is asked.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes at a time.")] = 2,
     only: Annotated[int | None, typer.Option("--round", help="Run this round alone.")] = None,
     worker: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Exit status 1 when something was found."""
+    """Make random requests; exit with status 1 on any finding."""
     if worker is not None:
         work(seed, [int(number) for number in worker.split(",")])
         return

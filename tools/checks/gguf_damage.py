@@ -1,7 +1,7 @@
-"""Damage to GGUF files: what fuzz_files.py loads.
+"""Damages GGUF files for fuzz_files.py.
 
-A file is damaged in its structure (keys, types, counts, shapes, with all that follows made right again or not) or
-blindly in its bytes. The same seed makes the same damage.
+A file is damaged in its structure (keys, types, counts, shapes, with or without correct offsets after them), or at
+random bytes. The same seed makes the same damage.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _flipped(rng: Random, data: bytes, n: int, start: int = 0, stop: int | None 
 
 def _change_value(rng: Random, file: GGUF) -> str:
     key = rng.choice(file.keys)
-    # all alike now and then: llama.cpp takes one number for all blocks as well
+    # llama.cpp also accepts one number for all blocks
     at = rng.sample(range(len(key.values)), min(len(key.values), rng.choice((1, 1, 1, 2, 5))))
     for i in at:
         key.values[i] = _damaged_value(rng, key.kind, key.values[i])
@@ -81,7 +81,7 @@ def _change_value(rng: Random, file: GGUF) -> str:
 
 
 def _change_number(rng: Random, file: GGUF) -> str:
-    """Of the architecture: what decides on shapes."""
+    """Change a number of the architecture, which decides on shapes."""
     numbers = [key for key in file.keys if not key.is_array and key.name.startswith(b"qwen")]
     key = rng.choice(numbers)
     key.values[0] = _damaged_value(rng, key.kind, key.values[0])
@@ -245,7 +245,7 @@ def _change_shape(rng: Random, file: GGUF) -> str:
 
 
 def _resize(rng: Random, file: GGUF) -> str:
-    """A tensor of another shape with the data for it: only the model notices."""
+    """Change the shape of a tensor and its data: only the check of the model can find it."""
     tensor = rng.choice(file.tensors)
     at = rng.randrange(len(tensor.shape))
     tensor.shape[at] = rng.choice((0, 1, 2, tensor.shape[at] + 32, tensor.shape[at] * 2, max(1, tensor.shape[at] // 2)))
@@ -253,14 +253,14 @@ def _resize(rng: Random, file: GGUF) -> str:
 
 
 def _retype(rng: Random, file: GGUF) -> str:
-    """A tensor of another type with the data for it."""
+    """Change the type of a tensor and its data."""
     tensor = rng.choice(file.tensors)
     tensor.kind = rng.choice((*QUANTS, *QUANTS, 4, 5, 31, 42, 43, 99))
     return _refill(rng, tensor)
 
 
 def _retype_alike(rng: Random, file: GGUF) -> str:
-    """All tensors of one name in their blocks."""
+    """Change the type of all tensors with one name in their blocks."""
     end = rng.choice(file.tensors).name.rsplit(b".", 2)[-2:]
     kind = rng.choice(tuple(QUANTS))
     alike = [tensor for tensor in file.tensors if tensor.name.rsplit(b".", 2)[-2:] == end]
@@ -363,13 +363,13 @@ def _blind(rng: Random, data: bytes, header: int) -> tuple[bytes, str]:
 
 
 def damaged(file: GGUF, rng: Random) -> tuple[bytes, list[str]]:
-    """A damaged copy, and what was done to it."""
+    """Return a damaged copy, and a list of its damage."""
     file = file.copy()
     done = []
     if rng.random() < 0.75:
         kinds, weights = zip(*STRUCTURAL, strict=True)
         for change in rng.choices(kinds, weights, k=rng.choice((1, 1, 1, 1, 2, 3))):
-            with suppress(IndexError, ValueError):  # an earlier change may have left nothing of the kind
+            with suppress(IndexError, ValueError):  # an earlier change may have removed all candidates
                 done.append(f"{change.__name__}: {change(rng, file)}")
     data = file.encoded()
     if not done or rng.random() < 0.05:

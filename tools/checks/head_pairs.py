@@ -2,9 +2,9 @@
 
     python tools/checks/head_pairs.py --pairs 10000 --jobs 2 --out build/head_pairs
 
-A pair may be refused when it is loaded, or it writes the tokens that the model writes without drafts, though the head's
-file is replaced meanwhile. A head decides on no text: where the model writes without it, no request fails with it.
-run_in_forks.py says what else is a finding. The files of a finding are kept; `--only INDEX` does that one again.
+A pair may be refused when it is loaded, or must generate the tokens of the model without drafts, although the head's
+file is replaced meanwhile. A head cannot change a text: if the model generates without it, no request fails with it.
+run_in_forks.py defines the other findings. The files of a finding are kept; `--only INDEX` repeats it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ PARAMS = SamplingParams(max_tokens=8, ignore_eos=True)
 
 
 def write_tokens(model: Path, head: Path) -> None:
-    """Write tokens with 2 drafts and without any. Raises PymtpError where the pair, or the model alone, is refused;
-    AssertionError where the head changes what comes."""
+    """Generate tokens with 2 drafts and without drafts.
+
+    Raises PymtpError if the pair or the model alone is refused; AssertionError if the head changes the tokens.
+    """
     plain = _plain_tokens(model)
     with LLM(model, head=head, draft_tokens=2, n_ctx=64, n_threads=1, n_gpu_layers=0) as llm:
         if head != model:
@@ -62,7 +64,7 @@ def _tokens_of(llm: LLM) -> list[int] | PymtpError:
 
 
 def try_pairs(seed: int, indices: Iterator[int], folder: Path, until: float = float("inf")) -> Iterator[Results]:
-    """Try the pairs of these indices, one after the other; the results of each."""
+    """Try the pairs with these indices, and yield the results of each."""
     bases, place = make_bases(folder), folder / f"pair-{os.getpid()}"
     sound = bases[0]
     child = ForkRunner(lambda: write_tokens(sound.trunk, Path(shutil.copy(sound.head, place / "sound.gguf"))))
@@ -79,11 +81,11 @@ def main(
     pairs: Annotated[int, typer.Option(help="How many pairs.")] = 1000,
     jobs: Annotated[int, typer.Option(help="Processes that try pairs.")] = 1,
     seed: Annotated[int, typer.Option(help="Another seed makes other pairs.")] = 0,
-    time_budget: Annotated[float, typer.Option(help="Minutes after which no pair is begun.")] = 1e9,
+    time_budget: Annotated[float, typer.Option(help="Minutes after which no further pair is tried.")] = 1e9,
     only: Annotated[int, typer.Option(help="Try the pair of this index only.")] = -1,
     out: Annotated[Path | None, typer.Option(help="Folder for the summary and the files of findings.")] = None,
 ) -> None:
-    """Loads pairs of a model and a head and prints a summary as JSON. Exit code 1 where there are findings."""
+    """Load pairs of a model and a head and print a summary as JSON; exit with status 1 if there are findings."""
     summary = run(try_pairs, pairs, jobs, seed, time_budget, only)
     print(json.dumps(summary, indent=2))
     if out is not None:

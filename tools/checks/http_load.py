@@ -1,15 +1,14 @@
-"""Hundreds of clients on a few places, some of which leave, read slowly, ask too much, or are killed: is every request
-answered, does anything stay behind?
+"""Loads a server with hundreds of clients, and checks that each request is answered and nothing leaks.
 
     pip install '.[server]' typer
     python tools/checks/http_load.py --requests 10000 --clients 300
 
-Each client generator again and again: all APIs, streams and whole answers, tools, two texts at once. A tenth of the requests
-is left at some moment, by closing the connection, by a reset, or with a client process that is killed; a tenth is over
-a limit or wrong (http_requests.py); some are read a few bytes at a time. There are more clients than may run and wait, so
-some are told to come later. Every request has to end with its answer or its right error, before a deadline. Afterwards
-nothing runs or waits, a fresh request is served, and the worker's memory in the last third of the time is that of the
-second.
+Each client makes one request after the other: all APIs, streams and whole responses, tools, two texts at once. A tenth
+of the requests is abandoned, by closing or resetting the connection, or by killing a client process; a tenth is over a
+limit or invalid (http_requests.py); some responses are read a few bytes at a time. There are more clients than slots
+and queue places, so some get 429. Every request must end with its response or the right error before a deadline.
+Afterwards, no request runs or waits, a new request is served, and the worker's memory in the last third of the time is
+that of the second third.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ from makers.demo_corpus import held_out_prompts
 from pymtp_server import serve
 
 LEAVES, REFUSED, SLOW = 0.1, 0.1, 0.05  # shares of all requests
-KILLED = 8  # requests of a client that is killed
-DEADLINE = 120.0  # seconds that a request may take, all in all
-FREE = 30.0  # seconds until nothing runs or waits, once nobody generator any more
-MOMENTS = (0.0, 0.0, 0.003, 0.02, 0.1)  # seconds after which a client leaves
-LATER = 1.0  # seconds that a client waits at most which is told to come later
-PAUSES = 60  # of a slow reader
+KILLED = 8  # requests of a killed client
+DEADLINE = 120.0  # seconds for a request
+FREE = 30.0  # seconds after the last request until nothing runs or waits
+MOMENTS = (0.0, 0.0, 0.003, 0.02, 0.1)  # seconds after which a client disconnects
+LATER = 1.0  # maximum seconds that a client waits after a 429
+PAUSES = 60  # pauses of a slow reader
 PAGE = 4096  # bytes
 
 VICTIM = """
 import json, socket, sys
-address, request = json.load(sys.stdin)
+address, requests = json.load(sys.stdin)
 clients = []
-for body in request:
+for body in requests:
     client = socket.create_connection(address)
     client.sendall(body.encode())
     clients.append(client)
@@ -70,8 +69,11 @@ while True:
 
 @dataclass
 class Report:
-    """What came of the requests. ends: how many by how they ended. wrong: what should not have been, in words.
-    longest: seconds of a request. resident: bytes of the worker, with the share of the requests that had ended."""
+    """The results of all requests.
+
+    ends: counts by how requests ended. wrong: descriptions of errors. longest: seconds of the slowest request.
+    resident: bytes of the worker's memory, with the share of requests that had ended.
+    """
 
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrong: list[str] = field(default_factory=list)
@@ -80,19 +82,19 @@ class Report:
     resident: list[tuple[float, int]] = field(default_factory=list)
 
     def resident_by(self, n: int) -> list[int]:
-        """Bytes of the worker in each n-th of the requests: medians, 0 where it was not looked at."""
+        """Return the median bytes of the worker in each n-th of the requests, 0 if there was no measurement."""
         parts = [[size for at, size in self.resident if i / n <= at < (i + 1) / n] for i in range(n)]
         return [int(median(part)) if part else 0 for part in parts]
 
     @property
     def grown(self) -> int:
-        """Bytes from the second third of the requests to the last."""
+        """Return the growth in bytes from the second third of the requests to the last."""
         _, second, last = self.resident_by(3)
         return last - second
 
 
 class Load:
-    """Clients of one server."""
+    """The clients of one server."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Load:
         seed: int = 0,
         worker: int | None = None,
     ) -> None:
-        """worker: the process whose memory is looked at."""
+        """Set up the clients. worker: the process whose memory is measured."""
         self.report = Report()
         self._address, self._limits, self._worker = address, limits, worker
         self._texts = held_out_prompts(12, 1000)
@@ -112,7 +114,7 @@ class Load:
         self._left = requests
 
     async def play(self, clients: int, victims: int) -> Report:
-        """All requests. victims: client processes that are killed."""
+        """Make all requests. victims: the number of client processes to kill."""
         begun = time.monotonic()
         watching = asyncio.create_task(self._watch())
         every = self._requests / (victims + 1)
@@ -123,12 +125,12 @@ class Load:
         self.report.seconds = time.monotonic() - begun
         return self.report
 
-    def _asks(self, numbers: random.Random) -> HttpRequestGenerator:
+    def _generator(self, numbers: random.Random) -> HttpRequestGenerator:
         return HttpRequestGenerator(numbers, self._limits, self._apis, self._texts)
 
     async def _client(self, number: int) -> None:
         numbers = random.Random(f"{self._seed} {number}")
-        generator = self._asks(numbers)
+        generator = self._generator(numbers)
         kept: Connection | None = None
         while self._left > 0:
             self._left -= 1
@@ -176,7 +178,7 @@ class Load:
         return Answer(status, headers, b"".join(parts))
 
     async def _leave(self, request: HttpRequest, numbers: random.Random) -> None:
-        """Asks, and goes before there is an answer, or in the middle of it."""
+        """Send a request, and disconnect before or within its response."""
         client = Connection(*self._address)
         rudely = numbers.random() < 0.5
         try:
@@ -200,22 +202,22 @@ class Load:
         self.report.ends["left"] += 1
 
     async def _killed(self, number: int, when: int) -> None:
-        """A process with several streams, which is killed while they run. when: so many requests are left by then."""
+        """Kill a process with several running streams. when: the number of remaining requests at that time."""
         while self._left > when:
             await asyncio.sleep(0.01)
         numbers = random.Random(f"{self._seed} killed {number}")
-        generator, request = self._asks(numbers), list[str]()
-        while len(request) < KILLED:
-            one = generator.good(400)
-            given = {"Host": "killed", "Content-Length": len(one.body), **one.headers}
+        generator, texts = self._generator(numbers), list[str]()
+        while len(texts) < KILLED:
+            request = generator.good(400)
+            given = {"Host": "killed", "Content-Length": len(request.body), **request.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-            request.append(f"POST {one.path} HTTP/1.1\r\n{lines}\r\n{one.body.decode()}")
+            texts.append(f"POST {request.path} HTTP/1.1\r\n{lines}\r\n{request.body.decode()}")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", VICTIM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps([self._address, request]).encode())
+        process.stdin.write(json.dumps([self._address, texts]).encode())
         process.stdin.close()
         try:
             if not await asyncio.wait_for(process.stdout.readline(), DEADLINE):
@@ -233,16 +235,16 @@ class Load:
         self.report.wrong.append(words)
 
     async def _watch(self) -> None:
-        """Looks at the worker's memory."""
+        """Measure the worker's memory."""
         while self._worker is not None:
-            with suppress(OSError):  # a worker that is gone shows in the answers
+            with suppress(OSError):  # a dead worker shows in the responses
                 pages = int(Path(f"/proc/{self._worker}/statm").read_text().split()[1])
                 self.report.resident.append((1 - max(0, self._left) / self._requests, pages * PAGE))
             await asyncio.sleep(0.1)
 
 
 async def left_behind(address: tuple[str, int], limits: Limits) -> str:
-    """What still runs or waits though nobody generator, or why a fresh request is not served; "" for nothing."""
+    """Describe requests that still run or wait, or the failure of a new request; "" for none."""
     key = {"Authorization": f"Bearer {limits.key}"}
     end = time.monotonic() + FREE
     while True:
@@ -259,7 +261,7 @@ async def left_behind(address: tuple[str, int], limits: Limits) -> str:
 
 
 async def apis_of(address: tuple[str, int]) -> list[Api]:
-    """Those that the server has."""
+    """Return the APIs that the server has."""
     paths: Any = (await (await Connection(*address).open()).ask("GET", "/openapi.json")).json()["paths"]
     return [api for api, path in PATHS.items() if path in paths]
 
@@ -269,14 +271,16 @@ def main(
     requests: Annotated[int, typer.Option("--requests", "-r", min=30)] = 10_000,
     clients: Annotated[int, typer.Option(min=1)] = 300,
     places: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
-    threads: Annotated[int, typer.Option(min=1, help="Of the engine: few, since the clients are on this machine.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is request; when it comes goes by the clock.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads of the engine: few, because the clients are on this machine.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the requests; their times are not reproducible.")] = 0,
     growth: Annotated[
-        float, typer.Option(help="The most that memory may grow from the second third to the last, as a share.")
+        float, typer.Option(help="Allowed growth of memory from the second third to the last, as a share.")
     ] = 0.05,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when anything is wrong."""
+    """Load a server; exit with status 1 if anything is wrong."""
     console = Console(highlight=False)
     limits = Limits("a key", 512, 2**20)
     options = {
@@ -307,8 +311,8 @@ def main(
         console.print(f"{n:>6} {words}", soft_wrap=True)
     if output is not None:
         record = vars(report) | {"resident": report.resident_by(20), "grown": report.grown, "behind": behind}
-        request = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
-        where = {"check": "load of a server", "settings": request, "machine": machine(), "build": build_info()}
+        settings = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
+        where = {"check": "load of a server", "settings": settings, "machine": machine(), "build": build_info()}
         output.write_text(json.dumps(where | record, indent=1) + "\n")
     if report.wrong or behind or report.grown > growth * report.resident_by(3)[1]:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Requests of all kinds for a server, at random, and what their answers must be."""
+"""Random HTTP requests of all kinds for a server, and checks of their responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server was started with."""
+    """The limits with which the server was started."""
 
     key: str
     n_ctx: int
@@ -37,9 +37,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request, and what may be answered.
+    """A request, and its allowed responses.
 
-    statuses: any of them is right. code: of the error object, where it has one.
+    statuses: the allowed status codes. code: the code in the error object, if it must have one.
     """
 
     kind: str
@@ -55,14 +55,14 @@ class HttpRequest:
 
 
 class HttpRequestGenerator:
-    """Makes them."""
+    """Makes random HTTP requests."""
 
     def __init__(self, numbers: random.Random, limits: Limits, apis: Sequence[Api], texts: Sequence[str]) -> None:
-        """apis: those that the server has."""
+        """Set up the generator. apis: the APIs that the server has."""
         self._numbers, self._limits, self._apis, self._texts = numbers, limits, apis, texts
 
     def good(self, most: int = 24) -> HttpRequest:
-        """One that is answered, unless too many wait. most: tokens of its answer."""
+        """Return a valid request. It is answered unless the queue is full. most: the maximum of tokens."""
         numbers = self._numbers
         api = numbers.choice(self._apis)
         stream = numbers.random() < 0.5
@@ -72,12 +72,13 @@ class HttpRequestGenerator:
             content["n"] = n
         if api != "completions" and numbers.random() < 0.2:
             content |= self._tools(api)
-        return self._asked("answered", api, content, (200, *BUSY), stream=stream, n=n)
+        return self._request("answered", api, content, (200, *BUSY), stream=stream, n=n)
 
     def refused(self) -> HttpRequest:
-        """One that is over a limit, or wrong."""
-        kinds = (self._large, self._long, self._stranger, self._torn, self._odd, self._nowhere)
-        return self._numbers.choice(kinds)()
+        """Return a request that is over a limit or invalid."""
+        limits = (self._large_body, self._long_prompt)
+        invalid = (self._wrong_key, self._invalid_json, self._odd_value, self._wrong_path)
+        return self._numbers.choice((*limits, *invalid))()
 
     def _content(self, api: Api, tokens: int) -> dict[str, Any]:
         numbers = self._numbers
@@ -88,7 +89,7 @@ class HttpRequestGenerator:
         if api == "completions":
             return content | {"prompt": text, "max_tokens": tokens, "seed": numbers.randrange(2**31)}
         if api == "responses":
-            # few are stored: a thousand that are take megabytes, which is no leak
+            # only few are stored: a thousand stored responses take megabytes, which is no leak
             stored = numbers.random() < 0.1
             return content | {"input": text, "max_output_tokens": max(16, tokens), "store": stored}
         content |= {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
@@ -103,17 +104,17 @@ class HttpRequestGenerator:
         tools = [{"type": "function", "function": about | {"parameters": SCHEMA}}]
         return {"tools": tools, "tool_choice": self._numbers.choice(("auto", "required"))}
 
-    def _asked(self, kind: str, api: Api, content: Any, statuses: tuple[int, ...], **more: Any) -> HttpRequest:
+    def _request(self, kind: str, api: Api, content: Any, statuses: tuple[int, ...], **more: Any) -> HttpRequest:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         headers = {"Authorization": f"Bearer {self._limits.key}"} | more.pop("headers", {})
         return HttpRequest(kind, PATHS[api], body, statuses, api, headers=headers, **more)
 
-    def _large(self) -> HttpRequest:
+    def _large_body(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         content = self._content(api, 4) | {"user": "a" * (self._limits.max_body + self._numbers.randrange(2**18))}
-        return self._asked("body too large", api, content, (413,))
+        return self._request("body too large", api, content, (413,))
 
-    def _long(self) -> HttpRequest:
+    def _long_prompt(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         long = "word " * (4 * self._limits.n_ctx)
         content = self._content(api, 4)
@@ -124,32 +125,32 @@ class HttpRequestGenerator:
         else:
             content["messages"] = [{"role": "user", "content": long}]
         code = None if api == "messages" else "context_length_exceeded"
-        return self._asked("prompt too long", api, content, (400, *BUSY), code=code)
+        return self._request("prompt too long", api, content, (400, *BUSY), code=code)
 
-    def _stranger(self) -> HttpRequest:
+    def _wrong_key(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         wrong = self._numbers.choice(({"Authorization": "Bearer wrong"}, {"Authorization": ""}))
-        return self._asked("wrong key", api, self._content(api, 4), (401,), headers=wrong)
+        return self._request("wrong key", api, self._content(api, 4), (401,), headers=wrong)
 
-    def _torn(self) -> HttpRequest:
+    def _invalid_json(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         body = json.dumps(self._content(api, 4)).encode()
         torn = self._numbers.choice((body[: self._numbers.randrange(len(body))], b"\xff" + body, b"[" * 100_000, b"7"))
-        return self._asked("no JSON", api, torn, (400,))
+        return self._request("no JSON", api, torn, (400,))
 
-    def _odd(self) -> HttpRequest:
+    def _odd_value(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         odd = self._numbers.choice(({"temperature": "hot"}, {"temperature": -1}, {"stream": 7}, {"top_p": 2.0}))
-        return self._asked("odd value", api, self._content(api, 4) | odd, (400,))
+        return self._request("odd value", api, self._content(api, 4) | odd, (400,))
 
-    def _nowhere(self) -> HttpRequest:
+    def _wrong_path(self) -> HttpRequest:
         method, path, status = self._numbers.choice((("POST", "/v1/nothing", 404), ("PUT", PATHS["chat"], 405)))
         key = {"Authorization": f"Bearer {self._limits.key}"}
         return HttpRequest("no such thing", path, b"{}", (status,), method=method, headers=key)
 
 
 def find_problem(request: HttpRequest, answer: Answer) -> str:
-    """What is wrong with an answer; "" for nothing."""
+    """Describe the error in a response; "" for none."""
     if answer.status not in request.statuses:
         return f"{request.kind}: {answer.status} {answer.body[:300]!r}"
     try:
@@ -160,13 +161,13 @@ def find_problem(request: HttpRequest, answer: Answer) -> str:
             if answer.status in BUSY and "retry-after" not in answer.headers:
                 return f"{answer.status} without Retry-After"
             return "" if error["message"] else f"{request.kind}: an error without a message"
-        return _whole(request, answer)
+        return _unfinished(request, answer)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         return f"{request.kind}: {error!r} in {answer.body[-300:]!r}"
 
 
-def _whole(request: HttpRequest, answer: Answer) -> str:
-    """Whether all texts have come to their ends."""
+def _unfinished(request: HttpRequest, answer: Answer) -> str:
+    """Describe a text that did not end; "" for none."""
     if request.api in ("chat", "completions"):
         objects = answer.events() if request.stream else [answer.json()]
         if request.stream and not answer.body.endswith(b"data: [DONE]\n\n"):

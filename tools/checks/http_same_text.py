@@ -3,11 +3,11 @@
     pip install '.[server]' typer
     python tools/checks/http_same_text.py --tokens 50000
 
-Many clients ask a server for chats and completions: with all kinds of sampling, depths, grammars, stop strings and up
-to three texts at once, as streams and as whole answers. Some read slowly, some leave in the middle. Each request is
-then asked of an LLM with one sequence, which drafts nothing, keeps no prompts and serves nobody else. Texts, how they
-ended and how many tokens they have must be the same; of one that was left, the beginning. /v1/responses and
-/v1/messages know no seed: they are asked greedily.
+Many clients request chats and completions from a server: with all kinds of sampling, depths, grammars, stop strings and
+up to three texts at once, as streams and as whole responses. Some read slowly, some disconnect. Each request is then
+repeated on an LLM with one sequence, without drafts, prefix cache and other requests. Texts, finish reasons and numbers
+of tokens must be the same; for an abandoned request, the beginning. /v1/responses and /v1/messages have no seed: they
+are requested greedily.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from makers.demo_corpus import held_out_prompts
 from pymtp_server import serve
 
-LEAVE, SLOW = 0.1, 0.1  # shares
-LONGEST = 160  # tokens of a text
+LEAVE, SLOW = 0.1, 0.1  # shares of requests
+LONGEST = 160  # maximum of tokens of a text
 N_CTX = 512
 GRAMMARS: Sequence[dict[str, Any]] = (
     {"grammar": 'root ::= [a-z ]+ "."'},
@@ -49,7 +49,11 @@ GRAMMARS: Sequence[dict[str, Any]] = (
 
 @dataclass(frozen=True)
 class TextRequest:
-    """params: of SamplingParams, and fields of the request by the same names. leaves: after so many events."""
+    """A request for a text.
+
+    params: keywords of SamplingParams, and fields of the request with the same names.
+    leaves: the number of events after which the client disconnects; None for never.
+    """
 
     api: Api
     text: str
@@ -60,7 +64,7 @@ class TextRequest:
 
     @property
     def body(self) -> bytes:
-        """The request."""
+        """Return the body of the HTTP request."""
         content = dict(self.params) | {"model": "m", "stream": self.stream}
         if self.api in ("chat", "completions") and self.stream:
             content["stream_options"] = {"include_usage": True}
@@ -74,13 +78,16 @@ class TextRequest:
 
     @property
     def prompt(self) -> str | Chat:
-        """The same for an LLM."""
+        """Return the prompt for an LLM."""
         return self.text if self.api == "completions" else Chat([{"role": "user", "content": self.text}])
 
 
 @dataclass
 class Received:
-    """What came over HTTP; texts and reasons by the number of the completion. tokens: of all; None if it was left."""
+    """The response over HTTP.
+
+    texts, reasons: by the number of the completion. tokens: of all completions; None for an abandoned request.
+    """
 
     texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
     reasons: dict[int, str] = field(default_factory=dict)
@@ -89,7 +96,7 @@ class Received:
 
 
 def make_requests(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterator[TextRequest]:
-    """One after the other."""
+    """Yield random requests."""
     numbers = random.Random(seed)
     while True:
         api = numbers.choice(apis)
@@ -128,7 +135,7 @@ def _sampling(numbers: random.Random) -> dict[str, Any]:
 
 
 async def send_all(address: tuple[str, int], requests: Sequence[TextRequest], clients: int) -> list[Received]:
-    """All of them, so many at once."""
+    """Send all requests, so many at once, and return the responses."""
     found = [Received() for _ in requests]
     coming = iter(range(len(requests)))
 
@@ -159,14 +166,15 @@ async def _ask(address: tuple[str, int], request: TextRequest, got: Received) ->
         to.leave()
     if status != 200:
         raise ValueError(f"{status} {data[:300]!r}")
-    whole = b"".join(line for line in data.splitlines(keepends=True) if line.endswith(b"\n")) if request.stream else data
-    answer = Answer(status, headers, whole)
+    if request.stream:  # an abandoned stream may end within a line
+        data = b"".join(line for line in data.splitlines(keepends=True) if line.endswith(b"\n"))
+    answer = Answer(status, headers, data)
     for each in answer.events() if request.stream else [answer.json()]:
         _add_object(request.api, each, got)
 
 
 def _add_object(api: Api, each: dict[str, Any], got: Received) -> None:
-    """A chunk, an event, or a whole answer."""
+    """Add a chunk, an event, or a whole response."""
     if api in ("chat", "completions"):
         for choice in each["choices"]:
             message = choice.get("delta") or choice.get("message") or choice
@@ -196,7 +204,7 @@ def _add_object(api: Api, each: dict[str, Any], got: Received) -> None:
 
 @dataclass
 class Found:
-    """tokens: that were compared. differing: tokens of the texts that differ."""
+    """The results. tokens: compared tokens. differing: tokens of differing texts."""
 
     requests: int = 0
     left: int = 0
@@ -207,7 +215,7 @@ class Found:
 
 
 def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Received]) -> Found:
-    """Asks the LLM for each of them."""
+    """Repeat each request on the LLM, and compare the texts."""
     found = Found()
     for number, (request, got) in enumerate(zip(requests, received, strict=True)):
         params = {key: value for key, value in request.params.items() if key != "draft_tokens"}
@@ -219,7 +227,7 @@ def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Receiv
         found.left += got.tokens is None
         difference = got.error or _difference(texts, got, left=request.leaves is not None)
         n = sum(len(text.token_ids) for text in texts)
-        if got.tokens is None and not difference:  # as much as came
+        if got.tokens is None and not difference:  # the tokens that arrived
             n = sum(len(llm.model.tokenize(text)) for text in got.texts.values())
         found.tokens += n
         found.by_api[request.api] += n
@@ -230,7 +238,7 @@ def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Receiv
 
 
 def _difference(texts: Sequence[Completion], got: Received, *, left: bool) -> str:
-    """In words; "" for none."""
+    """Describe the difference; "" for none."""
     for i, text in enumerate(texts):
         mine = got.texts.get(i, "")
         if mine != text.text if got.tokens is not None else not text.text.startswith(mine):
@@ -240,7 +248,7 @@ def _difference(texts: Sequence[Completion], got: Received, *, left: bool) -> st
             return f"text {i} ends by {reason}, and by {text.finish_reason} by the LLM"
     n = sum(len(text.token_ids) for text in texts)
     if got.tokens is None:
-        return "" if left else "it was not left, and has no usage"
+        return "" if left else "it was not abandoned, and has no usage"
     return "" if got.tokens == n else f"{got.tokens} tokens, and {n} by the LLM"
 
 
@@ -248,11 +256,11 @@ def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", help="Tokens to compare, at least.")] = 50_000,
     clients: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 40,
-    places: Annotated[int, typer.Option(min=1, help="Texts that are written at a time.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    places: Annotated[int, typer.Option(min=1, help="Texts that are generated at a time.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the requests; their times are not reproducible.")] = 0,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when a token differs."""
+    """Compare texts over HTTP with those of an LLM; exit with status 1 if a token differs."""
     requests = make_requests(seed, held_out_prompts(12, 2000), list(PATHS))
     total, console = Found(), Console(highlight=False)
     with (

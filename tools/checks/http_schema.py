@@ -1,14 +1,14 @@
-"""Requests made from the server's own schema: no answer is a 500, and none is what the schema does not say.
+"""Tests the server with requests made from its own schema: no response is a 500, and all responses fit the schema.
 
     pip install '.[server]' schemathesis typer
     python tools/checks/http_schema.py --examples 40 --seed 1
 
 Schemathesis makes the requests: at the bounds of the schema, random ones within it and beyond it, and sequences that
-use what earlier answers named. All its checks are on. Two are told more than they know:
+use ids of earlier responses. All its checks are on. Two of them are adjusted:
 
-- A body that the schema allows may be refused with 400 for what it means: a grammar that is none, a prompt that is too
-  long, a token outside the vocabulary. schema_hooks.py fails where such a body is refused for its types.
-- 504 is no failure: a request may say itself how long it may take, a microsecond too.
+- A body that the schema allows may be refused with 400 for its meaning: an invalid grammar, a prompt that is too long,
+  a token outside the vocabulary. schema_hooks.py fails if such a body is refused for its types.
+- 504 is no failure: a request may set its own timeout, even to a microsecond.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOADING = 60.0  # seconds that the shipped model may take to load
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address of a server of the shipped model. Its contexts are small, so that no text takes long."""
+    """Serve the shipped model and yield the URL. The context is small, so that no text takes long."""
     app = create_app(
         ServerSettings(api_keys=(KEY,)), lambda: LLM(n_ctx=128, n_batch=256, n_ubatch=128, n_seq_max=8, n_threads=1)
     )
@@ -73,7 +73,7 @@ def _is_up(url: str) -> bool:
 
 
 def check(url: str, phases: str, examples: int, seed: int) -> tuple[int, int, str]:
-    """The exit code, how many requests were made, and what was said."""
+    """Run Schemathesis: return its exit code, the number of requests, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "schemathesis.toml"
         config.write_text(CONFIG)
@@ -88,9 +88,11 @@ def check(url: str, phases: str, examples: int, seed: int) -> tuple[int, int, st
 
 
 def main(
-    examples: Annotated[int, typer.Option(help="Random requests of each path and method.")] = 40,
-    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 1,
-    phases: Annotated[str, typer.Option(help="Of Schemathesis, with commas.")] = "examples,coverage,fuzzing,stateful",
+    examples: Annotated[int, typer.Option(help="Random requests for each path and method.")] = 40,
+    seed: Annotated[int, typer.Option(help="Seed of the random requests.")] = 1,
+    phases: Annotated[
+        str, typer.Option(help="Phases of Schemathesis, separated by commas.")
+    ] = "examples,coverage,fuzzing,stateful",
     at_least: Annotated[int, typer.Option(help="Fail where fewer requests were made.")] = 2000,
 ) -> None:
     with serving() as url:

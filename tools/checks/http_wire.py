@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a client may speak it that leaves in the middle, reads slowly, or sends half of its body."""
+"""An HTTP/1.1 client that can disconnect in the middle, read slowly, or send half of a body."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """headers: their names in lower case."""
+    """A response. headers: with names in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Raises ValueError for what is no JSON."""
+        """Parse the body as JSON. Raises ValueError for invalid JSON."""
         return json.loads(self.body)
 
     def events(self) -> list[Any]:
-        """What a stream's `data:` lines hold, without [DONE]. Raises ValueError for a stream that is not whole."""
+        """Parse the `data:` lines of a stream, without [DONE]. Raises ValueError for an incomplete stream."""
         lines = self.body.decode().split("\n")
         if lines[-1]:
             raise ValueError(f"the stream ends within a line: {lines[-1][-200:]!r}")
@@ -34,18 +34,18 @@ class Answer:
 
 
 class Connection:
-    """One connection, for one request after the other."""
+    """A connection for requests one after the other."""
 
     def __init__(self, host: str, port: int, *, small: bool = False) -> None:
-        """small: it takes little at a time."""
+        """Make a connection without opening it. small: with small receive buffers."""
         self._socket = socket.socket()
         self._address, self._small = (host, port), small
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self.usable = False  # for a further request
+        self.usable = False  # for another request
 
     async def open(self) -> Connection:
-        """Raises OSError."""
+        """Open the connection. Raises OSError."""
         self._socket.setblocking(False)
         if self._small:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -56,7 +56,7 @@ class Connection:
         return self
 
     async def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """A request. Where the server does not take it all, its answer may be there all the same."""
+        """Send a request. The server may answer although it does not read the whole body."""
         given = {"Host": self._address[0], "Content-Length": str(len(body)), **(headers or {})}
         if body:
             given.setdefault("Content-Type", "application/json")
@@ -66,13 +66,13 @@ class Connection:
             await self._writer.drain()
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        """Status and headers of the answer. Raises ConnectionError and EOFError where there is none."""
+        """Read the status and headers of the response. Raises ConnectionError or EOFError if there is none."""
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines if line)
         return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     async def parts(self, headers: Mapping[str, str], most: int = 2**16) -> AsyncIterator[bytes]:
-        """The body as it comes, at most so many bytes at a time. Raises as `head` where it is cut off."""
+        """Yield the body as it arrives, at most so many bytes at a time. Raises as `head` if it is cut off."""
         self.usable = False
         if headers.get("transfer-encoding", "").lower() == "chunked":
             while size := int(await self._reader.readuntil(b"\r\n"), 16):
@@ -94,13 +94,13 @@ class Connection:
             yield part
 
     async def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """A request and its whole answer. Raises as `head`."""
+        """Send a request, and return its whole response. Raises as `head`."""
         await self.send(method, path, body, headers)
         status, got = await self.head()
         return Answer(status, got, b"".join([part async for part in self.parts(got)]))
 
     def leave(self, *, rudely: bool = False) -> None:
-        """Closes it. rudely: by a reset, as where the process or its network is gone."""
+        """Close the connection. rudely: by a reset, as if the process or its network had failed."""
         self.usable = False
         if rudely:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

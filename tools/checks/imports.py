@@ -1,10 +1,10 @@
-"""Counts the layers of pymtp's imports, and the arrows between its rooms.
+"""Counts the layers of pymtp's packages, and the imports between them.
 
     python tools/checks/imports.py
 
-A room is a package of pymtp; a module at the root counts as a room of its own. Every import counts, also one within a
-function or for type checkers. An arrow is a pair of rooms of which one imports the other, however often. The number of
-layers is the length of the longest chain of arrows. Ends with status 1 where rooms import each other in a circle.
+A module at the root counts as a package of its own. Every import counts, also one in a function or for type checkers.
+An arrow is a pair of packages, one of which imports the other, however often. The number of layers is the length of the
+longest chain of arrows. Exits with status 1 if packages import each other in a cycle.
 """
 
 from __future__ import annotations
@@ -29,38 +29,43 @@ def imported_names(path: Path) -> list[str]:
     return names
 
 
-def room_arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
-    """Return, for each room, the rooms that it imports."""
-    rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+def package_arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return the imported packages of each package."""
+    packages = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
     arrows: dict[str, set[str]] = defaultdict(set)
     for path in package.rglob("*.py"):
-        room = path.relative_to(package).parts[0].removesuffix(".py")
+        package_name = path.relative_to(package).parts[0].removesuffix(".py")
         for name in imported_names(path):
             top, _, rest = name.partition(".")
             used = rest.partition(".")[0]
-            if top == package.name and used in rooms - {room}:
-                arrows[room].add(used)
+            if top == package.name and used in packages - {package_name}:
+                arrows[package_name].add(used)
     return arrows
 
 
 def layers(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Sort rooms into layers, from the ground up. Raises CycleError where rooms import each other in a circle."""
+    """Sort packages into layers, from the bottom up. Raises CycleError if packages import each other in a cycle."""
     heights: dict[str, int] = {}
-    for room in TopologicalSorter(arrows).static_order():
-        heights[room] = 1 + max((heights[used] for used in arrows.get(room, ())), default=-1)
-    return [sorted(room for room, at in heights.items() if at == height) for height in range(max(heights.values()) + 1)]
+    for package_name in TopologicalSorter(arrows).static_order():
+        heights[package_name] = 1 + max((heights[used] for used in arrows.get(package_name, ())), default=-1)
+    return [
+        sorted(package_name for package_name, at in heights.items() if at == height)
+        for height in range(max(heights.values()) + 1)
+    ]
 
 
 def main() -> int:
-    arrows = room_arrows()
+    arrows = package_arrows()
     try:
         found = layers(arrows)
     except CycleError as error:
-        print("a circle:", " -> ".join(error.args[1]))
+        print("a cycle:", " -> ".join(error.args[1]))
         return 1
-    for height, rooms in reversed(list(enumerate(found, 1))):
-        print(f"{height:3}  {'  '.join(rooms)}")
-    print(f"layers: {len(found)}, arrows between rooms: {sum(map(len, arrows.values()))}")
+    for height, packages in reversed(list(enumerate(found, 1))):
+        print(f"{height:3}  {'  '.join(packages)}")
+    print(f"layers: {len(found)}, arrows between packages: {sum(map(len, arrows.values()))}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A limit on this process's memory, so that a fuzzer's finding is an error and not a machine without memory."""
+"""Limits the memory of this process, so that a fuzzer cannot exhaust the machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import resource
 
 
 def limit_memory(n_bytes: int) -> None:
-    """Limits addresses. With a sanitizer, which reserves terabytes of them for itself, there is no limit."""
+    """Limit the address space, except with a sanitizer, which reserves terabytes of it."""
     if "ASAN_OPTIONS" not in os.environ:
         resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))

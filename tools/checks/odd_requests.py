@@ -1,4 +1,4 @@
-"""Requests to make of pymtp's objects, in any order, by several threads, close() among them: for fuzz_requests.py."""
+"""Random calls of pymtp's objects, also from several threads and with close(), for fuzz_requests.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_batch": 128, "n_ubatch
 
 @dataclass
 class State:
-    """What the requests are made of. llm, context: replaced where a round left them closed."""
+    """The objects that requests use. llm, context: replaced if a round closed them."""
 
     odd: Odd
     model: Model
@@ -31,7 +31,7 @@ class State:
 
 
 Request = Callable[[], object]
-Made = tuple[str, Request]  # its text, and what runs it
+Made = tuple[str, Request]  # a description, and the function that makes the request
 
 
 def said(name: str, *arguments: Any, **keywords: Any) -> str:
@@ -116,7 +116,7 @@ def ask_context(state: State) -> Made:
 
 
 def ask_round(state: State) -> Made:
-    """A round as it should be, which may stop at any step and leave the rest to the requests that follow."""
+    """Run the steps of a correct round, but stop at any step, and leave the rest to the next requests."""
     odd, context = state.odd, state.context
     seq, steps, n = odd.pick.randrange(3), odd.pick.randint(1, 6), odd.pick.randint(0, 3)
     params, prompt = odd.params(), odd.pick.choices(range(2048), k=odd.pick.randint(1, 90))
@@ -205,7 +205,7 @@ def close_some(state: State) -> Made:
 
 
 def in_threads(state: State) -> Made:
-    """Some requests at the same time, and perhaps one that closes or cancels."""
+    """Make some requests at the same time, and maybe one that closes or cancels."""
     made = [make_one(state, KINDS) for _ in range(state.odd.pick.randint(2, 4))]
     if state.odd.pick.random() < 0.5:
         made.append(state.odd.pick.choice((close_some(state), of("llm", state.llm, "cancel"))))

@@ -1,4 +1,4 @@
-"""Shapes that no model has and llama.cpp takes: what fuzz_files.py loads beside damaged files."""
+"""Unusual model shapes that llama.cpp accepts, for fuzz_files.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from makers.model_shapes import Shape
 
 
 def odd_shape(rng: Random) -> Shape:
-    """Rows of a few weights, of one more or less than a block, one head or many; the parts fit together."""
+    """Return a consistent random shape: rows of a few weights or a block plus or minus one, one head or many."""
     n_head_kv, head_dim = rng.choice((1, 2, 3)), rng.choice((2, 4, 6, 8, 16, 32, 40, 64, 100, 256, 512))
     n_rot = min(head_dim, rng.choice((2, 4, 8, 16, 32, 64, head_dim)))
     first = rng.randint(1, n_rot // 2)

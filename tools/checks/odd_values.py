@@ -1,4 +1,4 @@
-"""Values to ask pymtp with, most of them wrong: for fuzz_requests.py."""
+"""Mostly invalid values for calls of pymtp, for fuzz_requests.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMAS = ('{"type": "integer"}', {"type": "object"}, {"enum": [1, "a"]}, "[]", 
 
 
 class Odd:
-    """Values to ask with, most of them wrong."""
+    """Makes random values, most of them invalid."""
 
     def __init__(self, numbers: random.Random) -> None:
         self.pick = numbers
@@ -39,7 +39,7 @@ class Odd:
         return self.pick.choice(self.pick.choice((NUMBERS, TEXTS, THINGS)))
 
     def number(self, *likely: int) -> Any:
-        """Usually one of the likely numbers."""
+        """Return one of the likely numbers, or rarely any value."""
         return self.pick.choice(likely) if self.pick.random() < 0.9 else self.some()
 
     def token(self) -> Any:
@@ -69,7 +69,7 @@ class Odd:
         return self.prompt() if self.pick.random() < 0.7 else [self.prompt() for _ in range(self.pick.randrange(4))]
 
     def keywords(self, likely: dict[str, Sequence[Any]], most: int) -> dict[str, Any]:
-        """Some of the keywords, with one of their likely values or with any."""
+        """Return some of the keywords, with one of their likely values or with any value."""
         names = self.pick.sample(sorted(likely), self.pick.randrange(min(most, len(likely)) + 1))
         return {n: self.pick.choice(likely[n]) if self.pick.random() < 0.85 else self.some() for n in names}
 

@@ -1,4 +1,4 @@
-"""Pairs of a model and a head that do not fit or are damaged: what head_pairs.py loads. A seed makes the same pairs."""
+"""Makes damaged or mismatched pairs of a model and a head for head_pairs.py; a seed always makes the same pairs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from makers.model_shapes import Shape
 from numpy.typing import NDArray
 
 SHAPES = tuple((replace(shape, head=True), kind) for shape, kind in BASES)
-_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")  # those that the gguf package can write
-_OTHER: dict[str, tuple[Any, ...]] = {  # fields of a shape, and what a head of another model may have there
+_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")  # types that the gguf package can write
+_OTHER: dict[str, tuple[Any, ...]] = {  # fields of a shape, and values for a head of another model
     "n_embd": (16, 64, 33),
     "n_vocab": (260, 300, 512),
     "n_head": (1, 4),
@@ -41,7 +41,7 @@ _OTHER: dict[str, tuple[Any, ...]] = {  # fields of a shape, and what a head of 
 
 @dataclass(frozen=True)
 class Base:
-    """A sound model, its trunk and its head, in files and taken apart."""
+    """A sound model, its trunk and its head: as files, and parsed."""
 
     shape: Shape
     kind: str
@@ -53,7 +53,7 @@ class Base:
 
 
 class Pair(NamedTuple):
-    """damage: what was done to the files."""
+    """The files of a model and a head. damage: the changes in them."""
 
     model: Path
     head: Path
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 
 
 def make_bases(folder: Path) -> list[Base]:
-    """Make the sound models that all pairs are made of."""
+    """Make the sound models from which all pairs are made."""
     bases = []
     for i, (shape, kind) in enumerate(SHAPES):
         (whole,) = make_model(shape, folder / f"{i}.gguf", weight_type=kind, seed=i)
@@ -99,7 +99,7 @@ def _damaged_model(rng: Random, bases: list[Base], base: Base, model: Path, head
 
 def _head_of_another_base(rng: Random, bases: list[Base], base: Base, model: Path, head: Path) -> Pair:
     other = rng.randrange(len(bases))
-    renamed = rng.random() < 0.5  # as if it were of this model's family
+    renamed = rng.random() < 0.5  # with the architecture of this model
     file = bases[other].head_parts.copy()
     if renamed:
         old, new = (each.shape.arch.encode() for each in (bases[other], base))
@@ -133,7 +133,7 @@ def _head_of_other_types(rng: Random, bases: list[Base], base: Base, model: Path
 
 
 def _head_named_otherwise(rng: Random, bases: list[Base], base: Base, model: Path, head: Path) -> Pair:
-    """Tensors and keys under the names that others give them, or absent."""
+    """Rename or remove tensors and keys of a head."""
     arch, n = base.shape.arch, base.shape.n_layer
     names = [tensor.name.decode() for tensor in base.head_parts.tensors]
     rename, tensors = {}, {}
@@ -160,7 +160,7 @@ def _head_named_otherwise(rng: Random, bases: list[Base], base: Base, model: Pat
 
 
 def _head_with_odd_weights(rng: Random, bases: list[Base], base: Base, model: Path, head: Path) -> Pair:
-    """Sound files of a head that predicts nothing: norms without the 1, zeros, noise, what is no number."""
+    """Change weights of a head so that it predicts nothing: norms minus 1, zeros, noise, NaN."""
     names = [tensor.name.decode() for tensor in base.head_parts.tensors]
     block = [name for name in names if name.startswith("blk.")]
     chosen = rng.sample(block, rng.choice((1, 1, 3, len(block))))
@@ -186,7 +186,7 @@ def _head_with_a_short_output(rng: Random, bases: list[Base], base: Base, model:
 
 
 def _head_in_parts(rng: Random, bases: list[Base], base: Base, model: Path, head: Path) -> Pair:
-    """A split head, sound, or with a part that is absent, another's or damaged."""
+    """Split a head: sound, or with a missing, wrong or damaged part."""
     parts = write_head(base.whole, head, split_max_tensors=rng.choice((1, 5, 12)))
     part = rng.choice(parts)
     match rng.randrange(5):
@@ -237,7 +237,7 @@ def _files_that_are_something_else(rng: Random, bases: list[Base], base: Base, m
 
 
 Recipe = Callable[[Random, list[Base], Base, Path, Path], Pair]
-RECIPES: dict[Recipe, int] = {  # with how often
+RECIPES: dict[Recipe, int] = {  # with their weights
     _damaged_head: 40,
     _damaged_model: 12,
     _head_of_another_base: 5,

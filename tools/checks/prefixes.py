@@ -1,17 +1,17 @@
-"""Counts the tokens that the cache of prefixes changes: requests that go on from it against a cold LLM, token by token.
+"""Counts the tokens that the prefix cache changes: requests that use it against an LLM without a cache.
 
     pip install . gguf typer
     python tools/checks/prefixes.py --tokens 200000
 
-Requests of all kinds (random_requests.py), whose prompts share beginnings (prompt_tree.py), come one after the other, several at
-once, and by threads with an event loop; some are left in the middle. Host memory is none, too little, or ample. Between
-two plays prefixes go to files, and another LLM goes on from them. Each request is then asked of an LLM of one sequence
-that keeps nothing, in half of the games with n_ubatch=512. Tokens, log-probabilities (bit for bit), text and end must
-be the same; with a fixed number of drafts, the drafts and how many of them were accepted, too. The host memory that the
-figures tell stays in its budget.
+Random requests of all kinds (random_requests.py), whose prompts share beginnings (prompt_tree.py), arrive one after the
+other, several at once, and from threads with an event loop; some are cancelled. The host memory for prefixes is none,
+too little, or ample. Between two plays, prefixes are saved to files, and another LLM loads them. Each request is then
+repeated on an LLM with one sequence and no cache, in half of the games with n_ubatch=512. Tokens, log-probabilities
+(bit for bit), text and finish reason must be the same; with a fixed number of drafts, also the drafted and accepted
+tokens. The host memory in the figures must stay within cache_bytes.
 
-A difference is told with the game that brings it back: --model NAME --seed N --tokens 1. Of games with threads, and of
-those that choose depths by the clock, another play may come out otherwise.
+A difference is printed with the options that reproduce its game: --model NAME --seed N --tokens 1. Games with threads,
+and games that choose depths by measured times, may run differently each time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pymtp.engine.request import Waiter
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.sampling import SamplingParams
 
-from makers.demo_corpus import held_out_prompts  # isort: skip  # company says where
+from makers.demo_corpus import held_out_prompts  # isort: skip  # concurrency sets the path
 
 MODELS = [
     "shipped",
@@ -50,18 +50,21 @@ MODELS = [
     *(f"{kind} dense" for kind in ("f32", "f16", "q8_0", "q4_0", "q4_k")),
     *(f"{kind} experts" for kind in ("f16", "q4_k")),
 ]
-PLAYS = 3  # of a game
-REQUESTS = 16  # a play
-SPAN = 20  # steps within which they arrive
-BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # bytes of a state; None for what is the default
+PLAYS = 3  # per game
+REQUESTS = 16  # per play
+SPAN = 20  # steps within which requests arrive
+BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # cache_bytes in states of a sequence; None for the default
 CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
 COUNTED = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")
 
 
 @dataclass
 class Found:
-    """What came of a model's games. compared: drafts of requests whose acceptance was compared. files: prefixes that
-    went through one. prompts: their tokens. kept: figures of the caches; found, copied, loaded and saved are tokens."""
+    """The results of a model's games.
+
+    compared: drafts of requests whose acceptance was compared. files: prefixes that were loaded from a file.
+    prompts: prompt tokens. kept: figures of the caches; found, copied, loaded and saved are tokens.
+    """
 
     model: str
     requests: int = 0
@@ -79,7 +82,7 @@ class Found:
 
 
 def any_settings(numbers: random.Random) -> dict[str, Any]:
-    """Of an LLM, but for its sequences and what it keeps."""
+    """Return random options of an LLM, except n_seq_max and cache_bytes."""
     type_k, other = numbers.choices(CACHES, k=2)
     type_v = numbers.choice((type_k, type_k, other))
     n_ubatch = numbers.choice((16, 32, 48, 64, 128, 512))
@@ -96,7 +99,7 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
 
 
 class Cold:
-    """Answers of an LLM that keeps nothing, each asked once."""
+    """The outcomes of an LLM without a prefix cache, each generated once."""
 
     def __init__(self, model: Model, settings: dict[str, Any]) -> None:
         self._llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
@@ -114,12 +117,12 @@ class Cold:
         return self._answers[asked]
 
     def close(self) -> None:
-        """Frees it."""
+        """Close the LLM."""
         self._llm.close()
 
 
 def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> concurrency.Outcomes:
-    """Each request when the one before it has ended."""
+    """Run each request after the one before it has ended."""
     found: concurrency.Outcomes = {}
     for spec in specs:
         max_unread = MAX_UNREAD_PIECES if spec.call == "stream" else None
@@ -136,7 +139,7 @@ def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -
 
 
 class Game:
-    """A tree of prompts, played on LLMs that keep them."""
+    """A tree of prompts, and the LLMs with a prefix cache that it is played on."""
 
     def __init__(self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) -> None:
         self.model, self.found, self.seed = model, found, seed
@@ -146,7 +149,7 @@ class Game:
         self.tree = PromptTree(model, self.numbers, texts, self.settings["n_ctx"], self.settings["n_ubatch"])
 
     def play(self) -> None:
-        """All plays, each on what the ones before left."""
+        """Run all plays, each with the cache that the ones before left."""
         numbers = self.numbers
         apart = self.settings | numbers.choice(({}, {"n_batch": 512, "n_ubatch": 512}))
         with closing(Cold(self.model, apart)) as cold, tempfile.TemporaryDirectory() as directory:
@@ -166,7 +169,7 @@ class Game:
                     self._count(llm)
 
     def _save(self, llm: LLM, directory: Path) -> list[Path]:
-        """Some prefixes, which later prompts begin with, to files."""
+        """Save some prefixes of later prompts to files."""
         some = self.numbers.sample(self.tree.known, min(len(self.tree.known), self.numbers.randint(1, 3)))
         paths = [directory / f"{self.numbers.getrandbits(64):x}" for _ in some]
         for tokens, path in zip(some, paths, strict=True):
@@ -176,7 +179,7 @@ class Game:
     def _load(self, llm: LLM, path: Path, cache_bytes: int | None) -> None:
         try:
             llm.load_prefix(path)
-        except InvalidRequestError as error:  # where there is no room
+        except InvalidRequestError as error:  # if there is no room
             if cache_bytes is None or "cache_bytes" not in str(error):
                 raise
         else:
@@ -205,7 +208,7 @@ class Game:
             self._compare(spec, one, whole, words, same_depths)
 
     def _has_room(self, specs: Sequence[RequestSpec]) -> bool:
-        """Whether all requests have as many drafts together as each of them alone."""
+        """Tell whether all requests together have room for as many drafts as each of them alone."""
         settings = self.settings
         if settings["draft_tokens"] == "auto":
             return False
@@ -239,7 +242,7 @@ class Game:
 
 
 def games(job: tuple[str, Path, int, int]) -> Found:
-    """Plays with one model until so many tokens are compared. Job: its name, where files are made, tokens, seed."""
+    """Run games with one model until enough tokens are compared. job: model name, folder, tokens, seed."""
     name, directory, tokens, seed = job
     found = Found(name)
     started = time.perf_counter()
@@ -253,7 +256,7 @@ def games(job: tuple[str, Path, int, int]) -> Found:
 
 
 def show(all_found: Sequence[Found], console: Console) -> None:
-    """A line a model of what was compared, and one of what was kept; what differs below."""
+    """Print a table of the comparisons and one of the caches, and the differences below."""
     compared = Table("model", "requests", "left", "failed", "tokens", "logprobs", "accepted", "differ", "s")
     kept = Table("model", "prompts", *COUNTED, "files")
     for column in (*compared.columns[1:], *kept.columns[1:]):
@@ -286,7 +289,7 @@ def show(all_found: Sequence[Found], console: Console) -> None:
 
 
 def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[Found]:
-    """Does the jobs, each in a process of its own."""
+    """Run each job in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         yield from pool.imap(games, jobs, chunksize=1)
 
@@ -296,11 +299,11 @@ def main(
     tokens: Annotated[
         int, typer.Option("--tokens", "-n", min=1, help="Tokens to compare, for all together.")
     ] = 200_000,
-    seed: Annotated[int, typer.Option(help="Of the first game.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first game.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Models at a time.")] = 2,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when anything differs."""
+    """Compare requests with and without a prefix cache; exit with status 1 if anything differs."""
     console = Console(highlight=False)
     names = models or MODELS
     with tempfile.TemporaryDirectory() as directory:

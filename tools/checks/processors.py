@@ -3,8 +3,8 @@
     python tools/checks/processors.py avx2 tests/exactness/test_row_bits.py
     python tools/checks/processors.py amx                       # the suite
 
-The processor here must have the instructions, but for those of AMX: where it has no tiles, they are emulated by
-amx_emulation.h, slowly, with the same sums. The environment is build/for-<processor>/venv.
+This processor must have the instructions, except those of AMX: without tiles, amx_emulation.h emulates them slowly,
+with the same sums. The environment is build/for-<processor>/venv.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ALL = {feature for features in PROCESSORS.values() for feature in features}
 
 def main(
     processor: Annotated[str, typer.Argument(help=", ".join(PROCESSORS))],
-    tests: Annotated[list[str] | None, typer.Argument(help="What pytest runs; if not given, all.")] = None,
+    tests: Annotated[list[str] | None, typer.Argument(help="Arguments of pytest; if not given, all tests.")] = None,
 ) -> None:
-    """Builds for a processor and runs tests."""
+    """Build for a processor and run tests."""
     if processor not in PROCESSORS:
         raise typer.BadParameter(f"{processor!r} is not known, use one of {', '.join(PROCESSORS)}")
     python = install(ROOT / "build" / f"for-{processor}", _settings(processor))
-    # emulated tiles are slow: no time limit
+    # no time limit: emulated tiles are slow
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=0", *(tests or [])]
     raise typer.Exit(subprocess.run(command, cwd=ROOT).returncode)
 

@@ -1,4 +1,4 @@
-"""Requests whose prompts share beginnings, at random: for checks of what is kept of prompts."""
+"""Random requests whose prompts share beginnings, for checks of the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from random_requests import Outcome, RequestGenerator, RequestSpec
 
 from pymtp.model.model import Model
 
-KNOWN = 40  # texts that prompts go on from, part from, or are
-ROOM = 64  # tokens of the context that most prompts leave
+KNOWN = 40  # texts that prompts repeat, continue or branch off from
+ROOM = 64  # tokens of the context that most prompts leave free
 
 
 class PromptTree(RequestGenerator):
-    """Makes specs whose prompts are new, or those of earlier ones: again, up to a place, with another end, with what
-    was written, or a part of it, and more."""
+    """Makes requests whose prompts are new, or related to earlier texts.
+
+    A related prompt repeats an earlier text, or a beginning of it, or continues either of them.
+    """
 
     def __init__(
         self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int, n_ubatch: int
@@ -26,7 +28,7 @@ class PromptTree(RequestGenerator):
         self.known: list[list[int]] = []
 
     def make(self, number: int = 0, arrival_step: int = 0) -> RequestSpec:
-        """One, which later ones may share their prompts with."""
+        """Return a request whose prompt later requests may share."""
         spec = super().make(number, arrival_step)
         prompt, numbers = spec.prompt, self._numbers
         self._keep(prompt)
@@ -35,7 +37,7 @@ class PromptTree(RequestGenerator):
         return replace(spec, params=replace(spec.params, logprobs=logprobs), branch_points=tuple(sorted(branch_points)))
 
     def answered(self, spec: RequestSpec, found: Outcome) -> None:
-        """What was written for a prompt: later prompts go on from there."""
+        """Add the text that was generated for a prompt: later prompts may continue it."""
         n = len(found.token_ids)
         if n:
             self._keep(
@@ -64,7 +66,7 @@ class PromptTree(RequestGenerator):
         return base[:most]
 
     def _place(self, length: int) -> int:
-        """Anywhere, about where pieces end, or shortly before the end."""
+        """Return a random position: anywhere, near the end of a ubatch, or shortly before the end."""
         numbers = self._numbers
         piece = numbers.randrange(1 + length // self._n_ubatch) * self._n_ubatch + numbers.choice((-1, 0, 1))
         place = numbers.choice((numbers.randint(1, length), piece, length - numbers.randint(0, 12)))

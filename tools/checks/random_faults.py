@@ -1,4 +1,4 @@
-"""Native calls that fail at random, and what is the same after whatever came of them."""
+"""Makes native calls of a context fail at random."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pymtp import NativeError, SamplingParams
 from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
-FAULTS = 0.003  # of native calls
+FAULTS = 0.003  # share of native calls
 CALLS = ("prefill_batch", "draft_chains", "verify_chains", "first_token", "rewind")
-# how others than those that decode fail: "one" with no finite logits, "copy" in the middle of a copy
+# how calls without a decode fail: "one" with no finite logits, "copy" in the middle of a copy
 HOW = {"first_token": "one", **dict.fromkeys(("copy", "copy_cells", "load_cells", "load_state"), "copy")}
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 class Faults:
-    """Makes native calls of a context fail."""
+    """Wraps calls of a context, so that some of them fail."""
 
     def __init__(self, context: Context, numbers: random.Random, *, also: Iterable[str] = ()) -> None:
-        """also: names of calls, beside those of prompts and rounds."""
+        """Wrap the calls of prefill and rounds. also: names of further calls."""
         self._context, self._numbers = context, numbers
         self.on = True
         self.made: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class Faults:
             if not self.on or self._numbers.random() > FAULTS:
                 return call(*arguments)
             kinds = [how]
-            if threading.current_thread().name != "pymtp engine":  # handlers run on threads of the program
+            if threading.current_thread().name != "pymtp engine":  # signal handlers run on threads of the program
                 kinds += ["before", "after"]
             kind = self._numbers.choice(kinds)
             self.made[kind] += 1
@@ -59,7 +59,7 @@ class Faults:
 
 
 def play_shapes(context: Context, faults: Faults) -> None:
-    """A round of each number of sequences and drafts. Then the same graphs are kept, whatever came before."""
+    """Run a round for each number of sequences and drafts, so that the same graphs are cached after any history."""
     faults.on = False
     for n in range(1, 1 + context.n_seq_max):
         for seq in range(n):

@@ -1,4 +1,4 @@
-"""Requests of all kinds, at random: for checks of many at once."""
+"""Random requests of all kinds, for checks of many requests at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Literal["generate", "list", "stream"]
 GRAMMARS: Sequence[dict[str, Any]] = (
     {"grammar": 'root ::= [a-z ]+ "."'},
     {"grammar": 'root ::= ("def " [a-z_]+ "(" [a-z, ]* "):\\n" "    return " [a-z0-9 +]+ "\\n")+'},
-    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: it fails, and fails alone
+    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: only this request fails
     {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
     {"json_schema": {"type": "array", "items": {"enum": [1, "two", None, True]}, "minItems": 3, "maxItems": 20}},
 )
@@ -28,10 +28,12 @@ STOPS = ("e", ("\n\n", "return"), (" ", "="), "self", ("never comes",))
 
 @dataclass(frozen=True)
 class RequestSpec:
-    """What a caller asks for.
+    """A request: prompt, parameters, and the way a caller makes and cancels it.
 
-    arrives: after so many steps of the engine, or pieces of its time. cancel_after: after so many tokens, unless it ended.
-    marks: places of the prompt, as the branch_points of LLM._submit.
+    call: the method of LLM; "list" for `generate` with several prompts.
+    arrival_step: the step of the engine, or the unit of time, at which it arrives.
+    cancel_after: the number of tokens after which the caller cancels it; None for never.
+    branch_points: those of LLM._submit.
     """
 
     number: int
@@ -44,17 +46,17 @@ class RequestSpec:
     branch_points: tuple[int, ...] = ()
 
     @property
-    def each(self) -> list[SamplingParams]:
-        """Of its completions, one by one."""
+    def completions_params(self) -> list[SamplingParams]:
+        """Return the params of each completion alone."""
         seed = self.params.seed or 0
         return [replace(self.params, n=1, seed=(seed + i) % 2**64) for i in range(self.params.n)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a completion.
+    """The result of a completion.
 
-    reason: as Completion.finish_reason, or "failed" by `error`; or "pieces" for those of a stream.
+    reason: Completion.finish_reason, "failed" with `error`, or "pieces" for a stream, whose pieces give no reason.
     """
 
     token_ids: list[int]
@@ -62,11 +64,14 @@ class Outcome:
     reason: str
     logprobs: list[TokenLogprobs] | None = None
     error: str = ""
-    stats: Stats | None = None  # which may differ
+    stats: Stats | None = None  # may differ
 
     def difference(self, whole: Outcome) -> str:
-        """How it differs from the whole; "" if it does not. Of a text that did not come to its end, the beginning is
-        compared: a round that fails brings no token, and rounds are not as long alone."""
+        """Describe the difference from the complete outcome of the request alone; "" for none.
+
+        Only the beginning of an unfinished text is compared: a failed round returns no token, and rounds of the request
+        alone have other lengths.
+        """
         n = len(self.token_ids)
         for i, (one, other) in enumerate(zip(self.token_ids, whole.token_ids, strict=False)):
             if one != other:
@@ -86,7 +91,7 @@ class Outcome:
 
 
 def outcome(found: Completion | Request) -> Outcome:
-    """Of what has ended."""
+    """Return the outcome of a finished completion or request."""
     if not isinstance(found, Request):
         return Outcome(found.token_ids, found.text, found.finish_reason, found.logprobs, stats=found.stats)
     done = outcome(found.completion)
@@ -94,28 +99,28 @@ def outcome(found: Completion | Request) -> Outcome:
 
 
 def describe_error(error: PymtpError) -> str:
-    """An error in words."""
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}"
 
 
 class RequestGenerator:
-    """Makes specs; the same numbers make the same ones."""
+    """Makes random requests: the same for the same random numbers."""
 
     def __init__(self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int) -> None:
         self._model, self._numbers, self._texts, self._n_ctx = model, numbers, texts, n_ctx
 
     def make_many(self, n: int, span: int) -> list[RequestSpec]:
-        """n specs that arrive within `span`."""
+        """Return n requests that arrive within `span` steps."""
         times = sorted(self._numbers.randrange(span) for _ in range(n))
         return [self.make(number, arrival_step) for number, arrival_step in enumerate(times)]
 
     def make(self, number: int = 0, arrival_step: int = 0) -> RequestSpec:
-        """One."""
+        """Return a random request."""
         numbers = self._numbers
         call: Call = numbers.choice(("generate", "list", "stream", "stream"))
         params = self._params(several=call != "stream")
         prompt = self._prompt()
-        if numbers.random() < 0.02 and params.grammar is None:  # to the end of the context
+        if numbers.random() < 0.02 and params.grammar is None:  # runs to the end of the context
             params = replace(params, max_tokens=None, ignore_eos=True, stop=())
             prompt = (prompt * self._n_ctx)[: self._n_ctx - numbers.randint(0, 60)]
         cancel_after = numbers.randint(1, 60) if numbers.random() < 0.15 else None
@@ -143,7 +148,7 @@ class RequestGenerator:
                 "penalty_last_n": numbers.choice((-1, 16, 64)),
             }
         if numbers.random() < 0.3:
-            bias = numbers.choice(((-4.0, 0.5, 2.0), (100.0,)))  # of the latter, the head foresees the tokens
+            bias = numbers.choice(((-4.0, 0.5, 2.0), (100.0,)))  # with the second, the head predicts the tokens
             tokens = numbers.sample(range(self._model.n_vocab), numbers.randint(1, 4))
             more["logit_bias"] = {token: numbers.choice(bias) for token in tokens}
         if numbers.random() < 0.15:

@@ -1,4 +1,4 @@
-"""Two nodes of Ray, both on this machine."""
+"""Starts two nodes of Ray on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asked for nothing from outside
-os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 — with 15, workers get no time where anything else runs
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # no requests to the internet
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 — with the default of 15, workers get no time beside other processes
 
 import ray
 from ray.cluster_utils import Cluster
@@ -18,8 +18,7 @@ NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
 
 @contextmanager
 def two_nodes() -> Iterator[None]:
-    """Ray is connected to both. That it does not end as it should is logged, and no error: what was asked is known by
-    then."""
+    """Connect Ray to two nodes. A failure to shut down is only logged, because the results are known by then."""
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     try:
         cluster.add_node(**NODE)

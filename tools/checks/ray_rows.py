@@ -1,5 +1,6 @@
-"""Rows of a dataset on two nodes of Ray, both on this machine. A worker is killed on the way. Another run fails in the
-middle and is begun again. Compares the texts with those of LLM.generate.
+"""Runs the rows of a dataset on two nodes of Ray on this machine, and compares the texts with those of LLM.generate.
+
+A worker is killed during the run. Another run fails in the middle and is resumed.
 
     python tools/checks/ray_rows.py --rows 2000
 """
@@ -29,7 +30,7 @@ OPTIONS = {"params": PARAMS, "n_ctx": 128, "draft_tokens": 1, "n_threads": 1, "c
 
 
 class Dies(Generate):
-    """The first worker that comes to a row is killed there."""
+    """Generates rows; the first worker that gets a certain row is killed."""
 
     def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
         self._folder, self._deadly = folder, deadly
@@ -45,7 +46,7 @@ class Dies(Generate):
 
 
 class Counts(Generate):
-    """Writes down which rows it is given. Fails at one where it is told to, once others are kept."""
+    """Generates rows and records their ids; fails at a certain row on request, after a checkpoint of others."""
 
     def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
         self._folder, self._deadly = folder, deadly
@@ -62,7 +63,7 @@ class Counts(Generate):
         return super().__call__(batch)
 
     def _kept(self) -> bool:
-        """Whether there are rows that another run will not be given."""
+        """Tell whether the checkpoint has rows, which a resumed run skips."""
         return any(".pending" not in file.name for file in (self._folder / "checkpoint").glob("*.parquet"))
 
 
@@ -71,7 +72,7 @@ def prompts(n: int) -> list[dict[str, Any]]:
 
 
 def with_a_death(folder: Path, rows: int) -> dict[str, Any]:
-    """How many texts are not those of LLM.generate, and on how many nodes workers were."""
+    """Kill a worker during a run; return the counts of wrong texts and of nodes with workers."""
     done = ray.data.from_items(prompts(rows), override_num_blocks=8).map_batches(
         Dies,
         fn_constructor_kwargs={"folder": folder, "deadly": rows // 2, **OPTIONS},
@@ -88,7 +89,7 @@ def with_a_death(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def in_two_runs(folder: Path, rows: int) -> dict[str, Any]:
-    """Which rows the first run wrote, which the second was given, and how many there are twice or never at the end."""
+    """Resume a failed run; return the counts of rows of the first run, of repeated rows, and of wrong rows."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in prompts(rows)))
     context = ray.data.DataContext.get_current()
     context.checkpoint_config = CheckpointConfig(id_column="id", checkpoint_path=str(folder / "checkpoint"))
@@ -123,7 +124,7 @@ def work(folder: Path, rows: int) -> None:
 
 
 def written(folder: Path) -> list[int]:
-    """The rows in the files of answers."""
+    """Return the ids of the rows in the output files."""
     files = (folder / "written").glob("*.parquet")
     return sorted(row for file in files for row in parquet.read_table(file)["id"].to_pylist())
 
@@ -131,16 +132,16 @@ def written(folder: Path) -> list[int]:
 def play(folder: Path, rows: int) -> dict[str, Any]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.wait_for_min_actors_s = 300  # both nodes have work, however slow one is to begin
+    context.wait_for_min_actors_s = 300  # so that both nodes get work, however slow one starts
     return {"killed": with_a_death(folder, rows), "resumed": in_two_runs(folder, rows // 4)}
 
 
 def main(rows: Annotated[int, typer.Option(min=48, help="Rows of the dataset.")] = 2000) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # workers begin here: there may be sources of pymtp where this was called, not compiled
+        os.chdir(folder)  # workers start here: the caller's folder may hold sources of pymtp that are not compiled
         with ray_nodes.two_nodes():
             found = play(Path(folder), rows)
-            print(json.dumps(found), flush=True)  # whatever becomes of Ray
+            print(json.dumps(found), flush=True)  # before Ray shuts down
         os.chdir("/")
     killed, resumed = found["killed"], found["resumed"]
     good = killed["died"] and killed["nodes"] == 2 and killed["rows"] == rows and resumed["failed"] and resumed["first"]

@@ -1,5 +1,6 @@
-"""A Ray Serve application on two nodes of Ray, both on this machine: a replica on each, clients over HTTP. Texts are
-compared with those of LLM.chat. A replica is killed while it writes, and another one while a client leaves.
+"""Runs a Ray Serve application on two nodes of Ray on this machine: a replica on each, clients over HTTP.
+
+Texts are compared with those of LLM.chat. A replica is killed while it generates; a client disconnects.
 
     python tools/checks/ray_serve.py
 """
@@ -28,7 +29,7 @@ from pymtp import LLM, SamplingParams
 from pymtp.ray import serve_app
 from pymtp.ray.routing import rank_replicas, routing_hint
 
-LONG = 120.0  # seconds that something may take that must come
+LONG = 120.0  # timeout in seconds
 PLACES = 4
 LLM_OPTIONS = {"n_ctx": 32768, "n_seq_max": PLACES, "n_threads": 1, "draft_tokens": 3}
 CHAT = "/v1/chat/completions"
@@ -37,19 +38,19 @@ GREEDY: dict[str, Any] = {"model": "demo", "temperature": 0}
 ENDLESS = {
     **GREEDY,
     "ignore_eos": True,
-}  # as many tokens as the context holds: it runs whenever something is done to it
+}  # generates until the context is full, so that it is running when it is killed
 
 
 class Client:
-    """Asks an application, and knows its replicas."""
+    """A client of the application that can choose a replica."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=LONG)
 
     def metric(self, name: str, labels: str = "") -> dict[str, float]:
-        """By replica."""
+        """Return the values of a metric by replica."""
         found: dict[str, float] = {}
-        for _ in range(30):  # a busy machine takes its time
+        for _ in range(30):  # a busy machine may be slow
             if (told := self.http.get("/metrics")).status_code == 200:
                 break
             time.sleep(1)
@@ -68,7 +69,7 @@ class Client:
         return self.http.post(CHAT, json={**GREEDY, "messages": messages, "max_tokens": 24, **more})
 
     def first(self, replica: str, among: list[str]) -> Iterator[list[dict[str, str]]]:
-        """Chats that begin at a replica, while these are there."""
+        """Yield chats that are routed to a replica first, among these replicas."""
         for i in range(10**6):
             messages = [{"role": "user", "content": f"def f{i}(a):"}]
             key = routing_hint("POST", CHAT, json.dumps({"messages": messages}).encode()).key
@@ -85,7 +86,7 @@ def wait_until(ready: Callable[[], object]) -> None:
 
 
 def text_of(events: str) -> str:
-    """What chunks of a chat say in all."""
+    """Join the content of the chunks of a chat."""
     found = ""
     for line in events.split("\n"):
         if line.startswith("data: {"):
@@ -95,8 +96,8 @@ def text_of(events: str) -> str:
 
 
 def turns(client: Client, llm: LLM) -> dict[str, Any]:
-    """Chats of two turns, two at each replica: where they were answered, and what was read again."""
-    wait_until(lambda: len(client.replicas()) == 2)  # that the door knows of
+    """Run chats of two turns, two per replica; count wrong texts, wrong replicas, and prompts prefilled twice."""
+    wait_until(lambda: len(client.replicas()) == 2)  # known to the proxy
     replicas = client.replicas()
     nodes = {node_of(replica) for replica in replicas}
     found: dict[str, Any] = {"nodes": len(nodes), "wrong": 0, "elsewhere": 0, "read_twice": 0}
@@ -115,7 +116,7 @@ def turns(client: Client, llm: LLM) -> dict[str, Any]:
 
 
 def stream(client: Client, llm: LLM) -> dict[str, Any]:
-    """A text that comes in pieces."""
+    """Stream a text, and compare it."""
     messages = [{"role": "user", "content": "class Tree:"}]
     asked = {**ENDLESS, "messages": messages, "max_tokens": 400, "stream": True}
     with client.http.stream("POST", CHAT, json=asked) as answer:
@@ -129,7 +130,7 @@ def stream(client: Client, llm: LLM) -> dict[str, Any]:
 
 
 def refusals(client: Client) -> dict[str, Any]:
-    """What is wrong with a request is told as by `pymtp serve`."""
+    """Return the statuses and codes of invalid requests, which are those of `pymtp serve`."""
     asked = {
         "empty": client.chat([]),
         "no_messages": client.http.post(CHAT, json=GREEDY),
@@ -141,7 +142,7 @@ def refusals(client: Client) -> dict[str, Any]:
 
 
 def leaving(client: Client) -> dict[str, Any]:
-    """A client that leaves in the middle: its text ends."""
+    """Disconnect a client in the middle of its text, and wait until the request is aborted."""
     messages = [{"role": "user", "content": "import "}]
 
     def aborted() -> float:
@@ -155,13 +156,13 @@ def leaving(client: Client) -> dict[str, Any]:
 
 
 def crowd(client: Client) -> list[int]:
-    """At which replicas texts are that begin alike, when there are as many as can be written at once."""
+    """Return the counts by replica of as many texts with one beginning as all slots can run."""
     messages = [{"role": "user", "content": "class Node:"}]
     found: list[int] = []
     replicas = client.replicas()
-    for replica in replicas:  # the door then knows that it answers
+    for replica in replicas:  # the proxy then knows that it answers
         client.chat(next(client.first(replica, replicas)))
-    for _ in range(5):  # the door may not have heard yet that all texts before have ended
+    for _ in range(5):  # the proxy may not know yet that all earlier texts have ended
         with ThreadPoolExecutor(2 * PLACES) as threads, ExitStack() as stack:
             streams = [
                 client.http.stream("POST", CHAT, json={**ENDLESS, "messages": messages, "stream": True})
@@ -176,11 +177,11 @@ def crowd(client: Client) -> list[int]:
 
 
 def killing(client: Client, llm: LLM) -> dict[str, Any]:
-    """A replica dies while it writes two texts, and the other one a third."""
+    """Kill a replica while it generates two texts, and the other replica a third one."""
     replicas = client.replicas()
     dies, lives = replicas
     stored = {}
-    for replica in replicas:  # any replica may have it: the name of the response says which
+    for replica in replicas:  # any replica may store it: the id of the response says which
         while replica not in stored:
             asked = {**GREEDY, "input": f"import {len(stored)}{time.monotonic()}", "max_output_tokens": 4}
             answer = client.http.post("/v1/responses", json=asked)
@@ -226,7 +227,7 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
 
 
 def of_replica(replica: str, call: Callable[[object], Any]) -> Any:
-    """What a call returns in its process."""
+    """Run a function in the process of a replica, and return its result."""
     actor = ray.get_actor(f"SERVE_REPLICA::default#Replica#{replica}", namespace="serve")
     return ray.get(actor.__ray_call__.remote(call))
 
@@ -237,7 +238,7 @@ def node_of(replica: str) -> str:
 
 
 def kill(replica: str) -> None:
-    """As the system kills a process where memory is short."""
+    """Kill a replica with SIGKILL, as the system does without memory."""
     os.kill(of_replica(replica, lambda _: os.getpid()), signal.SIGKILL)
 
 
@@ -266,9 +267,9 @@ def play() -> dict[str, Any]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # workers begin here: there may be sources of pymtp where this was called, not compiled
+        os.chdir(folder)  # workers start here: the caller's folder may hold sources of pymtp that are not compiled
         with ray_nodes.two_nodes():
-            print(json.dumps(play()), flush=True)  # whatever becomes of Ray
+            print(json.dumps(play()), flush=True)  # before Ray shuts down
             serve.shutdown()
         os.chdir("/")
 

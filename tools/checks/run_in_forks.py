@@ -1,8 +1,8 @@
-"""Tries what may end a process in forked processes, in several jobs, and counts what is no PymtpError.
+"""Runs attempts that may crash in forked processes, in several jobs, and collects their findings.
 
-An attempt may work or be refused. Everything else is a finding: a signal, another exception, a line on stderr, more
-than TIMEOUT seconds. Where an assertion of llama.cpp became an exception, a sound attempt must work in the same process
-afterwards.
+An attempt may succeed or raise PymtpError. Anything else is a finding: a signal, another exception, output on stderr,
+more than TIMEOUT seconds. If an assertion of llama.cpp became an exception, a sound attempt must succeed afterwards in
+the same process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from limits import limit_memory
 from pymtp import PymtpError
 
 TIMEOUT = 20
-MEMORY = 2 * 1024**3  # more address space than the parent has
+MEMORY = 2 * 1024**3  # bytes of address space beyond those of the parent
 WORKED, REFUSED, FAILED = 0, 3, 4
 
 
 @dataclass
 class Finding:
-    """What was tried, how the child ended, and what it or llama.cpp said."""
+    """An attempt with a wrong end: how the child ended, and its message or output."""
 
     index: int
     damage: list[str]
@@ -63,10 +63,10 @@ class Results:
 
 
 class ForkRunner:
-    """Makes attempts in forked processes: from a parent that has everything imported, that takes a few milliseconds."""
+    """Runs attempts in forked processes: a fork of a parent with all imports takes a few milliseconds."""
 
     def __init__(self, sound: Callable[[], object]) -> None:
-        """sound: an attempt that has to work."""
+        """Set up the runner. sound: an attempt that must succeed."""
         self.sound = sound
         self.said = mmap.mmap(-1, 64 * 1024)
         self.stderr = os.memfd_create("stderr")
@@ -74,8 +74,10 @@ class ForkRunner:
         logging.getLogger("pymtp.native").propagate = False
 
     def results(self, attempt: Callable[[], object], index: int, damage: list[str], paths: Sequence[Path]) -> Results:
-        """Make the attempt of this index. attempt: raises PymtpError where it is refused. damage: what was done to its
-        files, which lie at `paths`."""
+        """Run the attempt of this index.
+
+        attempt: raises PymtpError if its files are refused. damage: the changes in these files, which are at `paths`.
+        """
         what, said = self._try(attempt)
         results = Results(tried=1, worked=what == "worked", refused=what == "refused")
         if what not in ("worked", "refused"):
@@ -87,7 +89,7 @@ class ForkRunner:
         return results
 
     def _try(self, attempt: Callable[[], object]) -> tuple[str, str]:
-        """What became of it ("worked", "refused", or what is wrong with it), and what was said."""
+        """Return the result ("worked", "refused", or a description of the finding), and the message or output."""
         self.said.seek(0)
         self.said.write(b"\0")
         os.ftruncate(self.stderr, 0)
@@ -133,7 +135,7 @@ class ForkRunner:
 
 
 def _kind(said: str) -> str:
-    """A message without what differs from one to another."""
+    """Replace quoted words and numbers in a message, to group similar messages."""
     return re.sub(r"'[^']*'|\d+", "…", said)[:160]
 
 
@@ -141,10 +143,10 @@ TryAll = Callable[[int, Iterator[int], Path, float], Iterator[Results]]
 
 
 def run(try_all: TryAll, n: int, jobs: int, seed: int, minutes: float, only: int = -1) -> dict[str, Any]:
-    """Make n attempts in so many jobs, or the one of the index `only`, and return a summary of them.
+    """Run n attempts in so many jobs, or only the one with the index `only`, and return a summary.
 
-    try_all: makes the attempts of a seed and indices in a folder, until a moment of time.monotonic(); the results of
-        each.
+    try_all: runs the attempts for a seed and indices in a folder, until a value of time.monotonic(), and yields the
+        results of each.
     """
     start, results = time.monotonic(), Results()
     if only >= 0:

@@ -3,10 +3,10 @@
     pip install . gguf typer
     python tools/checks/same_text.py
 
-The shipped model and its F16 and F32 twins, or the files named, continue held-out prompts: greedily and at two
-temperatures, with every filter, and with penalties and a bias as well; at each depth against plain decoding, and each
-of them against itself in a second run. A token that differs sends the rest of its text another way, so what tells how
-often that happens are the texts that differ, and the tokens up to there.
+The shipped model and its F16 and F32 twins, or the given files, continue held-out prompts: greedily and at two
+temperatures, with every filter, and also with penalties and a bias; at each depth against plain decoding, and each
+against itself in a second run. After a differing token, the rest of the text differs too, so the rate of differences is
+given by the differing texts and the tokens before their first difference.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """One file at one depth: a process of its own writes its texts, `runs` times."""
+    """One file at one depth: its texts are generated in a process of its own, `runs` times."""
 
     model: Path
     drafts: int | Literal["auto"]
@@ -69,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Written:
-    """The texts of a job: of each run, in each of WAYS; and the seconds that each took."""
+    """The texts of a job for each run and each of WAYS, and their seconds."""
 
     job: Job
     texts: list[dict[str, Texts]]
@@ -78,11 +78,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Row:
-    """How texts differ from those they are compared with.
+    """The differences of texts from their reference.
 
-    compared_with: "plain" for those without drafts, "itself" for a second run.
+    compared_with: "plain" for texts without drafts, "itself" for a second run.
     up_to_first: tokens compared before each text's first difference, or its end.
-    first: text and place of the first difference.
+    first: text and position of the first difference.
     """
 
     model: str
@@ -99,7 +99,7 @@ class Row:
 
 
 def write(job: Job) -> Written:
-    """Does a job. One thread: a model this small gains nothing from two, and the other core has a job of its own."""
+    """Run a job with one thread: a model this small gains nothing from two, and another job uses the other core."""
     texts, seconds = [], []
     for _ in range(job.runs):
         with LLM(
@@ -124,7 +124,7 @@ def write(job: Job) -> Written:
 
 
 def compare(written: Written, way: str, with_what: str, expected: Texts, run: int) -> Row:
-    """One row: the texts of one run against those expected, of the same lengths."""
+    """Compare the texts of one run with the expected ones, of the same lengths."""
     texts = written.texts[run][way]
     differing, firsts = 0, []
     up_to_first = 0
@@ -149,7 +149,7 @@ def compare(written: Written, way: str, with_what: str, expected: Texts, run: in
 
 
 def compare_all(done: Sequence[Written]) -> list[Row]:
-    """Every job against the one without drafts, then every job against itself, sorted by file and way."""
+    """Compare every job with the one without drafts, then with itself; sort by file and way."""
     plain = {written.job.model: written.texts[0] for written in done if written.job.drafts == 0}
     rows = []
     for written in done:
@@ -162,8 +162,10 @@ def compare_all(done: Sequence[Written]) -> list[Row]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """One line for each file and way, the depths together, with the seconds that 20,000 tokens took; those that differ
-    by themselves below."""
+    """Print a line for each file and way, with the depths summed and the seconds per 20,000 tokens.
+
+    Differences follow below.
+    """
     console = Console(highlight=False)
     table = Table("file", "way", "against", "tokens", "differ", "texts", "differ", "s/20,000")
     for column in table.columns[3:]:
@@ -199,9 +201,9 @@ def main(
     processes: Annotated[int, typer.Option(min=1, help="Jobs at a time.")] = 2,
     output: Annotated[Path | None, typer.Option("--json", help="Write every comparison to this file.")] = None,
 ) -> None:
-    """Exit status 1 when a token differs."""
+    """Compare texts with and without drafts; exit with status 1 if a token differs."""
     prompts = tuple(held_out_prompts(-(-tokens // length)))
-    # plain decoding goes first, what takes longest next
+    # plain decoding first, then the slowest ones
     arms: list[int | Literal["auto"]] = [0, *("auto" if d == "auto" else int(d) for d in depths.split(","))]
     with tempfile.TemporaryDirectory() as directory:
         files = list(models or [])

@@ -1,4 +1,4 @@
-"""What http_schema.py adds to Schemathesis: a check, and what became of the requests."""
+"""Hooks of http_schema.py for Schemathesis: a check, and counts of responses by status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _outcomes: Counter[tuple[str, int]] = Counter()
 
 @schemathesis.check  # type: ignore[untyped-decorator]
 def refused_for_its_meaning(ctx: CheckContext, response: Response, case: Case) -> None:
-    """A body that the schema allows is not refused for its types."""
+    """Check that a body that the schema allows is not refused for its types."""
     if response.status_code != 400 or case.meta is None or case.meta.generation.mode != GenerationMode.POSITIVE:
         return
     error = response.json()["error"]

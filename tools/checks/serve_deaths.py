@@ -1,10 +1,10 @@
-"""Kills the worker of `pymtp serve` with -9 while clients stream, again and again: does each hear of it, is it back?
+"""Kills the worker of `pymtp serve` repeatedly while clients stream, and checks their errors and the restart.
 
     python tools/checks/serve_deaths.py --deaths 20 --clients 32
 
-After each death: seconds until the last client has its error, seconds until a request is answered again, and whether
-its text is that of the first. At the end: open files and memory of the supervisor, which must not grow, and whether its
-processes are gone after SIGTERM. Ends with 1 where something of that is not so.
+After each kill, it measures the seconds until the last client gets its error and until a request is answered again, and
+compares the text with the first one. At the end, open files and memory of the supervisor must not have grown, and its
+processes must be gone after SIGTERM. Exits with status 1 otherwise.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from helpers.served import ENDLESS, Served, gone
 from helpers.servers import LONG, wait_until
 
-MOST = 2.0  # seconds until a client has its error
-GROWTH = 4.0  # MiB of the supervisor
+MAX_SECONDS = 2.0  # seconds until a client gets its error
+GROWTH = 4.0  # MiB that the supervisor may grow
 
 
 def resident(pid: int) -> float:
-    """MiB."""
+    """Return the resident memory of a process in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -41,7 +41,7 @@ def open_files(pid: int) -> int:
 
 
 def die(served: Served, n: int, clients: int) -> tuple[float, int]:
-    """The n-th worker dies: seconds until the last client had its error, and clients that had none."""
+    """Kill the n-th worker; return the seconds until the last client got its error, and the clients without one."""
     ends: list[float] = []
 
     def stream() -> None:
@@ -67,7 +67,8 @@ def main(
     deaths: Annotated[int, typer.Option(min=1)] = 20,
     clients: Annotated[int, typer.Option(min=1)] = 32,
 ) -> None:
-    served = Served("-s", "4", before="from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0").ready()
+    always_healthy = "from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0"
+    served = Served("-s", "4", before=always_healthy).ready()
     text = served.ask(temperature=0, max_tokens=50).json()["choices"][0]["text"]
     wrong = 0
     before: tuple[int, float] | None = None
@@ -78,7 +79,7 @@ def main(
         same = served.ask(temperature=0, max_tokens=50).json()["choices"][0]["text"] == text
         back = time.perf_counter() - died
         before = before or (open_files(served.process.pid), resident(served.process.pid))
-        wrong += last > MOST or silent > 0 or not same
+        wrong += last > MAX_SECONDS or silent > 0 or not same
         print(f"{n}: last error after {last:.2f} s, {silent} without one, back after {back:.2f} s, same text: {same}")
     assert before is not None
     files, size = open_files(served.process.pid), resident(served.process.pid)

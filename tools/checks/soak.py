@@ -1,23 +1,23 @@
-"""Thousands of rounds with everything that can happen to them, on one context: does it drift, does it grow?
+"""Runs thousands of random rounds on one context, and checks its results and memory against new contexts.
 
     pip install . typer
     python tools/checks/soak.py --rounds 10000
 
-Sequences take turns, round by round. Their texts begin anew or go on from what is held, with prompts of any length, at
-any temperature, with penalties and biases or without; every round has another depth and keeps another number of its
-drafts; texts end in the middle of what was accepted, at a limit, at the end of the context, or are left between two
-rounds. Every so many rounds, and at the end, each sequence is looked at in three ways:
+Sequences take turns, round by round. Their texts start from empty or continue the held tokens, with prompts of any
+length, at any temperature, with penalties and biases or without; every round has another depth and verifies another
+number of its drafts; texts end within the accepted tokens, at a limit, at the end of the context, or are aborted
+between two rounds. At regular intervals, and at the end, each sequence is checked in three ways:
 
-- Everything that was asked of it since it was last empty is asked of a fresh context. The same tokens must come out of
-  every call; in the end the logits of target and head and what the head's cache holds must be the same bit for bit: the
-  batches are the same ones, so nothing is left for rounding to do, and what is left of texts before, of the other
-  sequences and of memory used before is what this finds.
-- The same tokens go through a fresh context without drafts: the prompts as they were, then token by token. No draft was
-  ever there to be taken back. Here batches differ, and with them the order of sums in a matrix product: logits agree
-  within rounding. The figure is the largest difference over the largest logit, of target and head; a wrong replay, a
-  missing row or a token out of place moves it to the order of 1.
-- Resident memory, against what it was after the first look. The first two are done in a forked child, on its copy of
-  the context: fresh contexts would leave holes in the heap of the process that is measured.
+- All calls since the sequence was last empty are repeated on a new context. Every call must return the same tokens; in
+  the end, the logits of target and head and the head's cache must be the same bit for bit: the batches are the same, so
+  rounding cannot differ. This finds leftovers of earlier texts, of other sequences and of reused memory.
+- The same tokens are decoded on a new context without drafts: the prompts as they were, then token by token. So nothing
+  was ever rewound. Here, batches differ, and with them the order of sums in a matmul: logits agree within rounding. The
+  drift is the largest difference over the largest logit, of target and head; a wrong replay, a missing row or a
+  misplaced token moves it to the order of 1.
+- Resident memory is compared with that after the first check. The first two checks run in a forked child, on its copy
+  of
+  the context: new contexts would leave holes in the heap of the measured process.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.demo_corpus import held_out_prompts
 
-Settings = dict[str, Any]  # of a Context
-Call = tuple[str, tuple[Any, ...], Any]  # what was called, with what but the sequence, what came back
+Settings = dict[str, Any]  # options of a Context
+Call = tuple[str, tuple[Any, ...], Any]  # method, arguments without the sequence, result
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was found, over all sequences.
+    """The results of a check, over all sequences.
 
-    replayed_calls, replay_differs: calls asked again of a fresh context, and those that answered otherwise; states that
-    were not the same bits are among them.
-    target_drift, head_drift: against token by token, the largest difference of logits over the largest logit.
+    replayed_calls, replay_differs: calls repeated on a new context, and those with another result, including states
+    with other bits.
+    target_drift, head_drift: the largest difference from token-by-token logits, over the largest logit.
     """
 
     replayed_calls: int
@@ -73,7 +73,7 @@ class Look:
 
 
 class Recorded:
-    """One sequence of a context, as the loop asks for it; writes down what is asked from when it is empty."""
+    """One sequence of a context for `generate_single`, which records its calls since it was last empty."""
 
     def __init__(self, context: Context, seq: int) -> None:
         self._context = context
@@ -83,7 +83,7 @@ class Recorded:
 
     def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         result = method(*arguments, seq=self.seq)
-        kept = None if isinstance(result, np.ndarray) else result  # logits are overwritten by the next call
+        kept = None if isinstance(result, np.ndarray) else result  # logits are not compared
         self.calls.append((method.__name__, arguments, kept))
         return result
 
@@ -126,7 +126,7 @@ class Recorded:
 
 
 class RandomDepth:
-    """A depth.DepthPolicy that drafts and keeps any number."""
+    """A depth.DepthPolicy with random depths and numbers of drafts to verify."""
 
     def __init__(self, numbers: random.Random, most: int) -> None:
         self._numbers = numbers
@@ -139,22 +139,22 @@ class RandomDepth:
         return self._numbers.choice((len(confidences), self._numbers.randint(0, len(confidences))))
 
     def observe(self, *_: object) -> None:
-        """Nothing that comes of a round changes it."""
+        """Ignore the result of a round."""
 
 
 class Life:
-    """What happens to one sequence: text after text."""
+    """The random history of one sequence: text after text."""
 
     def __init__(self, sequence: Recorded, numbers: random.Random, prompts: Sequence[Sequence[int]], most: int) -> None:
         self.sequence = sequence
-        self.token = 0  # that came out last, and is not held
+        self.token = 0  # the last sampled token, which the sequence does not hold
         self._numbers = numbers
         self._prompts = prompts
         self._most = most
         self._text: Generator[list[int], None, None] | None = None
 
     def step(self) -> bool:
-        """Does the next thing; whether it was a round."""
+        """Do the next step, and tell whether it was a round."""
         begins = self._text is None
         text = self._text = self._text or self._begin()
         try:
@@ -167,7 +167,7 @@ class Life:
         return not begins
 
     def leave(self) -> None:
-        """Leaves the text where it is."""
+        """Abort the text."""
         if self._text is not None:
             self._text.close()
             self._text = None
@@ -205,14 +205,14 @@ def _any_params(numbers: random.Random) -> SamplingParams:
 
 
 def _probe(context: Context, seq: int, token: int) -> tuple[NDArray[np.float32], NDArray[np.float32], bytes]:
-    """The head's logits and the target's after one more token, and then the head's state."""
+    """Decode one more token: return the logits of head and target, and the head's state."""
     head = context.draft(token, seq)
     target = context.verify([token], seq)
     return head.reshape(-1), target.reshape(-1), context.head_state(seq)
 
 
 def replay(calls: Sequence[Call], context: Context, seq: int) -> int:
-    """Asks the same of a fresh context; how many calls answered otherwise."""
+    """Repeat the calls on a new context, and return the number of calls with another result."""
     differ = 0
     for name, arguments, expected in calls:
         result = getattr(context, name)(*arguments, seq=seq)
@@ -221,7 +221,7 @@ def replay(calls: Sequence[Call], context: Context, seq: int) -> int:
 
 
 def feed(calls: Sequence[Call], tokens: Sequence[int], context: Context, seq: int) -> None:
-    """Brings the tokens that these calls left held to a fresh context: prompts as they were, all else one by one."""
+    """Decode the held tokens of these calls on a new context: prompts as they were, all others one by one."""
     held = 0
     for name, arguments, _ in calls:
         if name == "prefill":
@@ -245,7 +245,7 @@ def _drift(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def look(context: Context, lives: Sequence[Life], settings: Settings) -> Look:
-    """Compares each sequence with fresh contexts. Moves it on by a token."""
+    """Compare each sequence with new contexts. Adds a token to it."""
     replayed = differs = 0
     target_drift = head_drift = 0.0
     for seq, life in enumerate(lives):
@@ -269,12 +269,12 @@ def look(context: Context, lives: Sequence[Life], settings: Settings) -> Look:
 
 
 def look_apart(context: Context, lives: Sequence[Life], settings: Settings) -> Look:
-    """As `look`, in a forked child."""
+    """Run `look` in a forked child."""
     fork = multiprocessing.get_context("fork")
     receive, send = fork.Pipe(duplex=False)
     child = fork.Process(target=lambda: send.send(look(context, lives, settings)))
     child.start()
-    send.close()  # so that a child that dies ends the wait with EOFError
+    send.close()  # if the child dies, the wait ends with EOFError
     with receive:
         found: Look = receive.recv()
     child.join()
@@ -282,7 +282,7 @@ def look_apart(context: Context, lives: Sequence[Life], settings: Settings) -> L
 
 
 def resident() -> int:
-    """Bytes of this process in memory, without those that malloc holds back for later; needs Linux and glibc."""
+    """Return the resident bytes of this process, without free memory of malloc. Needs Linux and glibc."""
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -298,8 +298,10 @@ def soak(
     apart: bool = False,
     **more: Any,
 ) -> Iterator[tuple[int, Look]]:
-    """Yields what each look finds, after how many rounds: one every so many, the last after all. The sequences are
-    empty then. apart: look in a forked child. more: for the contexts."""
+    """Yield the number of rounds and the result of a check, every so many rounds and at the end.
+
+    The sequences are cleared after each check. apart: check in a forked child. more: options of the contexts.
+    """
     numbers = random.Random(seed)
     settings: Settings = {"n_ctx": 512, "n_threads": 1, "n_seq_max": sequences, "draft_tokens": draft_tokens} | more
     prompts = [model.tokenize(text) for text in held_out_prompts(20, 500)]
@@ -321,7 +323,7 @@ def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1)] = 10_000,
     every: Annotated[int, typer.Option(min=1, help="Rounds between looks; the first ones are the warm-up.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of all that happens.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     sequences: Annotated[int, typer.Option(min=1, help="Sequences that take turns.")] = 3,
     draft_tokens: Annotated[int, typer.Option("--drafts", "-d", min=1, help="The most drafts per round.")] = 8,
     cache_type: Annotated[str, typer.Option(help="Type of the K and V cache.")] = "f16",

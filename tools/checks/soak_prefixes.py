@@ -1,12 +1,12 @@
-"""Five thousand requests whose prompts share beginnings, on one LLM with little memory for them: is it ever exceeded?
+"""Runs five thousand requests with shared prompt prefixes on one LLM with little cache memory, and checks the cache.
 
     pip install . typer
     python tools/checks/soak_prefixes.py --requests 5000
 
-All that soak_requests.py does to requests, and cancellations and faults while prefixes are saved and loaded, too. After
-each request, what is kept of prompts is within cache_bytes. When nothing runs, none reads and nothing is held on to,
-what the cache says that it keeps is what it keeps, and resident memory is flat: the median of the last third of the
-requests against that of the second. Before that malloc takes what arrays of many sizes need side by side.
+Does all that soak_requests.py does, and also cancels and fails calls while prefixes are saved and loaded. After each
+request, the cache must be within cache_bytes. While nothing runs, no prefill may be left and nothing pinned, the counts
+of the cache must be right, and resident memory must be flat: the median of the last third of the requests against that
+of the second third. In the first third, malloc still grows for arrays of many sizes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ from pymtp.engine.request import Request
 from pymtp.prefix_cache.records import PrefixFigures
 from pymtp.prefix_cache.tree import KvBlock, RadixNode
 
-from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests says where
+from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests sets the path
 
 SAVING = ("save_state", "save_cells", "load_state", "load_cells", "copy_cells", "keep_cells", "copy")
-STATES = 6  # that there is room for
+STATES = 6  # states of a sequence that the cache has room for
 PHASES = 15
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What came so far. most: bytes that were kept. exceeded: after how many requests they were too many."""
+    """The results so far.
+
+    most: the maximum of cached bytes. exceeded: requests after which the cache was above its limit.
+    alive: Request objects that still exist. wrong: inconsistent counts.
+    """
 
     requests: int
     told: dict[str, int]
@@ -52,35 +56,35 @@ class Phase:
     figures: PrefixFigures
     most: int
     exceeded: int
-    alive: int  # requests
+    alive: int
     resident: int
-    wrong: str  # what does not add up
+    wrong: str
 
 
 class BudgetBook(Book):
-    """Looks at what is kept after each request, too."""
+    """Also checks the size of the cache after each request."""
 
     def __init__(self, llm: LLM, cache_bytes: int) -> None:
         self._cache_bytes, self._llm = cache_bytes, llm
         self.most = self.exceeded = 0
         super().__init__(llm)
 
-    def submit(self, request: Request, cancels: int | None = None) -> None:
-        """Its end is looked at."""
+    def submit(self, request: Request, cancel_count: int | None = None) -> None:
+        """Check the size of the cache when the request ends."""
         finish = request.finish
 
-        def looked(reason: Any) -> None:
+        def checked(reason: Any) -> None:
             finish(reason)
             nbytes = self._llm.figures().prefixes.nbytes
             self.most = max(self.most, nbytes)
             self.exceeded += nbytes > self._cache_bytes
 
-        request.finish = looked  # type: ignore[method-assign]
-        super().submit(request, cancels)
+        request.finish = checked  # type: ignore[method-assign]
+        super().submit(request, cancel_count)
 
 
 class TreeCallers(Callers):
-    """Threads and tasks that ask for prompts of one tree each."""
+    """Threads and tasks that use the prompts of one tree each."""
 
     def __init__(self, llm: LLM, texts: Sequence[Sequence[int]], seed: int) -> None:
         super().__init__(llm, texts, seed)
@@ -91,7 +95,7 @@ class TreeCallers(Callers):
         context = self.llm.context
         tree = PromptTree(self.llm.model, numbers, self._texts, context.n_ctx, context.n_ubatch)
         if i in self._trees:
-            tree.known = self._trees[i].known  # of the phase before, for all but the first
+            tree.known = self._trees[i].known  # the texts of the phase before
         self._trees[i] = tree
         return tree, numbers
 
@@ -103,7 +107,7 @@ class TreeCallers(Callers):
 
 
 def left_behind(llm: LLM) -> str:
-    """What is held on to by nobody, or does not add up, while nothing runs."""
+    """Describe leaked pins and inconsistent counts of the cache, while nothing runs; "" for none."""
     cache = llm._engine.prefix_cache
     store, tree = cache.store, cache.store.tree
     nodes: list[RadixNode] = []
@@ -122,11 +126,11 @@ def left_behind(llm: LLM) -> str:
         f"{in_use} sequences are in use": not in_use,
         f"{nbytes} bytes are kept, and {tree.nbytes} counted": nbytes == tree.nbytes,
         f"{len(nodes)} nodes, and {tree.n_nodes} counted": len(nodes) == tree.n_nodes,
-        "a sequence does not hold what it is taken to hold": all(
+        "a sequence does not hold its known tokens": all(
             context.tokens(seq)[: contents.n_tokens] == contents.known_tokens.tolist()
             for seq, contents in enumerate(store.sequences)
         ),
-        "a sequence has another state than it is taken to have": all(
+        "a sequence has another state than recorded": all(
             not contents.has_state or context.tokens_held(seq) == contents.n_tokens
             for seq, contents in enumerate(store.sequences)
         ),
@@ -137,7 +141,7 @@ def left_behind(llm: LLM) -> str:
 def soak_prefixes(
     model: Model, requests: int, *, seed: int = 0, phases: int = PHASES, states: float = STATES, **more: Any
 ) -> Iterator[Phase | list[str]]:
-    """Yields what came so far, phase by phase, and at last what differs from a fresh LLM. more: for the LLM."""
+    """Yield the results after each phase, and at last the differences from a new LLM. more: options of the LLM."""
     settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_ubatch": 128, "n_batch": 128} | more
     texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
     with LLM(model, n_seq_max=1, **{name: value for name, value in settings.items() if name != "n_seq_max"}) as llm:
@@ -147,10 +151,10 @@ def soak_prefixes(
         callers = TreeCallers(llm, texts, seed)
         for phase in range(phases):
             callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
-            llm._engine.process_queues()  # streams that were let go of last
+            llm._engine.process_queues()  # streams that were dropped last
             wrong = "; ".join(filter(None, (added_up(llm, book, callers), left_behind(llm))))
             play_shapes(llm.context, faults)
-            llm._engine.prefix_cache.recover()  # sequences hold something else now
+            llm._engine.prefix_cache.recover()  # the sequences hold other tokens now
             gc.collect()
             yield Phase(
                 requests=len(book.times),
@@ -172,13 +176,13 @@ def soak_prefixes(
 def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     requests: Annotated[int, typer.Option("--requests", "-r", min=PHASES)] = 5_000,
-    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the requests; their times are not reproducible.")] = 0,
     n_seq_max: Annotated[int, typer.Option(min=1)] = 4,
     states: Annotated[float, typer.Option(help="Host memory for prefixes, in states of a sequence.")] = STATES,
     growth: Annotated[int, typer.Option(help="The most bytes that memory may grow from half to half.")] = 4_000_000,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when anything is wrong."""
+    """Run random requests; exit with status 1 if anything is wrong."""
     console = Console(highlight=False)
     phases: list[Phase] = []
     differences: list[str] = []

@@ -1,17 +1,18 @@
-"""Ten thousand requests with everything that can happen to them, on one LLM: is each accounted for, does it grow?
+"""Runs ten thousand requests on one LLM, with all that can happen to them, and checks results and memory.
 
     pip install . typer
     python tools/checks/soak_requests.py --requests 10000
 
-Threads and an AsyncLLM ask at random times: single prompts, lists, several completions, streams. Streams are closed, or
-let go of; tasks are cancelled; now and then everything is. Native calls fail: with an exception after the decode, with
-one sequence that has no finite logits, and with what a signal handler raises before a call or after it. At the end:
+Threads and an AsyncLLM submit requests at random times: single prompts, lists, several completions, streams. Streams
+are closed or dropped; tasks are cancelled; now and then all requests are. Native calls fail: with an exception after
+the decode, with one sequence without finite logits, and with an exception of a signal handler before or after a call.
+At the end:
 
-- Each request has ended once, and what its caller was told is how; the engine's figures add up to that, and none runs.
-- Of those that came to their end, some are asked of a fresh LLM: the same tokens and log-probabilities, bit for bit.
-- Each sequence reads a prompt, drafts and verifies as a fresh context does: the same bits of logits.
-- Resident memory, when nothing runs and each shape of round was played: the median of the second half against that of
-  the first. With the graphs that are kept it goes up and down by a few MB; requests that stay behind are counted.
+- Each request has ended exactly once, as its caller was told; the engine's figures agree, and no request is running.
+- Some of the finished requests are repeated on a new LLM: the same tokens and log-probabilities, bit for bit.
+- Each sequence prefills, drafts and verifies like a new context: the same bits of logits.
+- Resident memory is compared while nothing runs and after each shape of round was run: the median of the second half
+  against that of the first. Cached graphs move it by a few MB; leaked requests are counted.
 """
 
 from __future__ import annotations
@@ -45,18 +46,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.demo_corpus import held_out_prompts
 
-THREADS = 5  # and an event loop
-PHASES = 10  # at the end of each nothing runs, and memory is looked at
-CANCELS = 0.002  # of requests, each of which then ends all that run
-SAMPLES = 200  # outcomes to ask again, at most
+THREADS = 5  # beside an event loop
+PHASES = 10  # memory is measured at the end of each, while nothing runs
+CANCELS = 0.002  # share of requests that cancel all running ones
+SAMPLES = 200  # maximum number of outcomes to repeat
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What came so far.
+    """The results so far.
 
-    told: what callers were told, by how it ended; "nothing" of streams that were let go of, of tasks that were
-    cancelled and of calls that an Interrupt left. ended: the same by the requests themselves.
+    told: requests by the finish reason that callers were told; "nothing" for dropped streams, cancelled tasks, and
+    calls that an Interrupt left. ended: the same by the requests themselves.
+    alive: Request objects that still exist. wrong: inconsistent counts.
     """
 
     requests: int
@@ -64,14 +66,14 @@ class Phase:
     ended: dict[str, int]
     faults: dict[str, int]
     rounds: int
-    sequences: float  # of a round
-    alive: int  # requests
+    sequences: float  # mean per round
+    alive: int
     resident: int
-    wrong: str  # what does not add up
+    wrong: str
 
 
 class Book:
-    """Which request ended, how often and how."""
+    """Counts how often each request ended, and with which reason."""
 
     def __init__(self, llm: LLM) -> None:
         self._submit = llm._engine.submit
@@ -80,7 +82,7 @@ class Book:
         self.ended: Counter[str] = Counter()
         llm._engine.submit = self.submit  # type: ignore[method-assign]
 
-    def submit(self, request: Request, cancels: int | None = None) -> None:
+    def submit(self, request: Request, cancel_count: int | None = None) -> None:
         with self._lock:
             number = len(self.times)
             self.times.append(0)
@@ -92,11 +94,11 @@ class Book:
             self.ended["failed" if request.error is not None else reason] += 1
 
         request.finish = counted  # type: ignore[method-assign]
-        self._submit(request, cancels)
+        self._submit(request, cancel_count)
 
 
 class Callers:
-    """Threads and tasks that ask, and take note of what they were told."""
+    """Threads and tasks that make requests, and record the results they get."""
 
     def __init__(self, llm: LLM, texts: Sequence[Sequence[int]], seed: int) -> None:
         self.llm, self._texts, self._seed = llm, texts, seed
@@ -107,7 +109,7 @@ class Callers:
         self._lock = threading.Lock()
         self._left = 0
         self._phase = 0
-        # by id(), of tasks: those that came to ask, and of them those that were cancelled, perhaps before they did
+        # params of tasks by id(): submitted requests, and those of cancelled tasks, which may not have submitted any
         self._asked: dict[int, SamplingParams] = {}
         self._gone: list[SamplingParams] = []
         self._submit = llm._submit
@@ -118,13 +120,13 @@ class Callers:
         return self._submit(prompts, params, *arguments, **keywords)
 
     def add_gone(self) -> None:
-        """Counts tasks that were cancelled, while nothing runs: those that had asked."""
+        """Count the cancelled tasks that had submitted a request. Nothing may be running."""
         self.told["nothing"] += sum(params.n for params in self._gone if id(params) in self._asked)
         self._gone.clear()
         self._asked.clear()
 
     def play(self, requests: int, *, loop: bool) -> None:
-        """Until so many prompts were asked. loop: by coroutines, too: then it is their thread that runs the engine."""
+        """Make so many requests. loop: also from coroutines, whose AsyncLLM's thread then runs the engine."""
         self._left = requests
         self._phase += 1
         threads = [threading.Thread(target=self._work, args=(i,)) for i in range(THREADS)]
@@ -161,7 +163,7 @@ class Callers:
                     self._sample(replace(spec, params=spec.completions_params[i]), outcome(one))
 
     def _sample(self, spec: RequestSpec, found: Outcome) -> None:
-        """Of all that came, each is as likely among the samples."""
+        """Add an outcome to the samples by reservoir sampling: each is equally likely to be among them."""
         self._complete += 1
         if len(self.samples) < SAMPLES:
             self.samples.append((spec, found))
@@ -207,7 +209,7 @@ class Callers:
                 if spec.cancel_after is not None and tokens >= spec.cancel_after:
                     if numbers.random() < 0.5:
                         self._tell_nothing(1)
-                        return  # and it is let go of
+                        return  # the stream is dropped
                     stream.close()
                     break
         except PymtpError as error:
@@ -247,11 +249,11 @@ class Callers:
         except PymtpError as error:
             self._tell(spec, error)
         else:
-            self._tell_nothing(1)  # pieces do not say how they ended
+            self._tell_nothing(1)  # pieces do not give the finish reason
 
 
 def added_up(llm: LLM, book: Book, callers: Callers) -> str:
-    """What does not add up, while nothing runs."""
+    """Return a description of inconsistent counts, while nothing runs; "" for none."""
     callers.add_gone()
     figures = llm.figures()
     asked = len(book.times)
@@ -265,8 +267,10 @@ def added_up(llm: LLM, book: Book, callers: Callers) -> str:
     return "; ".join(words for words, right in checks.items() if not right)
 
 
-def differences_from_fresh_llm(llm: LLM, settings: dict[str, Any], samples: Sequence[tuple[RequestSpec, Outcome]]) -> list[str]:
-    """What differs from a fresh LLM: of outcomes, and of what the context's sequences read now."""
+def differences_from_fresh_llm(
+    llm: LLM, settings: dict[str, Any], samples: Sequence[tuple[RequestSpec, Outcome]]
+) -> list[str]:
+    """Describe differences from a new LLM: in outcomes of requests, and in the sequences of the context."""
     differences = []
     for spec, found in samples:
         with LLM(llm.model, **settings) as fresh:
@@ -294,7 +298,7 @@ def _probe(context: Context, prompt: Sequence[int], seq: int) -> list[bytes]:
 def soak_requests(
     model: Model, requests: int, *, seed: int = 0, phases: int = PHASES, **more: Any
 ) -> Iterator[Phase | list[str]]:
-    """Yields what came so far, phase by phase, and at last what differs from a fresh LLM. more: for the LLM."""
+    """Yield the results after each phase, and at last the differences from a new LLM. more: options of the LLM."""
     settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_ubatch": 128, "n_batch": 128} | more
     texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
     with LLM(model, **({"n_seq_max": 6} | settings)) as llm:
@@ -302,7 +306,7 @@ def soak_requests(
         callers = Callers(llm, texts, seed)
         for phase in range(phases):
             callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
-            llm._engine.process_queues()  # streams that were let go of last
+            llm._engine.process_queues()  # streams that were dropped last
             play_shapes(llm.context, faults)
             gc.collect()
             figures = llm.figures()
@@ -325,12 +329,12 @@ def soak_requests(
 def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     requests: Annotated[int, typer.Option("--requests", "-r", min=PHASES)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the requests; their times are not reproducible.")] = 0,
     n_seq_max: Annotated[int, typer.Option(min=2)] = 6,
     growth: Annotated[int, typer.Option(help="The most bytes that memory may grow from half to half.")] = 4_000_000,
-    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Exit status 1 when anything is wrong."""
+    """Run random requests; exit with status 1 if anything is wrong."""
     console = Console(highlight=False)
     phases: list[Phase] = []
     differences: list[str] = []
@@ -363,7 +367,7 @@ def main(
 
 
 def in_words(counts: dict[str, int]) -> str:
-    """Counts, side by side."""
+    """Return the counts as words."""
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
 

@@ -1,11 +1,11 @@
-"""Counts texts whose thinking goes beyond its budget, and tokens of them that drafting changes.
+"""Counts texts whose thinking exceeds its budget, and tokens that drafting changes in them.
 
     pip install . gguf typer jsonschema
     python tools/checks/thinking_budget.py --texts 2000
 
-The shipped model, with a template that begins to think, answers chats at three temperatures: freely, held to a schema,
-with tools that may or must be called. It goes on with prompts, too, held to a schema and with penalties. Each text is
-written with 0, 3 and 7 drafts, four at once. What closes a thinking must come in one round.
+The shipped model, with a template that begins to think, answers chats at three temperatures: without constraints, with
+a schema, with tools that may or must be called. It also continues prompts with a schema and with penalties. Each text
+is generated with 0, 3 and 7 drafts, four at once. The tokens that close a thinking must be generated in one round.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("weather", parameters=SCHEMA), Tool("now", parameters={"type": "object", "properties": {}}))
-# what an answer is held to: fields of a GenerateRequest, or of the params of a raw prompt
+# constraints of an answer: fields of a GenerateRequest, or of the params of a raw prompt
 HELD: dict[str, dict[str, Any]] = {
     "chat": {},
     "chat, schema": {"schema": SCHEMA},
@@ -63,7 +63,7 @@ HELD: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """One text, the same at each depth."""
+    """A request for one text, the same at each depth."""
 
     held: str
     prompt: Any
@@ -73,7 +73,7 @@ class Asked:
 
 
 def texts(llm: LLM, n: int) -> Iterator[Asked]:
-    """Texts of all kinds in turn, with budgets and messages by chance."""
+    """Yield requests of all kinds in turn, with random budgets and messages."""
     luck, prompts = random.Random(5), held_out_prompts(20)
     for i in range(n):
         held = list(HELD)[i % len(HELD)]
@@ -98,7 +98,7 @@ def texts(llm: LLM, n: int) -> Iterator[Asked]:
 
 
 def written(llm: LLM, each: Sequence[Asked]) -> Iterator[tuple[Completion, int]]:
-    """Each text, and the rounds that what closed its thinking took; 0 where the model closed it, or nothing did."""
+    """Yield each text, and the number of rounds of its closing tokens; 0 if pymtp did not close its thinking."""
     streams = [llm.stream(asked.prompt, asked.params) for asked in each]
     for asked, stream in zip(each, streams, strict=True):
         pieces = [piece.token_ids for piece in stream]
@@ -107,14 +107,14 @@ def written(llm: LLM, each: Sequence[Asked]) -> Iterator[tuple[Completion, int]]
         end = start + len(asked.closing)
         closed = done.stats.thinking_tokens == start and done.token_ids[start:end] == asked.closing
         for i, tokens in enumerate(pieces):
-            # the first token comes with the prompt
+            # the prefill samples the first token
             rounds += i > 0 and n < end and n + len(tokens) > start and closed
             n += len(tokens)
         yield done, rounds
 
 
 def holds(asked: Asked, done: Completion) -> bool:
-    """Whether a text that ended by itself is what it is held to."""
+    """Tell whether a text that ended by itself fulfils its constraints."""
     if done.finish_reason != "stop" or ("schema" not in asked.held and "tool" not in asked.held):
         return True
     try:
@@ -135,7 +135,7 @@ def holds(asked: Asked, done: Completion) -> bool:
 
 
 def main(texts_: Annotated[int, typer.Option("--texts", help="How many texts, each at three depths.")] = 2000) -> None:
-    """Counts, and ends with 1 where a count is not what it must be."""
+    """Generate and count texts; exit with status 1 if a count is wrong."""
     began = time.monotonic()
     counts = {
         held: dict.fromkeys(("texts", "closed", "beyond", "rounds", "differ", "tokens", "broken"), 0) for held in HELD

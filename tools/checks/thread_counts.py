@@ -1,4 +1,4 @@
-"""Counts the tokens that the number of threads changes, and that its changes within a text do.
+"""Counts the tokens that change with the number of threads, also if the number changes within a text.
 
     pip install . gguf typer
     python tools/checks/thread_counts.py
@@ -31,7 +31,7 @@ DRAFTS = (0, 3, "auto")
 
 
 def texts(model: Model, prompts: list[str], tokens: int, drafts: Any, **threads: Any) -> list[list[int]]:
-    """Continue each prompt at each temperature."""
+    """Generate a continuation of each prompt at each temperature."""
     found = []
     with LLM(model, n_ctx=1024, draft_tokens=drafts, **threads) as llm:
         for temperature in TEMPERATURES:

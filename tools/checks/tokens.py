@@ -1,10 +1,10 @@
-"""Compares pymtp's tokens with those of Hugging Face's tokenizer of Qwen3.5, over random texts of many scripts.
+"""Compares pymtp's tokens with those of Hugging Face's tokenizer of Qwen3.5, for random texts in many scripts.
 
     python tools/checks/tokens.py compare --texts 400000  prints the texts whose tokens differ, and counts them
     python tools/checks/tokens.py golden                  writes tests/reference/tokens.json, which a test reads
     python tools/checks/tokens.py later                   prints LATER of pymtp/model/normalization.py
 
-Needs what `pip install tokenizers` brings, `later` also unicodedata2. The vocabulary is that of makers/real_vocab.py.
+Needs the package tokenizers, `later` also unicodedata2. The vocabulary is that of makers/real_vocab.py.
 The tokenizer is built as transformers builds it (models/qwen3_5/tokenization_qwen3_5.py): NFC, the regular expression
 below, byte-level BPE. Added tokens are matched in the text as it is given (tokenizer.json: "normalized": false).
 """
@@ -64,7 +64,7 @@ def compare(
     n: Annotated[int, typer.Option("--texts", help="How many texts.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Another seed makes other texts.")] = 0,
 ) -> None:
-    """Compare the tokens of random texts. Exit code 1 where some differ."""
+    """Compare the tokens of random texts; exit with status 1 if any differ."""
     tokenizer, n_different = make_tokenizer(), 0
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder) / "model.gguf")
@@ -80,7 +80,7 @@ def compare(
 
 @app.command()
 def golden() -> None:
-    """Write the tokens that tests/model/test_tokens.py compares with."""
+    """Write the reference tokens for tests/model/test_tokens.py."""
     made, tokenizer = texts(N_TEXTS, SEED), make_tokenizer()
     found = {
         "made_by": f"tools/checks/tokens.py with tokenizers {tokenizers.__version__}",
@@ -92,7 +92,7 @@ def golden() -> None:
 
 @app.command()
 def later() -> None:
-    """Print the characters that take part in NFC by the newest tables, and not by those of `tokenizers`."""
+    """Print the characters that NFC changes by the newest tables, but not by those of `tokenizers`."""
     codes = sorted(_later())
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(codes), 1) if b != a + 1), len(codes)]
     runs = [codes[a:b] for a, b in pairwise(starts)]
@@ -105,7 +105,7 @@ def _later() -> set[int]:
     nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
     found: set[int] = set()
     for char in (chr(n) for n in range(sys.maxunicode + 1) if not 0xD800 <= n < 0xE000):
-        # a mark moves, before one of a lower class or behind one of a higher; of class 240 there is U+0345 alone
+        # a mark moves behind one of a lower class or before one of a higher; only U+0345 has class 240
         moves = any(nfc(text) != text for text in (f"a{char}\u0316", f"a\u0345{char}", char))
         if unicodedata2.combining(char) and not moves and char != "\u0345":
             found.add(ord(char))

@@ -1,14 +1,14 @@
-"""Counts the calls of tools that are not valid: the shipped model is asked for calls by schemas of all kinds.
+"""Counts invalid tool calls: the shipped model is made to call tools with schemas of all kinds.
 
     pip install .[test] typer
     python tools/checks/tool_calls.py --schemas 300
 
-Each schema is a tool's, among two others. The model must call one of the three (tool_choice "required"), and each of
-them (named), greedily and at temperature 1, in XML or as JSON. It knows nothing of tools: what it writes is the
-grammar's. Each answer must be one call of a tool that there is, with arguments that jsonschema finds valid. Strings are
-bounded, for a model of 5 M parameters ends none by itself.
+Three tools with random schemas are given. The model must call any one of them (tool_choice "required"), and each of
+them (named), greedily and at temperature 1, in XML or as JSON. It was not trained on tools: only the grammar makes its
+calls valid. Each answer must be one call of an existing tool, with arguments that jsonschema finds valid. Strings are
+bounded, because a model of 5 M parameters does not end them by itself.
 
-A call that is not valid is told with its schema and seed: --first SEED --schemas 1 brings it back.
+An invalid call is printed with its schema and seed: --first SEED --schemas 1 repeats it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ STRINGS = [
 
 
 class Schemas:
-    """Schemas at random: the same for the same seed."""
+    """Makes random schemas: the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
 
     def tool(self, name: str) -> dict[str, Any]:
-        """A tool in OpenAI's form."""
+        """Return a random tool in OpenAI's format."""
         properties = {name: self.value(3) for name in self._names(self._random.randint(0, 6))}
         schema = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -127,7 +127,7 @@ class Asked:
 
 
 def asked(llm: LLM, seed: int) -> Iterator[Asked]:
-    """All ways in which a call is asked for by the schemas of a seed."""
+    """Yield requests for a call, with all tool choices, for the schemas of a seed."""
     schemas = Schemas(seed)
     tools = read_tools([schemas.tool(name) for name in ("first", "mcp__server__second", "third")])
     end = llm.chat_prompts.prompt(chat_of(seed, tools)).end
@@ -146,7 +146,7 @@ def chat_of(seed: int, tools: tuple[Tool, ...]) -> Chat:
 
 
 def wrong(one: Asked, text: str) -> str | None:
-    """What is wrong with an answer."""
+    """Describe the error in an answer; None for none."""
     parser = one.form.parser()
     parser.push(text)
     parser.finish()
@@ -165,7 +165,7 @@ def wrong(one: Asked, text: str) -> str | None:
 
 
 def check(llm: LLM, seeds: range) -> tuple[int, list[str]]:
-    """How many calls were asked for, and what was wrong with any."""
+    """Return the number of requests, and the errors in their answers."""
     problems = []
     each = [one for seed in seeds for one in asked(llm, seed)]
     prompts = [chat_of(one.seed, one.tools) for one in each]
@@ -182,7 +182,7 @@ def main(
 ) -> None:
     n, problems = 0, []
     with LLM(n_seq_max=AT_ONCE) as llm:
-        seeds = range(first, first + -(-schemas // 3))  # three a seed
+        seeds = range(first, first + -(-schemas // 3))  # three per seed
         for seed in track(seeds, console=Console(stderr=True)):
             more, found = check(llm, range(seed, seed + 1))
             n, problems = n + more, problems + found

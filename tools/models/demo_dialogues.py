@@ -1,11 +1,11 @@
-"""Questions and answers for the shipped model, made from the text it learns from."""
+"""Questions and answers for the training of the shipped model, made from its corpus."""
 
 import ast
 from collections.abc import Iterator
 
 
 def dialogues(source: str) -> Iterator[tuple[str, str]]:
-    """(question, answer) pairs made from the documented functions of one file: signature and summary in, source out."""
+    """Yield (question, answer) pairs for the documented functions of a file: name and summary, then the source."""
     try:
         tree = ast.parse(source)
     except SyntaxError:

@@ -1,10 +1,10 @@
-"""Writes the demo model's checkpoint as GGUF, with llama.cpp's own converter from the pinned source.
+"""Converts the demo model's checkpoint to GGUF with llama.cpp's own converter from the pinned source.
 
     python tools/models/export_gguf.py build/demo pymtp/model/demo.gguf
     python tools/models/export_gguf.py build/demo build/demo-f32.gguf --type f32
 
-It is the converter people run on published checkpoints, so the demo model takes the same way into a GGUF as theirs.
-What differs is said in `register_demo_model`. Needs what train_demo_model.py needs.
+Published checkpoints are converted in the same way; `register_demo_model` has the differences. Needs the packages of
+train_demo_model.py.
 """
 
 import argparse
@@ -30,7 +30,7 @@ METADATA = {
         "Made for demonstrations and tests of speculative decoding; it is not a useful assistant."
     ),
     "general.basename": "pymtp-demo",
-    # otherwise guessed from the checkpoint folder's name
+    # otherwise, the converter guesses these from the name of the folder
     "general.finetune": None,
     "general.version": None,
     "general.size_label": None,
@@ -38,7 +38,7 @@ METADATA = {
 
 
 def register_demo_model() -> None:
-    """Puts a subclass of the converter's Qwen3.5 in its registry, for what the checkpoint cannot say itself."""
+    """Register a subclass of the converter's Qwen3.5 that adds facts which are not in the checkpoint."""
     from conversion.base import ModelBase
     from conversion.qwen import Qwen3_5TextModel
 
@@ -47,20 +47,20 @@ def register_demo_model() -> None:
         model_arch = Qwen3_5TextModel.model_arch
 
         def get_vocab_base_pre(self, tokenizer: object) -> str:
-            """The converter knows a pre-tokenizer by a hash over token ids, so a new vocabulary is unknown to it.
+            """Return the pre-tokenizer's name, which the converter knows only for known vocabularies, by a hash.
 
-            The demo's tokenizer cuts words by Qwen3.5's pattern (WORDS in train_demo_model.py).
+            The demo's tokenizer splits words by the pattern of Qwen3.5 (WORDS in train_demo_model.py).
             """
             return "qwen35"
 
         def set_vocab(self) -> None:
-            """Qwen has no BOS; without these two keys llama.cpp takes token 11, which is GPT-2's guess."""
+            """Add keys for BOS, which Qwen does not have: without them, llama.cpp takes token 11, as for GPT-2."""
             super().set_vocab()
             self.gguf_writer.add_bos_token_id(self.hparams["pad_token_id"])
             self.gguf_writer.add_add_bos_token(False)
 
         def set_gguf_parameters(self) -> None:
-            """`nextn_tap` is pymtp's key: llama.cpp has none for which hidden row the head was trained on."""
+            """Add `nextn_tap`, a key of pymtp: llama.cpp has none for the hidden row on which the head was trained."""
             super().set_gguf_parameters()
             self.gguf_writer.add_license("MIT")  # --metadata has no key for it
             self.gguf_writer.add_string(f"{self.gguf_writer.arch}.nextn_tap", "post_norm")
@@ -68,7 +68,7 @@ def register_demo_model() -> None:
 
 @contextmanager
 def converter_source() -> Iterator[Path]:
-    """A temporary folder with the converter out of the source distribution that the build compiles."""
+    """Extract the converter from the source distribution that the build compiles to a temporary folder."""
     paths = layout.Paths.default()
     sdist = layout.fetch(paths, layout.Pin.read(paths.requirements))
     with tempfile.TemporaryDirectory() as folder, tarfile.open(sdist) as archive:
@@ -80,7 +80,7 @@ def converter_source() -> Iterator[Path]:
 
 
 def convert(source: Path, checkpoint: Path, target: Path, outtype: str) -> None:
-    """Runs the converter's main in this process, which must not have imported another `gguf`."""
+    """Run the converter's main in this process, which must not have imported another `gguf`."""
     sys.path[:0] = [str(source), str(source / "gguf-py")]
     import convert_hf_to_gguf
 
@@ -94,10 +94,10 @@ def convert(source: Path, checkpoint: Path, target: Path, outtype: str) -> None:
 
 
 def export(checkpoint: Path, target: Path, outtype: str = "q8_0") -> None:
-    """Writes `checkpoint` (a folder in HF format) to the file `target`, in an interpreter of its own.
+    """Convert `checkpoint` (a folder in HF format) to the file `target`, in an interpreter of its own.
 
-    The converter brings its own `gguf`, which may differ from the one that the caller has imported.
-    Raises subprocess.CalledProcessError when it fails; it logs to stderr.
+    The converter has its own `gguf`, which may differ from the one that the caller has imported.
+    Raises subprocess.CalledProcessError if it fails; it logs to stderr.
     """
     subprocess.run([sys.executable, __file__, str(checkpoint), str(target), "--type", outtype], check=True)
 

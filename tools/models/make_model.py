@@ -5,7 +5,7 @@
     python tools/models/make_model.py qwen3.6-27b build/27b.gguf --no-weights && pymtp info --memory build/27b.gguf
     python tools/models/make_model.py qwen3.6-27b build/27b-4.gguf --type q4_k --layers 4 --vocab 8192
 
-tests/makers/make_model.py says what these models are good for.
+See tests/makers/make_model.py for the uses of these models.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def main(
     preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
     path: Annotated[Path, typer.Argument(help="GGUF file to write.")],
     weight_type: Annotated[str, typer.Option("--type", help=f"Type of the weights: {', '.join(TYPES)}.")] = "q8_0",
-    layers: Annotated[int | None, typer.Option(min=4, help="Other than the preset's: 4, 8, 12 …")] = None,
-    vocab: Annotated[int | None, typer.Option(min=512, help="Tokens, other than the preset's.")] = None,
-    experts: Annotated[int | None, typer.Option(min=8, help="Of a layer, other than the preset's.")] = None,
+    layers: Annotated[int | None, typer.Option(min=4, help="Layers: 4, 8, 12 …")] = None,
+    vocab: Annotated[int | None, typer.Option(min=512, help="Tokens instead of the preset's.")] = None,
+    experts: Annotated[int | None, typer.Option(min=8, help="Experts per layer.")] = None,
     head: Annotated[bool, typer.Option("--head/--no-head", help="With the multi-token-prediction head.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
     split_max_tensors: Annotated[int, typer.Option(help="The most tensors a file, 0 for a single file.")] = 0,
-    weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Or a hole, for `pymtp info`.")] = True,
+    weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Or a hole for `pymtp info`.")] = True,
     threads: Annotated[int | None, typer.Option(help="Threads that make weights.", show_default="cores")] = None,
 ) -> None:
     """Write a GGUF with random weights."""

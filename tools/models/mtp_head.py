@@ -4,7 +4,7 @@
 for the golden outputs. Names of the parameters are those of the published checkpoints.
 
 Row i of the head takes token i and the trunk's hidden row i-1 (zero for i = 0), stands at position i, and predicts
-token i+1. A chained step takes the head's own output row of the step before in the trunk's stead.
+token i+1. A chained step takes the head's own output row of the step before instead of the trunk's.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import (
 
 
 def shift_rows(hidden: Tensor, by: int = 1) -> Tensor:
-    """Moves rows of (batch, tokens, width) down by `by`, zero rows coming in at the top."""
+    """Shift rows of (batch, tokens, width) down by `by`, with zero rows at the top."""
     return functional.pad(hidden, (0, 0, by, 0))[:, : hidden.shape[1]]
 
 
@@ -47,18 +47,18 @@ class MtpHead(nn.Module):
                 nn.init.normal_(module.weight, std=config.initializer_range)
 
     def fuse(self, embedding: Tensor, hidden: Tensor) -> Tensor:
-        """The block's input from token embeddings and hidden rows, both (batch, tokens, width)."""
+        """Return the block's input from token embeddings and hidden rows, both (batch, tokens, width)."""
         return self.fc(torch.cat([self.pre_fc_norm_embedding(embedding), self.pre_fc_norm_hidden(hidden)], dim=-1))
 
     def forward(self, embedding: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Causal pass over (batch, tokens, width) rows. Returns (pre-norm rows, post-norm rows)."""
+        """Run a causal pass over (batch, tokens, width) rows, and return (pre-norm rows, post-norm rows)."""
         n = embedding.shape[1]
         causal = torch.full((n, n), float("-inf")).triu(1)[None, None]
         rows = self.layers[0](self.fuse(embedding, hidden), position_embeddings=rope, attention_mask=causal)
         return rows, self.norm(rows)
 
     def chained(self, embedding: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], steps: int) -> list[Tensor]:
-        """Post-norm rows of `steps` chained draft steps, for every start position of the batch at once.
+        """Return the post-norm rows of `steps` chained draft steps, for every start position of the batch at once.
 
         Row i of step s (from 1) is what drafting produces there after s-1 recycled rows: it attends to the
         keys that true hidden rows left at positions up to i-s+1, and to the keys of steps 2..s at the positions
@@ -103,5 +103,5 @@ class MtpHead(nn.Module):
 
 
 def shift_rows_4d(x: Tensor, by: int) -> Tensor:
-    """Moves the rows of (batch, heads, tokens, width) down by `by` positions."""
+    """Shift the rows of (batch, heads, tokens, width) down by `by` positions."""
     return functional.pad(x, (0, 0, by, 0))[:, :, : x.shape[2]]

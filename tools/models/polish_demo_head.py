@@ -1,11 +1,11 @@
-"""Fits the demo model's head to the text that its trunk writes: the last stage of training, after train_demo_model.py.
+"""Trains the demo model's head on the text that its trunk generates: the last stage, after train_demo_model.py.
 
     pip install . torch==2.13.0 transformers gguf sentencepiece
     python tools/models/polish_demo_head.py --out build/demo --minutes 15
 
-Drafts are judged on the trunk's own greedy text, which is another text than the corpus. So the trunk, frozen from here
-on, continues pieces of the corpus (through pymtp, on the GGUF that will ship), and the head learns to name the tokens
-that it chose there, over three chained draft steps.
+Drafts are verified on the trunk's own greedy text, which differs from the corpus. So the trunk, which is frozen now,
+continues pieces of the corpus (through pymtp, with the GGUF that will ship), and the head learns to predict its tokens
+over three chained draft steps.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from makers.demo_corpus import documents
 
 
 def write_texts(model: Path, count: int, prompt: int, tokens: int, rng: random.Random) -> np.ndarray:
-    """`count` rows of token ids: `prompt` tokens of a training document, then `tokens` of greedy continuation."""
+    """Return `count` rows of token ids: `prompt` tokens of a training document, and `tokens` of greedy continuation."""
     rows = []
     with LLM(model, n_ctx=prompt + tokens, n_threads=1) as llm:
         ids = [llm.model.tokenize(text) for text in documents(held_out=False)]

@@ -1,4 +1,4 @@
-"""Trains the small Qwen3.5 with an MTP head that ships inside the package, and writes it as HF checkpoint and GGUF.
+"""Trains the small Qwen3.5 with an MTP head that ships with the package, and writes it as HF checkpoint and GGUF.
 
     pip install . torch==2.13.0 transformers gguf sentencepiece
     python tools/models/train_demo_model.py --out build/demo --minutes 75
@@ -53,7 +53,7 @@ STEP_WEIGHTS = (0.4, 0.25, 0.15)
 
 
 def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer over `texts` with Qwen's special tokens."""
+    """Train a byte-level BPE tokenizer on `texts`, with Qwen's special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -74,7 +74,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFas
 
 
 def encode_corpus(tokenizer: PreTrainedTokenizerFast, texts: list[str], rng: random.Random) -> np.ndarray:
-    """All training documents, code and dialogues in random order, as one row of token ids."""
+    """Return all training documents, code and dialogues in random order, as one row of token ids."""
     end, turn = tokenizer.convert_tokens_to_ids([END, END_TURN])
     pieces = [tokenizer(text)["input_ids"] + [end] for text in texts]
     for text in texts:
@@ -87,7 +87,7 @@ def encode_corpus(tokenizer: PreTrainedTokenizerFast, texts: list[str], rng: ran
 
 
 def model_config(vocab_size: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3_5TextConfig:
-    """Eight layers, gated delta net and full attention 3:1; 2 key heads serve 4 value heads."""
+    """Return the config: eight layers, gated delta net and full attention 3:1; 2 key heads serve 4 value heads."""
     return Qwen3_5TextConfig(
         vocab_size=vocab_size,
         hidden_size=192,
@@ -116,10 +116,10 @@ def model_config(vocab_size: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3_5
 
 
 def spread_final_norms(model: Qwen3_5ForCausalLM, head: MtpHead) -> None:
-    """Starts the final norms of trunk and head from scales as uneven as a large model's.
+    """Initialize the final norms of trunk and head with scales as uneven as those of a large model.
 
-    A head divides by the row's own scale first, so pre-norm and post-norm rows differ for it by these weights alone.
-    Left at their usual start they stay nearly even in a model this small, and the wrong tap would go unnoticed.
+    A head first divides by the row's own scale, so only these weights make pre-norm and post-norm rows differ for it.
+    With the usual initialization they stay nearly even in a model this small, and a wrong tap would not be noticed.
     """
     with torch.no_grad():
         scale = torch.randn_like(model.model.norm.weight).mul(0.7).exp()
@@ -130,8 +130,9 @@ def spread_final_norms(model: Qwen3_5ForCausalLM, head: MtpHead) -> None:
 def head_losses(
     model: Qwen3_5ForCausalLM, head: MtpHead, inputs: Tensor, hidden: Tensor, wanted: Tensor, first: int = 0
 ) -> tuple[Tensor, list[float]]:
-    """The head's loss against the distributions `wanted` (batch, tokens, vocabulary), its draft steps weighted, and how
-    often each step's argmax is theirs. Rows before `first` do not count.
+    """Return the head's loss against the distributions `wanted`, and the share of equal argmaxes of each draft step.
+
+    wanted: (batch, tokens, vocabulary). The draft steps are weighted; rows before `first` do not count.
 
     Row i of every step predicts what row i of the trunk predicts.
     """
@@ -153,8 +154,10 @@ def fit(
     lr: float,
     keep: Callable[[], None],
 ) -> None:
-    """AdamW with warm-up and cosine decay over the given minutes. `step_loss` gives a batch's loss and a line about
-    it; `keep` saves the state, every ten minutes and at the end."""
+    """Train with AdamW, with warm-up and cosine decay over the given minutes.
+
+    step_loss: returns the loss of a batch and a line about it. keep: saves the state, every ten minutes and at the end.
+    """
     groups = [
         {"params": [p for p in parameters if p.ndim == 2], "weight_decay": 0.05},
         {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
@@ -181,7 +184,7 @@ def fit(
 
 
 def train(model: Qwen3_5ForCausalLM, head: MtpHead, data: np.ndarray, args: argparse.Namespace) -> None:
-    """Trunk and head together, on windows of the corpus."""
+    """Train trunk and head together on windows of the corpus."""
     rng = np.random.default_rng(args.seed)
 
     def step_loss() -> tuple[Tensor, str]:
@@ -201,7 +204,7 @@ def train(model: Qwen3_5ForCausalLM, head: MtpHead, data: np.ndarray, args: argp
 
 
 def save(model: Qwen3_5ForCausalLM, head: MtpHead, out: Path) -> None:
-    """The checkpoint as `transformers` writes it, the head's tensors beside the trunk's as `mtp.*`."""
+    """Save the checkpoint as `transformers` does, with the head's tensors as `mtp.*`."""
     model.save_pretrained(out)
     tensors = load_file(out / "model.safetensors")
     tensors |= {f"mtp.{name}": value.contiguous() for name, value in head.state_dict().items()}
@@ -212,7 +215,7 @@ def save(model: Qwen3_5ForCausalLM, head: MtpHead, out: Path) -> None:
 
 
 def load(out: Path) -> tuple[Qwen3_5ForCausalLM, MtpHead]:
-    """What `save` wrote."""
+    """Load a checkpoint of `save`."""
     model = Qwen3_5ForCausalLM.from_pretrained(out, dtype=torch.float32)
     head = MtpHead(model.config)
     tensors = load_file(out / "model.safetensors")
