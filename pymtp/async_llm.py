@@ -37,31 +37,31 @@ class AsyncLLM(HubMixin):
             completion = await llm.generate("def fibonacci(n):")
 
     The methods take the arguments of LLM's, return the same results and raise the same errors. All requests run in one
-    batch, up to n_seq_max at once, on one thread of the AsyncLLM. A cancelled task cancels its own requests only.
+    batch, up to n_seq_max at once, on one thread of the AsyncLLM. A cancelled task cancels only its own requests.
 
-    Several event loops may use it. Other threads may call the methods of `llm` at the same time. A child process made
-    by fork does not have the threads of the AsyncLLM: calls raise ClosedError there.
+    Several event loops may use one AsyncLLM. Other threads may call the methods of `llm` at the same time. A child
+    process made by fork does not have the threads of the AsyncLLM: calls raise ClosedError in the child.
 
-    llm: the LLM under it.
+    llm: the LLM that runs the requests.
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model | LLM | None = None, **keywords: Any) -> None:
         """
-        Load the model, or take an LLM.
+        Load a model, or use an existing LLM.
 
-        model, keywords: the arguments of LLM. Or an LLM, without keywords: it stays open after close().
+        model, keywords: the arguments of LLM. Or `model` is an LLM, without keywords: close() leaves that LLM open.
 
-        Raises as LLM, and InvalidRequestError for an LLM with keywords.
+        Raises the errors of LLM, and InvalidRequestError for an LLM with keywords.
         """
         if isinstance(model, LLM) and keywords:
-            raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
+            raise InvalidRequestError(f"the LLM exists already: give {', '.join(keywords)} to LLM(…)")
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _warm_up_later=True)
-        llm = self.llm  # the thread refers to the LLM only: an AsyncLLM without users can be freed
+        llm = self.llm  # the lambda must not refer to self: the thread would keep an unused AsyncLLM alive
         self._engine_thread = EngineThread(llm, llm._runner, llm._warm_up, lambda: llm.context)
-        # not asyncio's own threads: the program may keep all of those busy
+        # not asyncio's default threads: the program may keep all of them busy
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
-        # separate: long prompts and large grammars delay other preparations, and nothing else
+        # a separate pool: long prompts and large grammars delay other preparations, but no close(), save or load
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         self._process = os.getpid()
         tell_of_forks(self)
@@ -117,7 +117,7 @@ class AsyncLLM(HubMixin):
         return self.llm.figures()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the params of a chat without params, see `LLM.get_default_sampling_params`."""
+        """Return the params that `chat` uses by default, see `LLM.get_default_sampling_params`."""
         return self.llm.get_default_sampling_params()
 
     @overload
@@ -157,10 +157,10 @@ class AsyncLLM(HubMixin):
         Private to pymtp: the server uses it. The completions run until their end, or until the AsyncCompletions is
         closed.
 
-        max_unread: pieces of a completion that may wait to be taken; the completion pauses at that number. None for no
-            pieces: the whole is in `completions` at the end.
+        max_unread: the largest number of untaken pieces of a completion, which pauses at that number. With None, there
+            are no pieces: the whole completions are in `AsyncCompletions.completions` at the end.
 
-        Raises as `generate`, before the first token.
+        Raises the errors of `generate`, before the first token is generated.
         """
         wakeup = AsyncWakeup()
         requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=max_unread)
@@ -220,7 +220,7 @@ class AsyncLLM(HubMixin):
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, save its state to a file, and return its number of tokens; see `LLM.save_prefix`.
 
-        If the task is cancelled, the old file or the whole new file is there.
+        If the task is cancelled, `path` is either the unchanged old file or the complete new file.
         """
         wakeup = AsyncWakeup()
         with PrefixSaver() as saver:
@@ -255,13 +255,13 @@ class AsyncLLM(HubMixin):
                 prompts, params, wakeup.waiter, priority=priority, max_unread=max_unread, into=requests, saver=saver
             )
             self._engine_thread.add_requests(requests)
-            # the task sets this before it reads `requests`: one of the two threads cancels them
+            # the task sets `abandoned` before it cancels `requests`: so the task or this thread cancels each request
             if abandoned:
                 self._engine_thread.cancel(requests)
 
         try:
             await self._prepare(submit)  # tokenizing a long prompt is slow
-        except BaseException:  # the thread still runs when its task was cancelled
+        except BaseException:  # submit() goes on in its thread after the task was cancelled
             abandoned = True
             self._engine_thread.cancel(requests)
             raise
@@ -272,7 +272,9 @@ class AsyncLLM(HubMixin):
 class CompletionDelta:
     """The new pieces of one completion of a prompt.
 
-    index: the number of the completion, from 0. reason: its finish reason with the last pieces; None before.
+    index: the number of the completion, from 0.
+    pieces: its pieces since the last delta.
+    reason: its finish reason in its last delta; None in earlier deltas.
     """
 
     index: int
@@ -281,11 +283,11 @@ class CompletionDelta:
 
 
 class AsyncCompletions:
-    """The completions of one prompt while they are generated. One coroutine at a time may take from it."""
+    """The completions of one prompt while they are generated. Only one coroutine at a time may call `take`."""
 
     def __init__(self, engine_thread: EngineThread, requests: list[Request], wakeup: AsyncWakeup) -> None:
         self._engine_thread, self._requests, self._wakeup = engine_thread, requests, wakeup
-        self._live = dict(enumerate(requests))  # completions whose end was not taken
+        self._live = dict(enumerate(requests))  # completions whose last delta `take` has not returned
 
     @property
     def prompt_tokens(self) -> int:
@@ -293,14 +295,15 @@ class AsyncCompletions:
         return len(self._requests[0].prompt)
 
     async def take(self) -> list[CompletionDelta]:
-        """Wait for new pieces or ends, and return all that there are; an empty list after the end of all completions.
+        """Wait until completions have new pieces or have ended, and return their deltas.
 
-        Raises the error of a completion that failed, in place of its end.
+        Returns an empty list after the last deltas of all completions. Raises the error of a completion that failed, in
+        place of its last delta.
         """
         while self._live:
             parts = []
             for index, request in list(self._live.items()):
-                reason = request.finish_reason  # read before the pieces: with a reason, no more pieces come
+                reason = request.finish_reason  # before the pieces: later ones would be lost
                 pieces = list(_taken(request))
                 if reason is not None:
                     del self._live[index]
@@ -335,7 +338,7 @@ class AsyncCompletions:
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ may have been interrupted
-            self._engine_thread.cancel(self._requests)  # nobody can read them any more
+            self._engine_thread.cancel(self._requests)  # nobody can read the completions any more
 
 
 def _taken(request: Request) -> Iterator[Piece]:

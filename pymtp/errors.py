@@ -6,7 +6,8 @@ from collections.abc import Sequence
 class PymtpError(Exception):
     """The base class of all errors of this package.
 
-    completions: if one of several prompts of a call failed, the Completion or the error of each prompt, in their order.
+    completions: if one of several prompts of a call failed, the Completion or the error of each prompt, in the
+        order of the prompts.
     """
 
     completions: Sequence[object] = ()
@@ -19,7 +20,7 @@ class ModelLoadError(PymtpError):
 class InvalidRequestError(PymtpError, ValueError):
     """An invalid argument or field: the message names it and says which values are valid.
 
-    param: the name of the argument or field; None if the error concerns no single one.
+    param: the name of the argument or field; None if the error is not about a single one.
     """
 
     def __init__(self, message: object = "", param: str | None = None) -> None:
@@ -39,7 +40,7 @@ class NativeError(PymtpError):
     """A failure inside llama.cpp.
 
     The sequences of the failed call were emptied. The model and all other sequences can still be used, unless the
-    message says that the context cannot.
+    message says that the context cannot be used.
     """
 
 

@@ -44,7 +44,7 @@ def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _with_absolute_paths(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords with absolute paths, so that they stay equal when the process changes its folder.
 
-    Values that are no paths stay: LLM refuses them.
+    Values that are not paths are returned unchanged: LLM refuses them.
     """
     found = dict(keywords)
     if isinstance(model := found.get("model"), (str, os.PathLike)):
@@ -68,11 +68,13 @@ def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ..
 def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
     """Generate completions with a model that is loaded at the first call and kept for the next ones.
 
-    The call is `LLM(…).generate(prompts, SamplingParams(…))`. It takes the keywords of LLM and of SamplingParams, and
-    draft_tokens is LLM's. The model stays loaded for the next call with the same LLM keywords; a call with other ones
-    closes it first, so at most one model is loaded. Calls from several threads run one after the other.
+    A call is `LLM(…).generate(prompts, SamplingParams(…))`. It takes the keywords of LLM and of SamplingParams;
+    draft_tokens, which both have, is given to LLM. The model stays loaded for the next call with the same LLM keywords;
+    a call with other LLM keywords closes it first, so at most one model is loaded. Calls from several threads run one
+    after the other.
 
-    Raises TypeError for a keyword that neither LLM nor SamplingParams has, and as LLM, SamplingParams and LLM.generate.
+    Raises TypeError for a keyword that neither LLM nor SamplingParams has, and the errors of LLM, SamplingParams and
+    LLM.generate.
     """
     global _last
     known = _keywords(LLM.__init__) - {"placing"} | MODEL_OPTION_NAMES | ROPE_OPTION_NAMES
@@ -88,4 +90,4 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
                 _last[1].close()
             _last = None
             _last = (wanted, LLM(**wanted))
-        return _last[1].generate(prompts, params)  # under the lock: another thread may ask for another model
+        return _last[1].generate(prompts, params)  # under the lock: another thread would close this LLM to load its own

@@ -57,12 +57,13 @@ class LLM(PrefixFileMixin, HubMixin):
 
     Threads: several threads may call an LLM at the same time. Their requests run in one batch, up to n_seq_max at once.
     An LLM has no thread of its own for requests: a thread that waits for tokens runs the engine for all requests. A
-    text is the same alone and beside other requests.
+    request generates the same text alone and beside other requests.
 
     Signals: Ctrl-C, and any other exception from a signal handler, ends the call of the main thread only. A handler may
     call cancel() and close(), and no other method.
 
-    Closing: close() waits for the running calls. Methods that need the model raise ClosedError after it.
+    Closing: close() waits for the running calls. After close(), methods that need the model raise
+    ClosedError.
 
     Fork: on the CPU, a child process made by fork may use the LLM and make new ones. If another thread was in a call at
     the fork, the child's LLM is closed. With a GPU, start processes by "spawn" and load the model in each.
@@ -101,14 +102,15 @@ class LLM(PrefixFileMixin, HubMixin):
         Load the model and make its contexts.
 
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
-            share: it stays open after close(), and has its own n_gpu_layers and ModelOptions.
+            share: close() leaves it open, and it has its own n_gpu_layers and ModelOptions.
         draft_tokens: tokens to draft in each round, 0 for plain decoding. "auto" chooses the number for each round from
             the measured acceptance and the measured time of rounds: from 0 to 7 (fewer where n_batch or n_ubatch is
             less than 8), and 0 without a multi-token-prediction head. The first LLM of a model with "auto" times a few
             decodes.
         n_seq_max: sequences that run at once; further requests wait. Each sequence takes the memory of n_ctx tokens and
             of its recurrent states.
-        cache_prompt: reuse the cached state of earlier prompts and texts for prompts that begin with the same tokens.
+        cache_prompt: reuse the cached state of earlier prompts and completions for prompts that begin with the same
+            tokens.
         cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
             machine's memory, at most 8 GiB and at most half of the memory that the model leaves free. With 0, prompts
             reuse only the states that sequences hold.
@@ -116,7 +118,8 @@ class LLM(PrefixFileMixin, HubMixin):
         chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
             them.
         n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit beside the context.
-        placing: further fields of ModelOptions and RopeOptions. The other keywords are those of `Context`.
+        placing: further fields of ModelOptions and RopeOptions.
+        The keywords that are not explained here are those of `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
@@ -152,7 +155,7 @@ class LLM(PrefixFileMixin, HubMixin):
         self._shares_model = isinstance(model, Model)
         if isinstance(model, Model):
             if model_options:
-                raise InvalidRequestError(f"a Model is loaded already: {', '.join(model_options)} must be given to it")
+                raise InvalidRequestError(f"the Model is loaded already: give {', '.join(model_options)} to Model(…)")
             self.model = model
         else:
             self.model = fitting_model(model, model_options, draft_tokens=draft_tokens, **sizes, **context_options)
@@ -160,7 +163,7 @@ class LLM(PrefixFileMixin, HubMixin):
         for note in notes:
             log.warning("%s", note)
         max_auto = max(0, min(MAX_AUTO, index(n_batch) - 1, index(n_ubatch) - 1)) if self.model.mtp else 0
-        cost_options: dict[str, Any] = {  # the time of a round depends on these
+        cost_options: dict[str, Any] = {  # options that change the time of a round
             "n_threads": default_threads() if n_threads is None else n_threads,
             "draft_tokens": max_auto if auto else draft_tokens,
             **context_options,
@@ -196,29 +199,29 @@ class LLM(PrefixFileMixin, HubMixin):
 
     @property
     def context(self) -> Context:
-        """Return the target and draft context. Raises ClosedError after close()."""
+        """Return the context of the target and the head. Raises ClosedError after close()."""
         if self._context is None:
             raise ClosedError("the LLM is closed")
         return self._context
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """Return the model's chat template, or the one that the LLM was given.
+        """Return the chat template that the LLM was given, or else the template of the model's file.
 
-        Raises InvalidRequestError when there is none, and when the model's cannot be compiled.
+        Raises InvalidRequestError if there is no template, or if that of the file cannot be compiled.
         """
         return ChatTemplate(self.model, self._own_template, self._template_variables)
 
     @property
     def template_source(self) -> str | None:
-        """Return the source of `chat_template`, also if it cannot be compiled; None if there is none."""
+        """Return the source of `chat_template`, even if it cannot be compiled; None without a template."""
         return self.model.chat_template if self._own_template is None else self._own_template
 
     @cached_property
     def chat_prompts(self) -> ChatPrompts:
-        """Return the maker of chat prompts: `chat_prompts.prompt(Chat(…))` renders and tokenizes a chat.
+        """Return the ChatPrompts of the LLM: `chat_prompts.prompt(Chat(…))` renders and tokenizes a chat.
 
-        Raises InvalidRequestError as `chat_template`.
+        Raises the errors of `chat_template`.
         """
         return ChatPrompts(self.model, self.chat_template)
 
@@ -234,7 +237,7 @@ class LLM(PrefixFileMixin, HubMixin):
         """Cancel all running calls and open streams: safe from any thread and any signal handler, at any time.
 
         The calls end after the current ubatch, or after their prompts are checked. Each unfinished completion has
-        finish_reason "cancelled", also those of a list's prompts that had not begun. Later calls are not affected. Does
+        finish_reason "cancelled", also if its request was still waiting. Later calls are not affected. Does
         nothing without a running call, and after close().
         """
         context = self._context
@@ -246,9 +249,9 @@ class LLM(PrefixFileMixin, HubMixin):
         return self._engine.figures()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the params of a chat without params: SamplingParams() with the values of `sampling_defaults`.
+        """Return the params that `chat` uses by default: SamplingParams() with the values of `sampling_defaults`.
 
-        max_tokens is None: the text ends where the model ends it or the context is full. The temperature is 0.7 where
+        max_tokens is None: a completion ends where the model ends it or the context is full. The temperature is 0.7 if
         the model's file recommends none.
         """
         return default_chat_params(self.sampling_defaults)
@@ -256,14 +259,15 @@ class LLM(PrefixFileMixin, HubMixin):
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
         """Generate the completion of one prompt piece by piece.
 
-        Raises as `generate`, before the first piece, and InvalidRequestError for a list of params and for n above 1.
+        Raises the errors of `generate`, before the first piece, and InvalidRequestError for a list of params and for n
+        above 1.
         """
         check_stream(params)
         requests: list[Request] = []
         try:
             self._submit([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES, into=requests)
             return Stream(self, self._runner, requests[0])
-        except BaseException:  # also from a signal handler: no stream will read the request
+        except BaseException:  # even one from a signal handler: no Stream will read the request
             self._runner.cancel(requests)
             raise
 
@@ -279,7 +283,7 @@ class LLM(PrefixFileMixin, HubMixin):
 
         prompts: a prompt is a string or a sequence of token ids. The completions have the order of the prompts.
         params: SamplingParams for all prompts, or a list with one for each prompt.
-        priority: requests with a lower number run first where several wait.
+        priority: of the waiting requests, those with the lowest number run first.
 
         Raises InvalidRequestError for an empty prompt, a token id outside the vocabulary and params that are refused,
         ContextFullError for a prompt longer than n_ctx. All prompts are checked before the first runs. A request that
@@ -313,10 +317,10 @@ class LLM(PrefixFileMixin, HubMixin):
         messages: dicts with a role and a content, in OpenAI's format.
         params: None for `get_default_sampling_params()`.
         tools: functions that the model may call, mostly in OpenAI's format.
-        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}; they override the LLM's
-            own, one by one.
+        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}; each overrides the
+            LLM's default for the same variable.
 
-        Raises InvalidRequestError for messages that the template refuses, and as `generate`.
+        Raises InvalidRequestError for messages that the template refuses, and the errors of `generate`.
         """
         params = self.get_default_sampling_params() if params is None else params
         return self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
@@ -330,7 +334,7 @@ class LLM(PrefixFileMixin, HubMixin):
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> Stream:
-        """Generate the assistant's next message piece by piece. Takes the arguments of `chat`, raises as `stream`."""
+        """Generate the assistant's next message piece by piece. Takes the arguments of `chat`."""
         params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
@@ -348,18 +352,19 @@ class LLM(PrefixFileMixin, HubMixin):
     ) -> list[Request]:
         """Check prompts and params, and submit a request to the engine for each completion.
 
-        Private to pymtp: AsyncLLM and the benchmarks use it too. The requests of one prompt (n above 1) follow each
-        other. Raises as `generate`.
+        Private to pymtp: AsyncLLM and the benchmarks use it too. The requests of one prompt (n above 1) are adjacent in
+        the returned list. Raises the errors of `generate`.
 
-        max_unread: pieces that may wait for their reader; None for no reader.
+        max_unread: the largest number of unread pieces of a request, which pauses at that number; None if no pieces are
+            read.
         into: a list that gets the requests before the engine does, so that they can be cancelled if a signal handler
             raises.
         branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
-            A Chat has its own.
-        saver: writes the state of the prompt to a file; there is one prompt then.
+            A Chat adds its own branch points.
+        saver: writes the state of the prompt to a file. With a saver, `prompts` must be one prompt.
         """
         self._runner.refuse_reentry(self)
-        cancels = self.context.cancels  # counted now: a cancel() during the checks below cancels these requests too
+        cancels = self.context.cancels  # read now: a cancel() during the checks below cancels these requests too
         priority = read_int("priority", priority, -(2**31))
         branch_points = branch_points if saver is None else [saver.checkpoints]
         if params is None or isinstance(params, SamplingParams):
@@ -367,7 +372,7 @@ class LLM(PrefixFileMixin, HubMixin):
         elif isinstance(params, Sequence):
             params_list = params
         else:
-            raise InvalidRequestError(f"params must be SamplingParams, or one for each, not {type(params).__name__}")
+            raise InvalidRequestError(f"params must be SamplingParams, or a list of them, not {type(params).__name__}")
         if len(params_list) != len(prompts):
             raise InvalidRequestError(f"{len(params_list)} params for {len(prompts)} prompts")
         for one in params_list:
@@ -397,7 +402,7 @@ class LLM(PrefixFileMixin, HubMixin):
             for i in range(one.n)
         ]
         for request in requests:
-            self._warm_up.done = True  # from now on, the rounds themselves are timed
+            self._warm_up.done = True  # no warm-up any more: the rounds of requests are timed instead
             self._engine.submit(request, cancels)
         return requests
 
@@ -430,7 +435,7 @@ def _token_id(token: object) -> int:
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
     with suppress(TypeError):
-        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # these may iterate over numbers too
+        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # they may yield numbers, but are not token ids
             return [_token_id(token) for token in prompt]
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
 
@@ -440,11 +445,11 @@ def check_stream(params: object) -> None:
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"params of a stream must be SamplingParams, not {type(params).__name__}")
     if params is not None and params.n > 1:
-        raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
+        raise InvalidRequestError(f"a stream has one completion, not n={params.n}: use generate")
 
 
 def is_prompt(prompts: object) -> bool:
-    """Return whether `prompts` is one prompt: a string, a chat, or a sequence whose first element is no prompt.
+    """Return whether `prompts` is one prompt: a string, a chat, or a sequence whose first element is not a prompt.
 
     Raises InvalidRequestError for other types.
     """

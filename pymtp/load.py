@@ -26,17 +26,18 @@ def load(
     *,
     times_later: bool = False,
 ) -> LLM:
-    """Load an LLM, download its model first if it is a hub name, and load a saved prefix into it.
+    """Load an LLM and a saved prefix for it; if its model is a hub name, download the model first.
 
     model: a file, or a name of the Hugging Face hub as "hf:OWNER/NAME"; None for the shipped model.
     keywords: the keywords of LLM.
-    prefix: a file of `LLM.save_prefix`; None for no prefix.
-    say: called with notes on a model of the hub, for the user.
-    times_later: for an AsyncLLM: it times its first decodes while it is idle.
+    prefix: a file that `LLM.save_prefix` wrote; None for no prefix.
+    say: called with each note for the user about a model of the hub.
+    times_later: True for an LLM of an AsyncLLM, which times its first decodes while it is idle, not during the load.
 
-    Raises as `LLM`, `LLM.from_pretrained` and `load_prefix`, and InvalidRequestError for a prefix that cannot be read.
+    Raises the errors of `LLM`, `LLM.from_pretrained` and `load_prefix`, and InvalidRequestError for a prefix file that
+    cannot be read.
     """
-    # both checks come before a download
+    # both checks before a download, which may take hours
     check_prefix(prefix)
     check_files(keywords)
     file, keywords = resolve_model(model, keywords, say)
@@ -57,7 +58,7 @@ def resolve_model(
 ) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any]]:
     """Download a model of the hub with its head: return the model's path, and the keywords with the head's path.
 
-    A model that is no hub name is returned unchanged. Raises as the download.
+    A model that is not a hub name is returned unchanged. Raises the errors of `download_model`.
     """
     return (
         fetch_model(read_name(model), keywords, notify=say)
@@ -69,8 +70,10 @@ def resolve_model(
 def missing_head_note(llm: LLM, model: str | Path | None, keywords: Mapping[str, Any]) -> str | None:
     """Return a note for the user that the model has no head, so that nothing is drafted.
 
-    None for a model with a head, with a given draft_tokens, and if the hub or the model has warned already.
-    model, keywords: those of `load`.
+    Return None for a model with a head, if draft_tokens is given, and if the download or the load of the model has
+    warned already.
+
+    model, keywords: the arguments of `load`.
     """
     already_told = (isinstance(model, str) and is_hub_name(model)) or llm.model.head_absent
     if llm.model.has_head or already_told or keywords.get("draft_tokens", "auto") != "auto":
@@ -82,7 +85,7 @@ def missing_head_note(llm: LLM, model: str | Path | None, keywords: Mapping[str,
 
 
 def check_prefix(prefix: Path | None) -> None:
-    """Raise InvalidRequestError for a file that cannot be read, or whose first bytes are not those of a prefix."""
+    """Raise InvalidRequestError for a prefix file that cannot be read, or whose first bytes show another format."""
     if prefix is not None:
         with _unreadable(prefix):
             check_header(prefix)

@@ -14,9 +14,9 @@ from pymtp.validation import read_bool
 
 
 def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """Check the keywords of an LLM without its model and files, and return them in a normal form.
+    """Check the keywords of an LLM without reading its model files, and return them in a normal form.
 
-    here: whether the LLM runs on this machine, whose GPUs are known.
+    here: False if the LLM will run on another machine, which may have other GPUs and buffer types.
 
     Raises InvalidRequestError for a value that cannot be valid.
     """

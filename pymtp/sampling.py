@@ -1,11 +1,11 @@
-"""Sampling: the next token is a function of the seed, the position, the logits and the tokens before.
+"""Sampling: the next token is a function of the seed, the position, the logits and the earlier tokens.
 
 Greedy takes the argmax. With a temperature, the token at a position is argmax over the filtered candidates of
 log p + Gumbel(seed, position, token id). The target and the draft head sample with the same noise. So they agree more
 often than two independent samples would, and the sampled token does not depend on the drafts
 (Daliri, Musco, Suresh: "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978).
 
-The sampling itself is pymtp/native/runtime/sampler.cpp, where the logits are.
+The code that samples is pymtp/native/runtime/sampler.cpp, where the logits are.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Logits = NDArray[np.float32]
 
 MAX_LOGPROBS = 100
 MAX_MAGNITUDE = 1e30  # the largest bias or penalty: the changed logits stay within float32
-MAX_COMPLETIONS = 128  # the limit of OpenAI's API
-MAX_DRAFTS = 64  # in one round
+MAX_COMPLETIONS = 128  # completions of a prompt, as in OpenAI's API
+MAX_DRAFTS = 64  # drafts in a round
 MAX_THINKING_END = 1000  # characters
-TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # those of Qwen's templates
+TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # tags in Qwen's chat templates
 THINKING_END_RULE = f"text of at most {MAX_THINKING_END} characters, without {', '.join(TAGS)}"
 
 
@@ -53,31 +53,32 @@ class SamplingParams:
     stop: strings that end the text; the text does not contain them.
     ignore_eos: continue after the model's end token.
     logit_bias: a number for each token id that is added to its logit; -inf forbids the token.
-    repetition_penalty: divides the positive and multiplies the negative logits of tokens that came before; 1 for none.
-    frequency_penalty, presence_penalty: subtracted from the logit of a token, once for each time that it came before,
-        and once if it came before; 0 for none.
-    penalty_last_n: the number of last tokens, the prompt's included, that the three penalties look at; 0 for none, -1
-        for all.
+    repetition_penalty: divides the positive and multiplies the negative logits of tokens that occurred before; 1 for no
+        penalty.
+    frequency_penalty: subtracted from the logit of a token once for each earlier occurrence; 0 for no penalty.
+    presence_penalty: subtracted once from the logit of a token that occurred before; 0 for no penalty.
+    penalty_last_n: the number of last tokens, the prompt's included, that the three penalties look at; 0 for no
+        penalties, -1 for all tokens.
 
     grammar: a grammar in llama.cpp's GBNF that the text must match, from its rule "root". The model can end the text
         only where the grammar can end, and can write a control token only where the grammar names it.
     json_schema: a JSON schema that the text must match, as a mapping or as JSON text (it is kept as text). A schema
         with a keyword that no grammar can express is refused.
     grammar_prefix: the number of tokens at the end of the prompt that already belong to the grammar's text. To
-        continue a text that was cut off, give `grammar_prefix=len(first.token_ids)`.
-    logprobs: report the log-probability of each token, and this number of most likely tokens with theirs, at most 100;
-        None for no report. The probabilities are the model's own: the softmax over the whole vocabulary at temperature
-        1, before bias, penalties, grammar and filters.
+        continue the text of a completion `first` that was cut off, give `grammar_prefix=len(first.token_ids)`.
+    logprobs: report the log-probability of each token, and this number of most likely tokens with their
+        log-probabilities, at most 100; None for no report. The probabilities are the model's own: the softmax over the
+        whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
     n: the number of completions of one prompt, at most 128; all but the first are in `Completion.others`. Their seeds
-        are the first one's plus 1, 2, …. With temperature 0 all are equal.
+        are the seed of the first plus 1, 2, …. With temperature 0 all completions are equal.
     draft_tokens: the maximum number of drafts in each round of this request, 0 for plain decoding; None for the LLM's
         own setting.
     thinking_budget: the maximum number of thinking tokens, at most n_ctx; 0 for no thinking, None for no limit. When
         the budget is used up before `</think>`, `thinking_end` and `</think>` are inserted, and the answer follows.
-        Thinking begins if the prompt ends with `<think>`, or if the text begins with it. With a budget and a prompt
-        that ends with `<think>`, the grammar applies after the thinking, unless it names `</think>` itself.
+        Thinking begins if the prompt ends or the completion begins with `<think>`. With a budget and a prompt that ends
+        with `<think>`, the grammar applies after the thinking, unless it names `</think>` itself.
     thinking_end: a message that is inserted before `</think>` when a budget of 1 or more is used up; "" for none. Its
-        tokens do not count for the budget, and count for max_tokens.
+        tokens count for max_tokens, but not for the budget.
 
     Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
     definitions and defaults.
@@ -177,7 +178,7 @@ class SamplingParams:
 
     @cached_property
     def gbnf(self) -> str | None:
-        """Return the grammar in GBNF, `grammar` or that of `json_schema`; None without either."""
+        """Return `grammar`, or the grammar in GBNF for `json_schema`; None without both."""
         return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
 
 
@@ -194,10 +195,10 @@ def _restored(values: dict[str, Any]) -> SamplingParams:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The natural log-probability of a generated token, and the most likely tokens with theirs, in falling order.
+    """The natural log-probability of a generated token, and the most likely tokens with their own.
 
     The probabilities are those of the model's unchanged logits, within 1e-6 of a computation in float64.
-    top: pairs of token id and log-probability.
+    top: pairs of token id and log-probability, the most likely token first.
     """
 
     token_id: int
@@ -265,10 +266,10 @@ class Sampler:
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
         self._gbnf = params.gbnf
-        self._n_vocab = 0  # 0 for any size
+        self._n_vocab = 0  # number of logits that `sample` requires; 0 for any number
 
     def with_grammar(self, gbnf: str | None, grammar_prefix: int = 0) -> Sampler:
-        """Return a copy with the same seed and another grammar in GBNF, None for none, and another grammar_prefix."""
+        """Return a copy with the same seed, another grammar (GBNF; None for no grammar) and another grammar_prefix."""
         other = Sampler(self.params)
         other.seed = other.native.seed = self.seed
         other._gbnf, other.native.n_grammar_prefix = gbnf, grammar_prefix
@@ -294,10 +295,11 @@ class Sampler:
         """Sample the token at `position`, and return it with its probability.
 
         logits: of shape (n_vocab,), converted to float32.
-        before: the tokens before the position; penalties count them, and the grammar's text begins with them.
+        before: the tokens before the position. Penalties count them, and the grammar's text starts with the first one.
 
         The token is None if a logit is NaN, the largest is not finite, or the grammar allows no token. The probability
-        is that at temperature 1 among the most likely tokens, from 0 to 1. With a grammar, call it inside `compiled`.
+        is computed among the most likely tokens at temperature 1, from 0 to 1. With a grammar, call `sample` inside
+        `compiled`.
 
         Raises InvalidRequestError for logits of another shape, tokens outside the vocabulary, and a negative position.
         """

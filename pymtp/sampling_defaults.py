@@ -10,7 +10,7 @@ from pymtp.sampling import SamplingParams
 from pymtp.validation import is_real, is_whole, shown
 
 PREFIX = "general.sampling."
-# llama.cpp's names (src/llama-arch.cpp, LLM_KV_GENERAL_SAMPLING_*), and those of SamplingParams
+# llama.cpp's names (src/llama-arch.cpp, LLM_KV_GENERAL_SAMPLING_*), and for each the name in SamplingParams
 _FIELDS = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -22,18 +22,18 @@ _FIELDS = {
 # fields of SamplingParams that a server may have defaults for
 SERVER_DEFAULT_FIELDS = {*_FIELDS.values(), "seed", "presence_penalty", "frequency_penalty"}
 _WHOLE = {"top_k", "penalty_last_n"}
-# Keys of samplers that pymtp does not have, and the key that switches each sampler on; 0 is off.
+# Keys of samplers that pymtp does not have, and the key that switches each sampler on (0: off).
 _SWITCHED = {"xtc_threshold": "xtc_probability", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat"}
 _TOP_P_GREEDY = 1e-9  # a top_p that keeps the most likely token only
-CHAT_TEMPERATURE = 0.7  # if the model's file recommends none
+CHAT_TEMPERATURE = 0.7  # for a model whose file recommends no temperature
 
 
 def read_sampling_defaults(metadata: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
-    """Read the recommended sampling values of a file: values by SamplingParams' names, and notes on ignored keys.
+    """Return the sampling values that a file recommends, by SamplingParams' names, and notes on ignored keys.
 
     A key is ignored if pymtp has no such sampler, or if its value is invalid.
 
-    metadata: that of Model.
+    metadata: `Model.metadata` of the file.
     """
     own = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
     defaults: dict[str, float] = {}
@@ -42,17 +42,17 @@ def read_sampling_defaults(metadata: Mapping[str, str]) -> tuple[dict[str, float
         try:
             defaults |= _checked(_FIELDS[name], own[name])
         except InvalidRequestError as error:
-            notes.append(f"{PREFIX}{name} of the model's file is left out: {error}")
+            notes.append(f"{PREFIX}{name} of the model's file is ignored: {error}")
     for name, text in sorted(own.items()):
         if name not in _FIELDS and not _is_off(own.get(_SWITCHED.get(name, name), "0")):
             notes.append(
-                f"{PREFIX}{name}={shown(text)} of the model's file is left out: pymtp takes {', '.join(_FIELDS)}"
+                f"{PREFIX}{name}={shown(text)} of the model's file is ignored: pymtp takes {', '.join(_FIELDS)}"
             )
     return defaults, notes
 
 
 def default_chat_params(defaults: Mapping[str, float]) -> SamplingParams:
-    """Return the SamplingParams of a chat without params. defaults: the values of `read_sampling_defaults`."""
+    """Return the SamplingParams that a chat uses by default. defaults: the values of `read_sampling_defaults`."""
     values: dict[str, Any] = {"max_tokens": None, "temperature": CHAT_TEMPERATURE, **defaults}
     return SamplingParams(**values)
 
@@ -60,7 +60,7 @@ def default_chat_params(defaults: Mapping[str, float]) -> SamplingParams:
 def normalize_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return sampling values of llama.cpp and of server clients in the form that SamplingParams takes.
 
-    For them, top_k -1 means all tokens, seed -1 means a random seed, and top_p 0 means the most likely token only.
+    There, top_k=-1 means all tokens, seed=-1 a random seed, and top_p=0 only the most likely token.
     """
     normalized = dict(values)
     for name, replacement in (("top_k", 0), ("seed", None)):
@@ -78,7 +78,7 @@ def check_sampling_defaults(name: str, defaults: object) -> None:
     """
     if not isinstance(defaults, Mapping) or not set(defaults) <= SERVER_DEFAULT_FIELDS:
         raise InvalidRequestError(
-            f"{name}={shown(defaults)} must be a mapping of some of {', '.join(sorted(SERVER_DEFAULT_FIELDS))}", name
+            f"{name}={shown(defaults)} must be a mapping with keys of {', '.join(sorted(SERVER_DEFAULT_FIELDS))}", name
         )
     try:
         SamplingParams(**normalize_sampling(defaults))
@@ -87,7 +87,7 @@ def check_sampling_defaults(name: str, defaults: object) -> None:
 
 
 def _checked(name: str, text: str) -> dict[str, float]:
-    """Read the value of one field. Raises InvalidRequestError for text that is no number, and values out of range."""
+    """Read the value of one field. Raises InvalidRequestError if it is not a number, or out of range."""
     try:
         value: float = float(text)
         if name in _WHOLE and value == int(value):  # files may write whole numbers as floats

@@ -9,8 +9,10 @@ from pymtp.context.inspect import Counters
 class DraftStats:
     """The draft counters of one request's rounds.
 
-    rounds: the verifications. drafted: verified drafts. discarded: drafts that were not verified, because they were not
-        worth it. depths: the number of verified drafts of each round.
+    rounds: the number of rounds, each with one verification.
+    drafted: the number of verified drafts.
+    discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
+    depths: the number of verified drafts of each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
         not in the draft vocabulary.
@@ -28,22 +30,25 @@ class DraftStats:
 class Stats:
     """The figures of one completion. All seconds are wall time.
 
-    prompt_tokens, completion_tokens: tokens of the prompt, and generated tokens.
-    thinking_tokens: the completion_tokens of the thinking before `</think>`, without the tags and thinking_end.
-    cached_tokens: tokens of the prompt that were not computed again, because their state was cached.
-    queue_seconds: the time that the request waited for a sequence. prefill_seconds: from then to the first token, the
-        head's share of the prefill included. time_to_first_token: from the request to the first token; 0 without
-        tokens.
-    decode_seconds: from the first token to the end.
-    rounds: the verifications. drafted: verified drafts of the head. accepted: those that the target agreed with.
-    discarded: drafts that were not verified, because they were not worth it. depths: the number of verified drafts of
-        each round.
+    prompt_tokens: the number of tokens of the prompt.
+    completion_tokens: the number of generated tokens.
+    thinking_tokens: the number of generated tokens of the thinking, without its tags and thinking_end.
+    cached_tokens: the number of prompt tokens that were not computed again, because their state was cached.
+    queue_seconds: the time that the request waited for a sequence.
+    prefill_seconds: the time from the end of the queue to the first token, including the head's part of the prefill.
+    time_to_first_token: the seconds from the start of the request to the first token; 0 without tokens.
+    decode_seconds: the time from the first token to the end.
+    rounds: the number of rounds, each with one verification.
+    drafted: the number of verified drafts of the head.
+    accepted: the number of drafts that the target accepted.
+    discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
+    depths: the number of verified drafts of each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
-        not in the draft vocabulary: the acceptance that draft_vocab costs.
-    phase_seconds: the context's seconds in each phase while the request ran, those of concurrent requests included:
-        prefill, head_sync (the prompt through the head), draft (with the head's decode of the tokens accepted before),
-        verify, sample (a part of draft and verify), rewind.
+        not in the draft vocabulary: these rejections are the cost of draft_vocab.
+    phase_seconds: the context's seconds in each phase while the request ran, including its work for concurrent
+        requests. Phases: prefill, head_sync (the head's decode of the prompt), draft (including the head's decode of
+        the accepted tokens), verify, sample (a part of draft and verify), rewind.
     """
 
     prompt_tokens: int = 0
@@ -70,7 +75,7 @@ class Stats:
 
     @property
     def mean_accepted_length(self) -> float:
-        """Return the tokens per round, without the first token, which comes with the prefill; 0 without rounds.
+        """Return the number of tokens per round; 0 without rounds. The first token counts for the prefill.
 
         A round yields its accepted drafts and one token of the target, except a last round that ends with a draft.
         """
@@ -78,12 +83,12 @@ class Stats:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Return the computed prompt tokens per second of prefill; 0 without a prefill."""
+        """Return the number of computed prompt tokens per second of prefill; 0 without a prefill."""
         return (self.prompt_tokens - self.cached_tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:
-        """Return the tokens after the first per second of decoding; 0 without decoding."""
+        """Return the number of tokens after the first one per second of decoding; 0 without decoding."""
         return max(0, self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
     def as_dict(self) -> dict[str, object]:
@@ -109,7 +114,7 @@ def collect(
 ) -> Stats:
     """Return the Stats of a completion.
 
-    before, after: the context's counters at the start and the end of the request; None if it never ran.
+    before, after: the context's counters at the start and the end of the request; None if the request never ran.
     """
     phases = {
         name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds") if before and after else 0.0

@@ -1,4 +1,4 @@
-"""Checks of argument values, and their text for messages."""
+"""Checks of argument values, and their form in messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pymtp.errors import InvalidRequestError
 
 
 def is_whole(value: object, low: float, high: float = math.inf) -> bool:
-    """Return whether `value` is an integer from low to high, of Python or NumPy. A bool is no integer here."""
+    """Return whether `value` is an integer from low to high, of Python or NumPy. A bool does not count."""
     return isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high
 
 
 def is_real(value: object) -> bool:
-    """Return whether `value` is a finite number within the range of a float. A bool is no number here."""
+    """Return whether `value` is a finite number within the range of a float. A bool does not count as a number."""
     if not isinstance(value, (Integral, float, np.floating)) or isinstance(value, bool):
         return False
     try:
@@ -56,7 +56,7 @@ def is_path(value: object) -> bool:
 
 
 def read_path(what: str, value: object) -> Path:
-    """Return the value as a Path. Raises InvalidRequestError for anything else; `what` names it in the message."""
+    """Return the value as a Path. Raises InvalidRequestError if it is no path; `what` names it in the message."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not is_path(path):
         raise InvalidRequestError(f"{what} must be a path, not {shown(value)}")
@@ -74,7 +74,7 @@ def shown(value: object) -> str:
 def absolute_path(path: str) -> str:
     """Return the path made absolute, so that it stays valid when the process changes its folder.
 
-    ".." stays in it: the folder before it may be a symbolic link. If the current folder was deleted, the path is
+    ".." is not resolved: the folder before it may be a symbolic link. If the current folder was deleted, the path is
     returned unchanged.
     """
     if os.path.isabs(path):
@@ -88,7 +88,7 @@ def absolute_path(path: str) -> str:
 def replace_surrogates(text: str) -> str:
     """Replace lone UTF-16 surrogates by U+FFFD, and join surrogate pairs to their character.
 
-    JSON may contain surrogates: clients that cut a text at a UTF-16 unit send them.
+    JSON may contain lone surrogates: clients that cut a string within a surrogate pair send them.
     """
     if text.isascii():
         return text
@@ -100,7 +100,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def replace_all_surrogates(value: Any) -> Any:
-    """Apply `replace_surrogates` to all texts in a JSON value.
+    """Apply `replace_surrogates` to all strings in a JSON value.
 
     A value without surrogates is returned unchanged, in a tenth of the time. Raises RecursionError for a value that is
     nested too deep.
@@ -109,7 +109,7 @@ def replace_all_surrogates(value: Any) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
             return value
-        except (TypeError, ValueError):  # a surrogate, or a value that JSON does not have
+        except (TypeError, ValueError):  # it has a surrogate, or a value that JSON does not have
             pass
     return _replace_all_surrogates(value)
 
@@ -128,5 +128,5 @@ HUB_PREFIX = "hf:"
 
 
 def is_hub_name(text: str) -> bool:
-    """Return whether a text names a model of the Hugging Face hub ("hf:…"), and no file."""
+    """Return whether a string is the name of a model on the Hugging Face hub ("hf:…"), not the path of a file."""
     return text.startswith(HUB_PREFIX)

@@ -17,7 +17,7 @@ def test_import_does_not_load_rarely_used_modules() -> None:
     assert run(f"import sys, pymtp; print([name for name in {SELDOM} if name in sys.modules])") == "[]\n"
 
 
-def test_lazy_attributes_are_available() -> None:
+def test_lazily_imported_attributes_of_pymtp_are_available() -> None:
     assert run("from pymtp import *; import pymtp; print(AsyncLLM is pymtp.AsyncLLM, AsyncLLM.__name__)").split() == [
         "True",
         "AsyncLLM",

@@ -27,9 +27,9 @@ with pymtp.LLM(n_ctx=256, n_threads=1) as llm:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no global symbol scope")
-def test_native_module_calls_no_library_of_the_global_scope(tmp_path: Path) -> None:
-    # A decoy defines llama.cpp's functions, aborts in each, and is loaded first into the global scope. It stands
-    # for any other copy of llama.cpp in the process. CMakeLists.txt explains how the module is isolated
+def test_native_module_calls_no_functions_of_other_libraries_with_the_same_names(tmp_path: Path) -> None:
+    # A fake library is loaded first into the global scope: its functions have the names of llama.cpp's functions and
+    # abort. It represents another copy of llama.cpp in the process. CMakeLists.txt explains the isolation
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.fail("needs a C compiler, as the build did")
@@ -80,7 +80,7 @@ def test_no_sources_and_no_llama_cpp_installation_are_installed() -> None:
 
 def test_import_from_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pymtp", tmp_path / "pymtp", ignore=shutil.ignore_patterns("*.gguf"))
-    # -S: without site-packages, which has the installed package
+    # -S: without site-packages, where the installed package would be found
     run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
     assert "no compiled module: it is the source folder" in run.stderr
 

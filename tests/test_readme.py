@@ -12,7 +12,7 @@ from conftest import ROOT
 from pymtp.bench import rows_report
 
 MAX_LINES = 150
-MAX_WORDS = 30  # in a sentence
+MAX_WORDS = 30  # words in a sentence
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest -n auto --dist worksteal"
 
 README = ROOT / "README.md"
@@ -56,14 +56,14 @@ def test_sentences_splits_prose_without_code() -> None:
     assert list(sentences(text)) == ["One two three.", "Four code!", "item one", "item two"]
 
 
-def test_readme_has_the_test_command() -> None:
+def test_readme_has_the_command_that_runs_the_tests() -> None:
     assert f"    {TEST_COMMAND}\n" in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     "file", [*PAGES, *sorted((ROOT / "pymtp").rglob("*.py"))], ids=lambda file: str(file.relative_to(ROOT))
 )
-def test_documents_install_pymtp_from_its_folder_and_not_from_the_index(file: Path) -> None:
+def test_documents_never_install_pymtp_from_the_package_index(file: Path) -> None:
     assert re.findall(r"pip install[^\n]*[ '\"]pymtp\b(?!/)[^\n]*", file.read_text(encoding="utf-8")) == []
 
 
@@ -81,7 +81,7 @@ def test_local_links_point_to_existing_files_and_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["q4_0", "q4_k", "q8_0"])
-def test_table_of_rows_matches_the_bench_output(weights: str) -> None:
+def test_table_of_rows_in_the_docs_matches_the_bench_output(weights: str) -> None:
     report = rows_report.load(ROOT / f"benchmarks/rows_{weights}.json")
     headings, printed = next((t.headings, t.rows[0]) for t in rows_report.tables(report) if "processor" in t.headings)
     lines = README.read_text(encoding="utf-8").splitlines()
@@ -93,6 +93,6 @@ def test_table_of_rows_matches_the_bench_output(weights: str) -> None:
         assert told[column] == expected[column], column
 
 
-def test_index_lists_every_page() -> None:
+def test_index_of_the_docs_lists_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if page.name != "README.md" and f"]({page.name})" not in index] == []

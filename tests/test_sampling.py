@@ -50,7 +50,7 @@ def test_noise_is_standard_gumbel() -> None:
     noise = np.sort(gumbel(1, 0, np.arange(200_000)))
     expected = np.exp(-np.exp(-noise))
     distance = np.abs(expected - (np.arange(len(noise)) + 0.5) / len(noise)).max()
-    assert distance < 1.63 / math.sqrt(len(noise))  # Kolmogorov-Smirnov at 1%
+    assert distance < 1.63 / math.sqrt(len(noise))  # Kolmogorov-Smirnov test at a level of 1%
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -73,7 +73,7 @@ def test_samples_follow_the_exact_filtered_distribution(filters: dict[str, Any],
     expected = np.exp((kept - kept[0]) / temperature)
     expected *= n / expected.sum()
     assert counts.sum() == counts[tokens].sum(), "nothing that was filtered out is sampled"
-    seldom = expected < 10  # too rare for the approximation: they share one bin
+    seldom = expected < 10  # tokens too rare for the chi-square approximation share one bin
     observed = [*counts[tokens][~seldom], counts[tokens][seldom].sum()]
     wanted = [*expected[~seldom], expected[seldom].sum()]
     chi_square = sum((o - e) ** 2 / e for o, e in zip(observed, wanted, strict=True) if e)
@@ -127,7 +127,9 @@ def test_top_k_keeps_lower_ids_of_equal_logits(n: int) -> None:
 
 
 @pytest.mark.parametrize(("top_p", "min_p", "kept"), [(0.25, 0.0, 1), (0.5, 0.0, 2), (0.51, 0.0, 3), (1.0, 1.0, 4)])
-def test_top_p_stops_at_its_sum_and_min_p_keeps_equal_probabilities(top_p: float, min_p: float, kept: int) -> None:
+def test_top_p_stops_at_its_sum_and_min_p_keeps_probabilities_equal_to_its_bound(
+    top_p: float, min_p: float, kept: int
+) -> None:
     logits = np.array([1, 1, 1, 1, -200], np.float32)
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=min_p, seed=0))
     assert {sampler.sample(logits, position)[0] for position in range(200)} == set(range(kept))
@@ -160,7 +162,7 @@ def test_filters_match_their_definitions(logits: Any, top_k: int, top_p: float, 
             break
         expected.append(token)
         reached += weight
-    # sums in another order may put the border of top-p one candidate off
+    # sums in another order may move the border of top-p by one candidate
     assert abs(len(tokens) - len(expected)) <= (top_p < 1)
     assert tokens.tolist() == order[: len(tokens)]
     assert len(tokens) >= 1
@@ -177,7 +179,9 @@ def test_greedy_sampling_takes_the_first_maximum(logits: Any) -> None:
 @pytest.mark.parametrize(
     "params", [SamplingParams(), SamplingParams(temperature=1.0, seed=1, top_k=5)], ids=["one", "few"]
 )
-def test_candidates_are_found_anywhere_and_with_negative_logits(params: SamplingParams, mean: float) -> None:
+def test_sampling_finds_candidates_at_any_position_and_with_negative_logits(
+    params: SamplingParams, mean: float
+) -> None:
     sampler = Sampler(params)
     for position in range(30):
         logits = np.random.default_rng(position).normal(mean, 5, 5000).astype(np.float32)

@@ -65,7 +65,7 @@ def test_invalid_sampling_value_is_ignored_with_a_note(name: str, text: str) -> 
     left = {"temp": {"top_k": 3}, "top_k": {"temperature": 0.5}}.get(name, {"temperature": 0.5, "top_k": 3})
     assert found == left
     (note,) = notes
-    assert note.startswith(f"general.sampling.{name} of the model's file is left out: ")
+    assert note.startswith(f"general.sampling.{name} of the model's file is ignored: ")
     assert "must be" in note
 
 
@@ -80,7 +80,7 @@ def test_invalid_sampling_value_is_ignored_with_a_note(name: str, text: str) -> 
         ({"of_tomorrow": "1"}, ["of_tomorrow"]),
     ],
 )
-def test_unknown_sampler_gets_a_note_if_it_is_on(keys: dict[str, str], named: list[str]) -> None:
+def test_sampler_that_pymtp_lacks_causes_a_note_if_it_is_switched_on(keys: dict[str, str], named: list[str]) -> None:
     found, notes = read(temp="0.5", **keys)
     assert found == {"temperature": 0.5}
     assert [note.split("=")[0] for note in notes] == [f"general.sampling.{name}" for name in named]
@@ -94,7 +94,7 @@ def test_file_with_odd_sampling_values_loads_with_a_warning(
         llm = new_llm(write_tuned(tmp_path / "odd.gguf", temp=odd, top_k=5, mirostat=1), n_ctx=256, draft_tokens=0)
     assert llm.sampling_defaults == {"top_k": 5}
     warned = [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"]
-    kept_apart = isinstance(odd, list)  # llama.cpp does not report lists
+    kept_apart = isinstance(odd, list)  # llama.cpp's metadata does not contain lists
     assert warned == ["general.sampling.temp"] * (not kept_apart) + ["general.sampling.mirostat='1'"]
     assert llm.chat(MESSAGES, SamplingParams(4)).token_ids
 
@@ -114,7 +114,9 @@ def test_chat_without_params_uses_the_files_values(tuned: Path, new_llm: Callabl
 
     assert asyncio.run(main()) == (wanted.text, wanted.text, llm.get_default_sampling_params())
     others = [SamplingParams(None, **(TUNED | {name: value})) for name, value in OTHERS.items()]
-    assert all(llm.chat(MESSAGES, other).text != wanted.text for other in others)  # each of the values has an effect
+    assert all(
+        llm.chat(MESSAGES, other).text != wanted.text for other in others
+    )  # each value of the file changes the text
 
 
 OTHERS = {

@@ -25,7 +25,7 @@ def test_stats_match_their_definitions() -> None:
     assert stats.acceptance_rate == 0.5
     assert stats.mean_accepted_length == 2.5
     assert stats.prefill_tokens_per_second == 200
-    assert stats.decode_tokens_per_second == 5  # the first token comes with the prefill
+    assert stats.decode_tokens_per_second == 5  # without the first token, which the prefill samples
     assert stats.as_dict()["mean_accepted_length"] == 2.5
 
 

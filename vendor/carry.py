@@ -17,8 +17,8 @@ RENAME = "20%"  # similarity from which a file counts as moved in the report; gi
 
 @dataclass(frozen=True)
 class Conflict:
-    file: str
-    line: int  # the line of the conflict's first marker, from 1; 0 if the whole file is in conflict
+    file: str  # the path in llama.cpp
+    line: int  # the line of the conflict's first marker, counted from 1; 0 if the whole file is in conflict
     is_gone: bool  # the new release has no such file
     upstream: tuple[str, ...]  # upstream's changes there: lines of a diff from the old release to the new one
 
@@ -29,14 +29,15 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Outcome:
-    patch: str  # its number and subject
+    patch: str  # the number and subject of the patch
     word: str  # "clean", "merged", "conflict" or "upstream has it"
     note: str
     conflicts: tuple[Conflict, ...] = ()
 
 
 def carry(work: Path) -> list[Outcome]:
-    """Cherry-pick the commits from OLD to BEFORE onto NEW, one by one; HEAD is detached at the last one then.
+    """Cherry-pick the commits from OLD to BEFORE onto NEW, one by one. HEAD is then detached at the last new
+    commit.
 
     A conflict is resolved in favour of the patch, and a removed file stays removed, so that a conflict of one patch is
     not reported again for each patch that builds on it.
@@ -95,7 +96,7 @@ def _describe_merge(before: list[Hunk], after: list[Hunk]) -> str:
 
 
 def _unmerged(work: Path) -> list[tuple[str, bool]]:
-    """List the files in conflict, and for each whether the new release does not have it."""
+    """Return the path of each file in conflict, and whether the new release has no such file."""
     stages: dict[str, set[str]] = {}
     for entry in filter(None, git(work, "ls-files", "--unmerged", "-z").split("\0")):
         facts, _, file = entry.partition("\t")
@@ -119,7 +120,7 @@ def _upstream(lines: list[str]) -> Iterator[str]:
     """Yield upstream's changes in the conflict at the start of `lines`: new, old and patched lines between markers."""
     ends = [at for at, line in enumerate(lines) if re.match(r"\|{7}|={7}$", line)]
     new, old = lines[1 : ends[0]], lines[ends[0] + 1 : ends[1]]
-    for line in list(difflib.unified_diff(old, new, n=2, lineterm=""))[3:]:  # after the names and the first "@@"
+    for line in list(difflib.unified_diff(old, new, n=2, lineterm=""))[3:]:  # after the file names and the first "@@"
         yield "…" if line.startswith("@@") else line
 
 

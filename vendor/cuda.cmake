@@ -1,5 +1,5 @@
-# CUDA for ggml: compiler, libraries, architectures, driver. What is missing is named with the command that mends it.
-# For what includes options.cmake and has GGML_CUDA on, before llama.cpp is added.
+# Sets up CUDA for ggml: compiler, libraries, architectures and driver. The error for a missing part names the command
+# that installs it. Include this file after options.cmake, with GGML_CUDA on, before llama.cpp's directory is added.
 
 option(PYMTP_CUDA_WHEELS "take the CUDA toolkit from the nvidia-* wheels that Python sees" OFF)
 set(with_wheels "or take it from the index:\n  PYMTP_CUDA_WHEELS=1 pip install '.[cuda]'")
@@ -22,7 +22,7 @@ else()
   endif()
 endif()
 
-# ── Architectures: those of the GPUs here, unless named ───────────────────────────────────────────────────────────────
+# ── Architectures: those of this machine's GPUs, unless the user names others ─────────────────────────────────────────
 
 set(named ON)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
@@ -36,8 +36,8 @@ if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native" AND NOT CMAKE_CUDA_ARCHITECTURES_N
       "architecture of the GPU that is meant, or several:\n"
       "  CMAKE_ARGS=\"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=86;90\" pip install .")
   endif()
-  # machine code for A100 (80), RTX 3000 (86), RTX 4000 (89), H100 and H200 (90), RTX 5000 (120); where there is none,
-  # the driver compiles intermediate code, of 75 or 90, when it first runs it
+  # Compile machine code for A100 (80), RTX 3000 (86), RTX 4000 (89), H100 and H200 (90) and RTX 5000 (120). For other
+  # GPUs, the driver compiles the intermediate code of 75 or 90 when the program first runs.
   set(CMAKE_CUDA_ARCHITECTURES 75-virtual 80-real 86-real 89-real 90)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
     list(PREPEND CMAKE_CUDA_ARCHITECTURES 61-virtual 70-virtual)
@@ -53,7 +53,7 @@ endif()
 
 if(UNIX AND NOT GGML_CUDA_NO_VMM)
   add_library(pymtp_cuda_driver STATIC ${CMAKE_CURRENT_LIST_DIR}/cuda_driver.cpp)
-  add_library(CUDA::cuda_driver ALIAS pymtp_cuda_driver) # so that the one below is not made
+  add_library(CUDA::cuda_driver ALIAS pymtp_cuda_driver) # keeps find_package(CUDAToolkit) from defining this target
 endif()
 find_package(CUDAToolkit QUIET)
 if(NOT TARGET CUDA::cublas)
@@ -66,4 +66,4 @@ if(TARGET pymtp_cuda_driver)
   target_compile_features(pymtp_cuda_driver PRIVATE cxx_std_17)
   target_link_libraries(pymtp_cuda_driver PRIVATE ${CMAKE_DL_LIBS})
 endif()
-option(GGML_CUDA_NCCL "ggml: use NVIDIA Collective Comm. Library" OFF) # or it hangs on what the build machine has
+option(GGML_CUDA_NCCL "ggml: use NVIDIA Collective Comm. Library" OFF) # else ggml uses NCCL if this machine has it

@@ -20,7 +20,7 @@ from pathlib import Path
 from sources import LayoutError
 
 CUDA = "cu13"  # each major version has its own directory
-WHEELS = "cuda-toolkit[cccl,cublas,cudart,nvcc]==13.0.*"  # as in pyproject.toml; it depends on all others
+WHEELS = "cuda-toolkit[cccl,cublas,cudart,nvcc]==13.0.*"  # as in pyproject.toml; it depends on all wheels of PARTS
 PARTS = {
     "bin/nvcc": "nvidia-cuda-nvcc",
     "bin/ptxas": "nvidia-cuda-nvcc",
@@ -35,7 +35,7 @@ PARTS = {
 
 
 def find(path: Sequence[str]) -> list[Path]:
-    """Find the wheels' parts in the directories of Python's import path; they may be spread over several.
+    """Find the wheels' parts in the directories of Python's import path; a toolkit's parts may be in several of them.
 
     Raises LayoutError with the names of missing wheels.
     """
@@ -43,7 +43,7 @@ def find(path: Sequence[str]) -> list[Path]:
     missing = {wheel: None for part, wheel in PARTS.items() if not any((place / part).exists() for place in places)}
     if missing:
         raise LayoutError(
-            f"{sys.executable} sees no {', no '.join(missing)} to build for CUDA with",
+            f"{sys.executable} finds no {', no '.join(missing)}, which a build for CUDA needs",
             f"PYMTP_CUDA_WHEELS=1 pip install '.[cuda]' brings them; without build isolation: pip install '{WHEELS}'",
         )
     return places
@@ -88,7 +88,7 @@ def _copy_headers(places: Sequence[Path], target: Path) -> None:
                     shutil.copy2(file, copy)
     for copy in [Path(folder, name) for folder, _, files in os.walk(target) for name in files]:
         if copy not in wanted:
-            copy.unlink()  # it belongs to another version
+            copy.unlink()  # a header of another CUDA version
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,8 +15,9 @@ from sources import LayoutError, Tree
 Env = Mapping[str, str]
 NONE: Env = MappingProxyType({})
 
-AUTHOR = "The pymtp authors <pymtp@localhost>"  # author of the pristine sources; a patch has its own
-SECONDS = 946684800  # patches have no date; with a fixed one, 2000-01-01, equal patches are equal commits
+AUTHOR = "The pymtp authors <pymtp@localhost>"  # commits the pristine sources; each patch has its own author
+# The date of all commits, 2000-01-01. Patches have no date; with a fixed one, equal patches make equal commits.
+SECONDS = 946684800
 
 
 def create(directory: Path) -> None:
@@ -37,7 +38,7 @@ def commit_tree(directory: Path, branch: str, tree: Tree, message: str) -> None:
 
 
 def commit(directory: Path, author: str, message: str) -> None:
-    """Commit the staged changes, also if there are none."""
+    """Commit the staged changes; without changes, make an empty commit."""
     options = ("--quiet", "--allow-empty", "--no-verify", "--cleanup=verbatim", "--file=-")
     git(directory, "commit", *options, stdin=message.encode(), env=identity(author))
 
@@ -61,14 +62,14 @@ def git(directory: Path, *arguments: str, stdin: bytes = b"", env: Env = NONE) -
     done = run_git(directory, *arguments, stdin=stdin, env=env)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
-        raise LayoutError(f"git {arguments[0]} failed in {directory}: {said}", "look at it there with git")
+        raise LayoutError(f"git {arguments[0]} failed in {directory}: {said}", "look at the repository there with git")
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
 def run_git(
     directory: Path, *arguments: str, stdin: bytes = b"", env: Env = NONE
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git without the user's settings (signing, hooks, line ends) and without a repository around `directory`."""
+    """Run git without the user's settings (signing, hooks, line ends) and ignore a repository around `directory`."""
     apart = {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",

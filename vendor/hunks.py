@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sources import LayoutError
 
-# The default of `git diff`. With one line of context, a hunk that fits one place in today's sources may fit another one
-# in tomorrow's, and be applied there silently.
+# The default of `git diff`. With one line of context, a hunk that matches one place in this release of llama.cpp may
+# match another place in the next release, and be applied there silently.
 MIN_CONTEXT = 3
 
 _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -20,8 +20,8 @@ _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 class Hunk:
     file: str
     header: str
-    start: int  # the line, from 1, of the first of `old`; 0 in a new file
-    lands: int  # the line of the first of `new`
+    start: int  # the first line in the old file, counted from 1; 0 if the patch creates the file
+    lands: int  # the first line in the new file, counted from 1
     lines: tuple[str, ...]  # each with " ", "-" or "+" before it
 
     @property
@@ -30,7 +30,7 @@ class Hunk:
 
     @property
     def first(self) -> int:
-        """Return the line where `old` begins, from 0."""
+        """Return the first line in the old file, counted from 0."""
         return max(self.start - 1, 0)
 
     @property
@@ -42,7 +42,7 @@ class Hunk:
         return list(before[self.first : self.first + len(self.old)]) == self.old
 
     def places(self, before: Sequence[str]) -> list[int]:
-        """Return the lines of a file, from 1, at which the hunk fits."""
+        """Return the lines of a file, counted from 1, where the old lines of the hunk occur."""
         old = self.old
         return [at + 1 for at in range(len(before) - len(old) + 1) if before[at : at + len(old)] == old]
 
@@ -91,7 +91,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def refuse_moved(directory: Path, patch: Path) -> None:
-    """Raise LayoutError unless each hunk of `patch` fits exactly the lines in `directory` that it names."""
+    """Raise LayoutError unless the old lines of each hunk are in `directory` at the line numbers of the hunk."""
     for hunk in read_hunks(patch.read_text(encoding="utf-8")):
         before = read_lines(directory / hunk.file)
         if hunk.is_at_its_lines(before):
@@ -100,10 +100,10 @@ def refuse_moved(directory: Path, patch: Path) -> None:
         if places := hunk.places(before):
             raise LayoutError(
                 f"{where}: its lines are at {', '.join(map(str, places))}",
-                "python vendor/layout.py edit && python vendor/layout.py write, and see that it landed where it should",
+                "python vendor/layout.py edit && python vendor/layout.py write, and check where it is now",
             )
         raise LayoutError(
-            where, "python vendor/layout.py edit (it goes as far as it can, and says how to go on from there)"
+            where, "python vendor/layout.py edit (it stops at the patch that does not apply, and says how to go on)"
         )
 
 

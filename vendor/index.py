@@ -1,4 +1,4 @@
-"""Fetch source distributions from pip's index, each once: the pinned one with its hash, and others to roll to."""
+"""Download source distributions from pip's index, each only once: the pinned one, and releases to roll to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fetch(paths: Paths, pin: Pin) -> Path:
 def fetch_release(paths: Paths, old: Pin, version: str, commit: str | None) -> Pin:
     """Fetch another release into the cache, and return its pin.
 
-    commit: the llama.cpp commit, for a release that does not name the one it holds.
+    commit: the llama.cpp commit in the release, if the release does not name it; otherwise None.
 
     Raises LayoutError if the index has no such release, or if its commit is unknown or contradicts `commit`.
     """
@@ -85,7 +85,7 @@ def _explain(output: str, pin: Pin, paths: Paths) -> LayoutError:
     if "DO NOT MATCH THE HASHES" in output:
         got = re.search(r"Got\s+([0-9a-f]{64})", output)
         return LayoutError(
-            f"the index gave another {pin.sdist} than the pinned one; it is not used.\n"
+            f"the index gave another {pin.sdist} than the pinned one, and it is not used.\n"
             f"  pinned sha256 {pin.sha256}\n  got           {got[1] if got else '?'}",
             f"use another index (pip config list), or change the pin in {paths.requirements}",
         )

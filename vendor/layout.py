@@ -2,9 +2,9 @@
 """Lays out the patched llama.cpp that the build compiles: the pinned sources with patches/ applied.
 
     python vendor/layout.py                  make vendor/llama.cpp agree with pin and patches (the build runs this)
-    python vendor/layout.py check            fail when a file there differs, or a patch could land in another place
+    python vendor/layout.py check            fail if a file there differs, or a patch might be applied in a wrong place
     python vendor/layout.py edit             make vendor/work, a git repository with one commit per patch
-    python vendor/layout.py write            write patches/ back from the commits in vendor/work
+    python vendor/layout.py write            write the commits in vendor/work to patches/
     python vendor/layout.py roll [VERSION]   move the pin to another release, and carry the patches there
     python vendor/layout.py count            print how much of llama.cpp the patches change
 
@@ -44,7 +44,7 @@ def lay_out(paths: Paths) -> None:
 
 
 def _manifest(paths: Paths) -> str:
-    """Return the inputs of a tree as text: equal text means equal tree."""
+    """Return a text that names all inputs of the patched tree: with equal texts, the trees are equal."""
     pin = Pin.read(paths.requirements)
     record = {
         "llama_cpp_commit": pin.commit,
@@ -63,7 +63,7 @@ def patched(paths: Paths, *rules: Rule) -> Tree:
 
 
 def check(paths: Paths) -> None:
-    """Raises LayoutError at a patch with little context, or names the files that differ from pin + patches."""
+    """Raise LayoutError if a patch has too little context, or if a file differs from pin + patches."""
     want, have = patched(paths, refuse_thin), read_tree(paths.target)
     wrong = sorted(path for path in want.keys() | have.keys() if want.get(path) != have.get(path))
     if wrong:
@@ -71,12 +71,12 @@ def check(paths: Paths) -> None:
         raise LayoutError(
             f"vendor/llama.cpp differs from pin + patches in {', '.join(wrong[:5])}{more}",
             "rm -r vendor/llama.cpp && python vendor/layout.py"
-            " (to keep a change, make it in the repository of: python vendor/layout.py edit)",
+            " (to keep a change, make it in the repository that `python vendor/layout.py edit` makes)",
         )
 
 
 def main(arguments: Sequence[str], paths: Paths | None = None) -> int:
-    """Runs one command; returns the exit status: 1, with a message on stderr, for anything the reader can mend."""
+    """Run one command; return the exit status: 1, with a message on stderr, for an error that the user can fix."""
     try:
         _run(_parse(arguments), paths or Paths.default())
     except (LayoutError, OSError) as error:
@@ -92,11 +92,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name in ("lay-out", "check", "edit", "write"):
         commands.add_parser(name)
     counts = commands.add_parser("count")
-    counts.add_argument("--check", action="store_true", help="fail over the limits")
+    counts.add_argument("--check", action="store_true", help="fail if the patches exceed the limits")
     rolls = commands.add_parser("roll")
-    rolls.add_argument("version", nargs="?", help="a release of llama-cpp-python; the newest, if none is named")
-    rolls.add_argument("--dry-run", action="store_true", help="only print what would become of each patch")
-    rolls.add_argument("--commit", help="llama.cpp's commit, for a release that does not say it")
+    rolls.add_argument("version", nargs="?", help="a release of llama-cpp-python; by default the newest")
+    rolls.add_argument("--dry-run", action="store_true", help="only print the outcome for each patch")
+    rolls.add_argument("--commit", help="the llama.cpp commit in the release, if the release does not name it")
     rolls.add_argument("--build", action="store_true", help="then build and install this checkout")
     rolls.add_argument("--test", action="store_true", help="then build, and run the tests")
     asked = parser.parse_args(arguments)

@@ -1,11 +1,12 @@
-# How llama.cpp is built: static libraries that keep to themselves, and nothing but ggml and llama unless asked for.
-# For CMakeLists.txt, and for tools/bench/llama-bench and tools/bench/llama-server, which are to be compared with it.
+# Options of llama.cpp's build: static libraries that export nothing, and only ggml and llama, unless more is asked for.
+# Used by CMakeLists.txt, and by tools/bench/llama-bench and tools/bench/llama-server, so that these programs can be
+# compared with pymtp.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(LLAMA_BUILD_NUMBER 0)
-set(GIT_EXE OFF) # ggml would compile in the commit of the repository around it, which is ours
+set(GIT_EXE OFF) # else ggml would report the commit of our repository as its own
 set(BUILD_SHARED_LIBS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
@@ -17,5 +18,5 @@ foreach(part COMMON TESTS TOOLS EXAMPLES SERVER APP)
   set(LLAMA_BUILD_${part} OFF)
 endforeach()
 set(LLAMA_OPENSSL OFF)
-set(LLAMA_ALL_WARNINGS OFF) # only our own sources are held to warnings
+set(LLAMA_ALL_WARNINGS OFF) # warnings are only enabled for our own sources
 set(GGML_CCACHE OFF)

@@ -1,12 +1,14 @@
-# Compiles our own sources, which the hooks in patches/ call, into llama.cpp's libraries. Include it after llama.cpp's
-# directory was added. graphs/ goes into llama, kernels/ into ggml-cpu, with the options that each library is compiled with.
+# Compiles our own sources, which the hooks in patches/ call, into llama.cpp's libraries: graphs/ into llama and
+# kernels/ into ggml-cpu, each with the compiler options of its library. Include this file after llama.cpp's directory
+# was added.
 
 set(PYMTP_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../pymtp/native)
 
 file(GLOB pymtp_graphs  CONFIGURE_DEPENDS ${PYMTP_NATIVE}/graphs/*.cpp)
 file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp ${PYMTP_NATIVE}/kernels/*/*.cpp)
 
-# public: the runtime, and whatever includes llama.cpp's internal headers, sees what the hooks declare
+# The directory of graphs/ is PUBLIC, because all code that includes llama.cpp's internal headers, such as the runtime,
+# needs the declarations of the hooks.
 target_sources(llama PRIVATE ${pymtp_graphs})
 target_include_directories(llama PUBLIC ${PYMTP_NATIVE}/graphs)
 target_sources(ggml-cpu PRIVATE ${pymtp_kernels})
@@ -35,7 +37,8 @@ if(NOT MSVC)
     TARGET_DIRECTORY llama ggml-cpu PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra")
 endif()
 
-# AMX on a processor without it: a header that replaces the instructions (tools/checks/processors.py)
+# PYMTP_EMULATED_AMX is a header that replaces the AMX instructions, to test the AMX code on a processor without AMX
+# (tools/checks/processors.py).
 if(PYMTP_EMULATED_AMX)
   get_target_property(ggml_cpu_directory ggml-cpu SOURCE_DIR)
   file(GLOB amx_sources ${ggml_cpu_directory}/ggml-cpu/amx/*.cpp)

@@ -12,7 +12,7 @@ from hunks import MIN_CONTEXT, read_hunks, split_lines
 from index import fetch
 from sources import LayoutError, Paths, Pin, Tree, read_pristine, read_tree, sync
 
-MAX_CONTEXT = 20  # lines around a change; if twenty lines are ambiguous, the line number decides
+MAX_CONTEXT = 20  # lines of context; if they still match several places, the line number decides
 
 Rule = Callable[[Path, Path], None]  # called with the directory and the next patch; raises LayoutError
 
@@ -37,7 +37,7 @@ def apply(tree: Tree, patches: Sequence[Path], *rules: Rule) -> Tree:
 def edit(paths: Paths) -> None:
     """Make the git repository `paths.work`: the pristine sources, then one commit per patch.
 
-    Raises LayoutError if the directory exists, or at the first patch that does not apply; the ones before it are then
+    Raises LayoutError if the directory exists, or at the first patch that does not apply; the earlier patches are then
     commits.
     """
     work, pin = paths.work, Pin.read(paths.requirements)
@@ -74,7 +74,7 @@ def commit_patches(work: Path, patches: Sequence[Path]) -> None:
 
 
 def write(paths: Paths) -> None:
-    """Write patches/ from the commits in `paths.work`, and the pin if `roll` moved them to another release.
+    """Write patches/ from the commits in `paths.work`, and the pin if `roll` moved the patches to another release.
 
     The file name of a patch is made from its number and subject. Raises LayoutError if the repository is missing, has
     uncommitted changes or an unfinished rebase, does not start from the pinned sources, or has a commit that cannot be
@@ -82,18 +82,18 @@ def write(paths: Paths) -> None:
     """
     work = paths.work
     if not (work / ".git").exists():
-        raise LayoutError(f"{work} is not there to write patches from", "python vendor/layout.py edit")
+        raise LayoutError(f"{work} does not exist: it would hold the patches", "python vendor/layout.py edit")
     if dirty := git(work, "status", "--porcelain").rstrip():
-        raise LayoutError(f"{work} has uncommitted changes:\n{dirty}", "git commit, or git stash, there")
+        raise LayoutError(f"{work} has uncommitted changes:\n{dirty}", "run git commit or git stash there")
     if any((work / ".git" / name).exists() for name in ("rebase-merge", "rebase-apply", "sequencer")):
-        raise LayoutError(f"{work} is in the middle of a rebase", "git rebase --continue (or git am --continue), there")
+        raise LayoutError(f"{work} is in the middle of a rebase", "git rebase --continue or git am --continue there")
     first, *commits = git(work, "rev-list", "--reverse", "HEAD").split()
     pin = _pin_of(work, first, Pin.read(paths.requirements))
     pristine = read_pristine(fetch(paths, pin))
     if read_commit(work, first) != pristine:
         raise LayoutError(
             f"{work} starts from other sources than the pin",
-            f"rm -rf {work} && python vendor/layout.py edit; bring its commits over by git cherry-pick",
+            f"rm -rf {work} && python vendor/layout.py edit; copy its commits by git cherry-pick",
         )
     fresh = dict(_format(work, number, commit) for number, commit in enumerate(commits, start=1))
     with tempfile.TemporaryDirectory() as name:
@@ -123,7 +123,7 @@ def rolled_message(old: Pin, new: Pin) -> str:
 
 
 def _pin_of(work: Path, root: str, pin: Pin) -> Pin:
-    """Return the pin that `roll` wrote to the root commit, if it was rolled from `pin`; else `pin`."""
+    """Return the pin that `roll` wrote to the root commit, if it was rolled from `pin`; otherwise `pin`."""
     message = git(work, "show", "--no-patch", "--format=%B", root)
     rolled = Pin.parse(message) if f"\nRolled from {pin.requirement}.\n" in message else None
     return rolled or pin
@@ -142,7 +142,7 @@ def _parse_head(patch: Path) -> tuple[str, str]:
     if not author or not subject or not body:
         raise LayoutError(
             f"patches/{patch.name} has no author, subject or message",
-            "begin it with 'From: NAME <EMAIL>', 'Subject: …', an empty line, and why it exists",
+            "begin it with 'From: NAME <EMAIL>', 'Subject: …', an empty line, and the reason for the patch",
         )
     return author[1], f"{subject[1]}\n\n{body}\n"
 
@@ -160,7 +160,7 @@ def _format(work: Path, number: int, commit: str) -> tuple[str, bytes]:
 
 
 def _diff(work: Path, commit: str, file: str) -> str:
-    """Return the diff of one file, with as few context lines as make each place unique, and without blob hashes."""
+    """Return the diff of one file, with enough lines of context to make each place unique, and without blob hashes."""
     old = run_git(work, "show", f"{commit}^:{file}").stdout  # fails, with no output, for a new file
     before = split_lines(old.decode("utf-8", "surrogateescape"))
     for context in range(MIN_CONTEXT, MAX_CONTEXT + 1):
@@ -184,5 +184,5 @@ def _apply_one(directory: Path, patch: Path, *options: str) -> None:
         where = f"{failed[1]}, hunk {hunk[0] if hunk else failed[2]}"
     raise LayoutError(
         f"patches/{patch.name} does not apply: {where}",
-        "python vendor/layout.py edit (it goes as far as it can, and says how to go on from there)",
+        "python vendor/layout.py edit (it stops at the patch that does not apply, and says how to go on)",
     )

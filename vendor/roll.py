@@ -25,10 +25,10 @@ SHOWN_LINES = 30  # lines of upstream's changes per conflict
 @dataclass(frozen=True)
 class Options:
     version: str | None = None  # the release; None for the newest
-    commit: str | None = None  # of llama.cpp, if the release does not name it
+    commit: str | None = None  # the llama.cpp commit in the release, if the release does not name it
     dry_run: bool = False  # only print the outcome of each patch
-    build: bool = False
-    test: bool = False  # implies build
+    build: bool = False  # then build and install the checkout
+    test: bool = False  # then build, and run the tests
 
 
 def roll(paths: Paths, options: Options) -> None:
@@ -62,14 +62,14 @@ def roll(paths: Paths, options: Options) -> None:
     if lacks := missing(pristine):
         raise LayoutError(
             f"{new.requirement} has no {', '.join(lacks)}",
-            "find what it has instead, and name that in SUBSET of vendor/sources.py and in CMakeLists.txt",
+            "find the replacement, and name it in SUBSET of vendor/sources.py and in CMakeLists.txt",
         )
     if options.build or options.test:
         _try(paths, options)
 
 
 def _prepare(paths: Paths, work: Path, old: Pin, new: Pin) -> Tree:
-    """Make a repository with both releases, and the patches as commits on the old one; return the new one's files."""
+    """Make a repository with both releases, and with the patches on the old one; return the new release's files."""
     pristine = read_pristine(paths.cache / new.sdist)
     create(work)
     commit_tree(work, OLD, read_pristine(fetch(paths, old)), f"llama.cpp {old.commit}\n\nAs in {old.sdist}.\n")
@@ -80,19 +80,21 @@ def _prepare(paths: Paths, work: Path, old: Pin, new: Pin) -> Tree:
 
 
 def _finish(paths: Paths, outcomes: Sequence[Outcome], new: Pin, options: Options) -> None:
-    """Write patches and pin; with conflicts, start the rebase in which they are resolved, and raise LayoutError."""
+    """Write patches and pin. With conflicts, start a rebase that stops at each, and raise LayoutError."""
     numbers = [outcome.patch[:4] for outcome in outcomes if outcome.conflicts]
-    wrong = f"{len(numbers)} of {len(outcomes)} patches need hands: {' '.join(numbers)}"
+    wrong = f"{len(numbers)} of {len(outcomes)} patches have conflicts: {' '.join(numbers)}"
     if options.dry_run:
         if numbers:
-            raise LayoutError(wrong, f"python vendor/layout.py roll {new.version}, which says how to go on from there")
+            raise LayoutError(wrong, f"python vendor/layout.py roll {new.version}, which says how to resolve them")
     elif not numbers:
         git(paths.work, "checkout", "--quiet", "-B", "main")
         write(paths)
     else:
         git(paths.work, "checkout", "--quiet", "-B", "main", BEFORE)
         run_git(paths.work, "rebase", "--quiet", "--onto", NEW, OLD, "main", env=identity(AUTHOR))
-        raise LayoutError(f"{wrong}\n  {paths.work} is at the first of them.", _NEXT_STEPS.format(paths=paths))
+        raise LayoutError(
+            f"{wrong}\n  {paths.work} is a rebase that stopped at the first of them.", _NEXT_STEPS.format(paths=paths)
+        )
 
 
 _NEXT_STEPS = """
@@ -100,8 +102,8 @@ _NEXT_STEPS = """
     git status                                 # lists the files in conflict: resolve them
     git add -A && git rebase --continue        # on to the next conflict (without this patch: git rebase --skip)
     cd {paths.root}
-    python vendor/layout.py write              # in the end: writes patches and pin
-  Give it up: rm -rf {paths.work}, and patches and pin are as before. More: docs/rolling.md"""
+    python vendor/layout.py write              # at the end: writes patches and pin
+  To give up: rm -rf {paths.work}; patches and pin are unchanged. More: docs/rolling.md"""
 
 
 def _try(paths: Paths, options: Options) -> None:
@@ -145,13 +147,13 @@ def _print_conflict(conflict: Conflict, new: Pin, names: Sequence[str]) -> None:
         told = (f"is not in {new.version}", *(told or [_elsewhere(conflict.file, names)]))
     print("\n".join(f"    {line}".rstrip() for line in told[:SHOWN_LINES]))
     if more := told[SHOWN_LINES:]:
-        print(f"    … {len(more)} lines more")
+        print(f"    … {len(more)} more lines")
     print()
 
 
 def _elsewhere(file: str, names: Sequence[str]) -> str:
     same = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
-    return f"of that name it has {' '.join(same)}" if same else "it has none of that name"
+    return f"files with that name: {' '.join(same)}" if same else "no file has that name"
 
 
 def _names(sdist: Path) -> list[str]:

@@ -9,8 +9,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# The files that the build of ggml + llama and the tests read: 5 MB packed. llama.cpp's tools, models and docs are 120 MB
-# more.
+# The files of llama.cpp that the build and the tests read: 5 MB packed. Its tools, models and docs, another 120 MB, are
+# not extracted.
 SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "models/templates", "src", "vendor")
 MANIFEST = "pymtp-layout.json"
 
@@ -70,7 +70,7 @@ class Pin:
             return pin
         raise LayoutError(
             f"{requirements} does not pin one source distribution",
-            "give it the lines 'NAME==VERSION --hash=sha256:HASH' and '# llama.cpp commit: ID'",
+            "write these lines into it: 'NAME==VERSION --hash=sha256:HASH' and '# llama.cpp commit: ID'",
         )
 
     @classmethod
@@ -120,7 +120,7 @@ def read_pristine(sdist: Path) -> Tree:
                 assert content is not None  # isfile() was true
                 tree[path] = content.read()
     if not tree:
-        raise LayoutError(f"{sdist} holds no vendor/llama.cpp", "pin a llama-cpp-python that does")
+        raise LayoutError(f"{sdist} has no vendor/llama.cpp", "pin a release of llama-cpp-python that has it")
     return tree
 
 
@@ -132,7 +132,7 @@ def missing(tree: Tree) -> list[str]:
 def commit_of(sdist: Path) -> str | None:
     """Return the first nine digits of the llama.cpp commit that a source distribution names; None if it names none.
 
-    It is named in the checkout from which it was packed, which is packed too, or else in the change log.
+    The commit is in the git folder of the checkout, if that was packed too, or else in the change log.
     """
     changes = ""
     with tarfile.open(sdist) as archive:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sources import LayoutError
 
 OURS = "pymtp/native/"
-LAST_LINES = 40  # shown of a log without a recognized error
+LAST_LINES = 40  # lines of a build's log that are shown if no error is recognized
 
 # gcc, clang: FILE:LINE:COLUMN: error: …   nvcc, MSVC: FILE(LINE): error …   the linker: FILE:LINE: undefined reference
 _ERROR = re.compile(
@@ -22,7 +22,7 @@ _CMAKE = re.compile(r"^\s*CMake Error at (\S+?):(\d+) (.*)$", re.M)
 
 def build(root: Path) -> None:
     """Build and install the checkout incrementally. Raises LayoutError with the compiler's errors."""
-    # -k0: report all files that do not compile, not only the first. Only newer releases of pip have the short name -C
+    # -k0: report all files that do not compile, not only the first. --config-settings: only newer pips know it as -C
     whole = "--config-settings=build.tool-args=-k0"
     pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", whole, "-e", ".[test]"]
     done = subprocess.run(pip, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -31,7 +31,7 @@ def build(root: Path) -> None:
     errors = find_errors(done.stdout, root) or done.stdout.splitlines()[-LAST_LINES:]
     raise LayoutError(
         "the build fails:\n  " + "\n  ".join(errors),
-        "change llama.cpp's files in vendor/work and write them (python vendor/layout.py write), ours where they are;"
+        "change llama.cpp's files in vendor/work, then python vendor/layout.py write; change pymtp's files in place;"
         f" then: {' '.join(pip)}",
     )
 

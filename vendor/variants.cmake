@@ -1,7 +1,8 @@
-# A module for each of several levels of a processor family, for wheels: PYMTP_VARIANTS names rows of
-# pymtp/native/variants.json ("v2,v4"), or all of this family. Include it before llama.cpp's directory is added, then
-# call pymtp_add_variants. Only ggml-cpu is compiled with a level's flags, as it is in a build for one processor; so the
-# rest is compiled once, and each module is linked from it and its own ggml-cpu.
+# Builds a module for each of several levels of a processor family, for wheels. PYMTP_VARIANTS names rows of
+# pymtp/native/variants.json ("v2,v4"), or is "all" for all rows of the family. Include this file before llama.cpp's
+# directory is added, then call pymtp_add_variants. Only ggml-cpu is compiled with the flags of a level, as in a build
+# for one processor. So all other code is compiled once, and each module is linked from this code and a ggml-cpu of its
+# own.
 
 set(PYMTP_VARIANTS_TABLE ${PROJECT_SOURCE_DIR}/pymtp/native/variants.json)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PYMTP_VARIANTS_TABLE})
@@ -10,7 +11,7 @@ if(MSVC OR APPLE OR GGML_CUDA)
   message(FATAL_ERROR "PYMTP_VARIANTS is for wheels with CPU code for Linux. Leave it unset here: pip install .")
 endif()
 
-# ── Rows that are asked for ───────────────────────────────────────────────────────────────────────────────────────────
+# ── The rows that PYMTP_VARIANTS asks for ─────────────────────────────────────────────────────────────────────────────
 
 string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" family)
 file(READ ${PYMTP_VARIANTS_TABLE} table)
@@ -44,7 +45,7 @@ foreach(name IN LISTS asked)
   endif()
 endforeach()
 
-# ── llama.cpp without instructions of any level, in sections so that a module holds only what it calls ────────────────
+# ── Options: llama.cpp without the instructions of any level, and in sections, to drop unused code ────────────────────
 
 foreach(feature NATIVE SSE42 AVX AVX2 BMI2 FMA F16C AVX_VNNI AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16 AMX_TILE AMX_INT8 AMX_BF16)
   set(GGML_${feature} OFF)
@@ -52,9 +53,9 @@ endforeach()
 add_compile_options(-ffunction-sections -fdata-sections)
 add_link_options(-Wl,--gc-sections)
 
-# ── A ggml-cpu and a module for each ──────────────────────────────────────────────────────────────────────────────────
+# ── A ggml-cpu and a module for each level ────────────────────────────────────────────────────────────────────────────
 
-# ggml-cpu once more, as library `target`, with further options of the compiler.
+# Adds the library `target`: another ggml-cpu, compiled with the additional compiler options in the other arguments.
 function(pymtp_copy_ggml_cpu target)
   get_target_property(directory ggml-cpu SOURCE_DIR)
   get_target_property(sources ggml-cpu SOURCES)
@@ -71,9 +72,9 @@ function(pymtp_copy_ggml_cpu target)
   target_compile_options(${target} PRIVATE ${ARGN})
 endfunction()
 
-# Adds and installs the modules. What follows are their sources.
+# Adds and installs the modules. The arguments are the sources of each module.
 function(pymtp_add_variants)
-  foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES) # each module links its own
+  foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES) # each module links its own ggml-cpu
     get_target_property(libraries ggml ${property})
     list(REMOVE_ITEM libraries ggml-cpu)
     set_property(TARGET ggml PROPERTY ${property} "${libraries}")
@@ -87,7 +88,7 @@ function(pymtp_add_variants)
       OUTPUT_NAME _native LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/compiled/${name})
     install(TARGETS _native-${name} LIBRARY DESTINATION pymtp/native/compiled/${name} COMPONENT pymtp)
     if(NOT parts MATCHES "TARGET_OBJECTS")
-      set(parts $<TARGET_OBJECTS:_native-${name}>) # these sources see no level: the other modules take the objects
+      set(parts $<TARGET_OBJECTS:_native-${name}>) # the other modules use the same objects
     endif()
   endforeach()
 endfunction()

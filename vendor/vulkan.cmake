@@ -1,5 +1,5 @@
-# Vulkan for ggml: headers, loader, the compiler of shaders. What is missing is named with the command that mends it.
-# For what includes options.cmake and has GGML_VULKAN on, before llama.cpp is added.
+# Sets up Vulkan for ggml: headers, loader and shader compiler. The error for a missing part names the command that
+# installs it. Include this file after options.cmake, with GGML_VULKAN on, before llama.cpp's directory is added.
 
 find_package(Vulkan QUIET COMPONENTS glslc)
 find_package(SPIRV-Headers CONFIG QUIET)

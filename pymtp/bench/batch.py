@@ -1,7 +1,8 @@
 """The batch bench: several requests at once or arriving over time, without drafts, with fixed depths and with `auto`.
 
-A group is a number of sequences at one acceptance. It runs every arm once, one right after the other, each in a new
-LLM that was warmed up with other texts. All arms of a round have the same prompts, the same times of arrival and, with
+An arm is one of the compared variants: no drafts, a fixed number of drafts per round, or `auto`. A group is a number of
+sequences at one acceptance. In a group, every arm is measured once, one right after the other, each in a new LLM that
+was warmed up with other prompts. All arms of a bench round have the same prompts, the same times of arrival and, with
 synthetic acceptance, the same random numbers.
 """
 
@@ -33,19 +34,25 @@ from pymtp.sampling import SamplingParams
 ARMS = (NONE, *DEPTHS, AUTO)
 REAL = "real"  # acceptance by the target, not synthetic
 UBATCH = 512  # tokens
-ROUNDS_BEFORE_ARRIVAL = 16  # rounds of the running requests before a long prompt arrives
-NATIVE = ("prefill", "head_sync", "draft", "verify", "rewind")  # phases of a context that do not overlap
+ROUNDS_BEFORE_ARRIVAL = 16  # decoding rounds of the running requests before the long prompt arrives
+NATIVE = ("prefill", "head_sync", "draft", "verify", "rewind")  # timed phases of native code, which do not overlap
 
 
 @dataclass(frozen=True)
 class BatchSettings:
     """Settings of a batch bench.
 
-    model: its name, for the report. sequences: numbers of sequences. arms: some of ARMS.
-    acceptance: REAL, or the probability that a draft is accepted if those before it were.
-    prompt_tokens, tokens: of each request. warm_up: tokens of each text of the warm-up.
-    requests: per sequence. rate: requests per second; None for all at once.
-    arriving: tokens of a prompt that arrives while others are generated; None for none.
+    model: name of the model, for the report.
+    sequences: numbers of sequences to measure.
+    arms: variants to compare, from ARMS.
+    acceptance: for each acceptance to measure, REAL or the probability that a draft is accepted if all drafts before it
+        in its round were accepted.
+    prompt_tokens, tokens: length of each prompt, and number of tokens to generate after it.
+    warm_up: number of tokens to generate for each prompt of the warm-up.
+    requests: number of requests per sequence.
+    rate: mean number of requests that arrive per second; None if all arrive at once.
+    arriving: length in tokens of a prompt that arrives while other requests are generated; None to measure none.
+    rounds: number of measurements of each arm in each group.
     placing: further keywords of Model.
     """
 
@@ -87,10 +94,11 @@ class Delays:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A prompt that arrived while others were generated, in seconds.
+    """The delay of running requests by a prompt that arrived, in seconds.
 
-    ubatch_seconds: median time of a ubatch of that prompt alone. round_seconds: median time of a round of the running
-    requests alone. longest_gap: between two pieces of a running request, from the prompt's arrival to its first token.
+    ubatch_seconds: median time of a ubatch of the prompt, when it is prefilled alone.
+    round_seconds: median time of a decoding round of the running requests, before the prompt arrived.
+    longest_gap: longest time between two pieces of a running request, while the prompt was prefilled.
     """
 
     ubatch_seconds: float
@@ -107,12 +115,17 @@ class Arrival:
 class TrafficResult:
     """The result of running some requests.
 
-    seconds: from the first arrival to the last token. first_token: from a request's arrival. gaps: between its pieces.
-    rounds, rows: of verifications, with padding rows. depths: number of rounds by drafts per sequence.
-    target_launches, draft_launches: llama_decode calls of the target and of the head, with those of prompts.
-    step_seconds: of all engine steps. python_seconds: the part outside of native phases; sampling a prompt's first
-        token and copying its logits are counted here.
-    digests: of the texts.
+    tokens: number of generated tokens.
+    seconds: time from the first arrival to the last token.
+    first_token: delays from a request's arrival to its first token.
+    gaps: delays between two successive pieces of a request.
+    rounds, rows: number of decoding rounds, and of rows in their verifications, padding rows included.
+    depths: number of rounds, by the number of drafts per sequence.
+    target_launches, draft_launches: llama_decode calls of the target and of the head, prefills included.
+    steps, step_seconds: number of engine steps, and their total time.
+    python_seconds: part of step_seconds that was not in a native phase; it includes sampling the first token of a
+        prompt and copying its logits.
+    digests: hash of each completion's tokens.
     """
 
     tokens: int
@@ -139,7 +152,12 @@ class TrafficResult:
 
 @dataclass(frozen=True)
 class BatchMeasurement(TrafficResult):
-    """The measurement of one arm in one group. round: from 0."""
+    """The measurement of one arm in one group.
+
+    round: index of the bench round.
+    n: number of sequences.
+    arriving: delay of running requests by an arriving prompt; None if it was not measured.
+    """
 
     round: int = field(kw_only=True)
     acceptance: str = field(kw_only=True)
@@ -159,7 +177,7 @@ class BatchGroup:
 
 
 def groups(settings: BatchSettings) -> list[BatchGroup]:
-    """List all groups in the order of their measurement."""
+    """List all groups in the order in which they are measured."""
     cells = [(acceptance, n) for acceptance in settings.acceptance for n in settings.sequences]
     return [
         BatchGroup(turn, acceptance, n, balanced_order(settings.arms, turn + i))
@@ -174,14 +192,14 @@ def rates(acceptance: str) -> list[float]:
 
 
 class BatchArms:
-    """The arms of a run over one model. They share the weights, and the prompts of each round."""
+    """The arms of a batch bench on one model: they share the weights, and the prompts of each bench round."""
 
     def __init__(self, model: Model, settings: BatchSettings, source: TokenSource) -> None:
         self._model, self._settings, self._source = model, settings, source
         n_max = max(settings.sequences)
         self._warm_ups = [source.take(settings.prompt_tokens) for _ in range(n_max)]
         self._arriving = source.take(settings.arriving) if settings.arriving else None
-        self._prompts: list[list[list[int]]] = []  # by round
+        self._prompts: list[list[list[int]]] = []  # by bench round, then by request
 
     def measure(self, group: BatchGroup, arm: str) -> BatchMeasurement:
         """Measure an arm in a new LLM. Raises NativeError if there is too little memory for its contexts."""
@@ -229,7 +247,7 @@ class BatchArms:
 
 
 def submit(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Submit a request whose result no thread waits for."""
+    """Submit a request, and return it at once."""
     (request,) = llm._submit([list(prompt)], params, Waiter())
     return request
 
@@ -237,7 +255,10 @@ def submit(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Request:
 def run_requests(
     llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, due: Sequence[float] | None = None
 ) -> TrafficResult:
-    """Run requests to their ends. due: arrival of each in seconds, ascending; None for all at once."""
+    """Run requests until all have ended.
+
+    due: arrival time of each request in seconds from the start, ascending; None if all arrive at once.
+    """
     traffic = Traffic(llm._engine)
     before, figures = llm.context.counters, llm.figures()
     submits = [partial(submit, llm, prompt, params) for prompt in prompts]
@@ -248,12 +269,16 @@ def run_requests(
 def summarize(
     traffic: Traffic, seconds: float, counters: tuple[Counters, Counters], figures: tuple[Figures, Figures]
 ) -> TrafficResult:
-    """Summarize the requests of a traffic. counters, figures: before and after."""
+    """Summarize the requests that a Traffic has run.
+
+    seconds: time from the first arrival to the last token.
+    counters, figures: the context's counters and the engine's figures, each before and after the run.
+    """
     earlier, later = figures
     before, after = counters
     native = sum(getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds") for name in NATIVE)
     first_token = Delays.of([timing.first_token for timing in traffic.timings])
-    assert first_token is not None  # every request has one
+    assert first_token is not None  # every request has generated at least one token
     return TrafficResult(
         tokens=sum(len(timing.request.tokens) for timing in traffic.timings),
         seconds=seconds,
@@ -280,9 +305,12 @@ def measure_arrival(
     params: SamplingParams,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Arrival:
-    """Measure the gaps of running requests while a prompt arrives.
+    """Measure how long running requests are delayed while an arriving prompt is prefilled.
 
-    params: of the running requests, without a limit of tokens. clock: the engine's.
+    prompt: the prompt that arrives.
+    running_prompts: prompts of the running requests.
+    params: sampling parameters of the running requests, with max_tokens=None.
+    clock: the clock that the engine uses.
     """
     engine = llm._engine
     one_token = replace(params, max_tokens=1)
@@ -311,9 +339,9 @@ def measure_arrival(
 
 
 def writer_token_limit(settings: BatchSettings, n: int) -> int:
-    """Return an upper bound of the tokens of one of n running requests until the arriving prompt is prefilled.
+    """Return an upper bound of the tokens that each of n running requests generates until the prompt is prefilled.
 
-    Each ubatch of a prompt comes with a round, and a round yields one token more than it drafts.
+    A round follows each ubatch of a prompt, and yields at most one token more than it drafts.
     """
 
     def ubatches(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""Plot of a batch bench: tokens/s of all requests over their number, and the gaps between pieces of text."""
+"""Plot of a batch bench: total tokens/s, and the gaps between pieces of a request, over the number of sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymtp.bench.plot import error_bar_line, saved_figure
 
 
 def plot(report: BatchReport, path: Path) -> None:
-    """Draw a column for each acceptance, with a line for each depth."""
+    """Draw a column of two panels for each acceptance, with a line for each number of drafts."""
     cells = report.cells()
     columns = [a for a in report.settings["acceptance"] if any(cell.acceptance == a for cell in cells)]
     size = (1 + 4.5 * len(columns), 5.8)

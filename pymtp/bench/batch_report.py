@@ -1,4 +1,7 @@
-"""Report of a batch bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON."""
+"""Report of a batch bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON.
+
+An arm is one of the compared variants, see ARMS.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ from pymtp.bench.decode import AUTO, NONE, format_temperature
 from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
 
 EXPLAINED = (
-    "tokens/s: of all requests together, from the first arrival to the last token, prompts included. of none: ratio to "
-    "the measurement without drafts beside it. of best: to the fixed number of drafts, or none, with the best median. "
-    "of one: to the same arm with the fewest sequences. first token: from a request's arrival. gap: between two pieces "
-    "of a request. rows: of a verification, of all sequences, padding included. launches: batches for target + head, "
-    "prompts included. python: share of the steps that was not in a native phase."
+    "tokens/s: generated tokens of all requests, per second from the first arrival to the last token, prefills "
+    "included. of none: speed relative to the measurement without drafts in the same round. of best: speed relative to "
+    "the fixed number of drafts, or none, that has the highest median speed. of one: speed relative to the same number "
+    "of drafts with the fewest sequences. first token: time from a request's arrival to its first token. gap: time "
+    "between two pieces of a request. rows: rows of a verification of all sequences, padding included. launches: "
+    "llama_decode calls of target + head per round, prefills included. python: share of the engine's time that was not "
+    "in native code."
 )
 ARRIVING = (
-    "a prompt arrives: ubatch: a piece of it, alone. round: of those who write, alone. gap: the longest between two "
-    "pieces of theirs until the prompt is read, and its ratio to one ubatch and one round."
+    "a prompt arrives: ubatch: time of one ubatch of the prompt alone. round: time of one round of the running "
+    "requests alone. gap: the longest time between two pieces of a running request while the prompt is prefilled. "
+    "ratio: gap relative to the time of one ubatch and one round together."
 )
 
 
@@ -32,10 +38,16 @@ ARRIVING = (
 class BatchCell:
     """All measurements of one arm with n sequences at one acceptance.
 
-    speed: tokens/s. of_none, of_best, of_one: ratios of speeds, see EXPLAINED; None without a measurement to compare
-    with. first_token, gaps: medians over the measurements, in seconds. tokens, rows, launches, drafts (per sequence),
-    step_seconds: means per round. accepted: share of the drafts. python: share of the steps' seconds.
-    ubatch_seconds, round_seconds, longest_gap: medians; arriving: their ratio, see Arrival.
+    measurements: number of measurements.
+    speed: generated tokens/s of all requests together.
+    of_none, of_best, of_one: ratios of speeds, see EXPLAINED; None if there is no measurement to compare with.
+    first_token, gaps: medians over the measurements of the figures in Delays, in seconds.
+    tokens, rows, target_launches, draft_launches, step_seconds: means per decoding round.
+    drafts: mean number of drafts per round and sequence.
+    accepted: share of the verified drafts that were accepted.
+    python: share of the time of engine steps that was not in native code.
+    ubatch_seconds, round_seconds, longest_gap: medians of the fields of Arrival; None if no prompt arrived.
+    arriving: spread of Arrival.ratio.
     """
 
     acceptance: str
@@ -64,10 +76,10 @@ class BatchCell:
 
 @dataclass(frozen=True)
 class BatchReport(Record[BatchMeasurement]):
-    """A run with its cells, and a comparison of each text over all arms and numbers of sequences."""
+    """All measurements of a batch bench, their summary in cells, and a comparison of the generated texts."""
 
     def cells(self) -> list[BatchCell]:
-        """Return the cells, sorted by acceptance, by sequences, and in the order of ARMS."""
+        """Return the cells, sorted by acceptance, then by number of sequences, then in the order of ARMS."""
         acceptances = list(self.settings["acceptance"])
         by_cell: dict[tuple[str, int, str], list[BatchMeasurement]] = {}
         for m in self.measurements:
@@ -100,7 +112,8 @@ class BatchReport(Record[BatchMeasurement]):
             of_one=None if n == fewest else _speed_ratio(own, by_cell[acceptance, fewest, arm]),
             first_token=_median_delays([m.first_token for m in own]),
             gaps=_median_delays([m.gaps for m in own if m.gaps is not None]),
-            tokens=per_round(lambda m: m.tokens - len(m.digests)),  # the prefill yields the first token of each
+            # without the first token of each request: the prefill yields it
+            tokens=per_round(lambda m: m.tokens - len(m.digests)),
             rows=per_round(lambda m: m.rows),
             target_launches=per_round(lambda m: m.target_launches),
             draft_launches=per_round(lambda m: m.draft_launches),
@@ -115,10 +128,10 @@ class BatchReport(Record[BatchMeasurement]):
         )
 
     def compare_texts(self) -> tuple[int, list[BatchMeasurement]]:
-        """Compare each text with the first of the same request and round.
+        """Compare each completion with the first measured completion of the same request and bench round.
 
-        Return the number of comparisons, and the measurements in which a text differs. Texts of synthetic acceptance
-        are not compared.
+        Return the number of comparisons, and the measurements in which a completion differs. Completions of synthetic
+        acceptance are not compared.
         """
         first: dict[tuple[int, int], str] = {}
         compared, differing = 0, []
@@ -135,13 +148,13 @@ class BatchReport(Record[BatchMeasurement]):
 
 
 def _speed_ratio(own: Sequence[BatchMeasurement], others: Sequence[BatchMeasurement]) -> Spread | None:
-    """Compute the ratios of speeds within each round."""
+    """Compute the ratio of the speeds in each bench round that has both measurements."""
     speeds = {m.round: m.tokens_per_second for m in others}
     return Spread.of([m.tokens_per_second / speeds[m.round] for m in own if m.round in speeds])
 
 
 def _median_delays(delays: Sequence[Delays]) -> Delays | None:
-    """Return the median of each figure; None for an empty list."""
+    """Return the median of each field of Delays; None for an empty list."""
     if not delays:
         return None
     return Delays(median(d.median for d in delays), median(d.p99 for d in delays), median(d.longest for d in delays))
@@ -175,7 +188,7 @@ def _measurement(record: dict[str, Any]) -> BatchMeasurement:
 
 
 def as_csv(report: BatchReport) -> str:
-    """Format a line for each cell as CSV: rates in tokens/s, delays in seconds."""
+    """Format the cells as CSV, a line for each, with speeds in tokens/s and delays in seconds."""
     return shared.as_csv([_flat(cell) for cell in report.cells()])
 
 
@@ -267,7 +280,7 @@ def describe_acceptance(acceptance: str) -> str:
 
 
 def _notes(report: BatchReport) -> list[str]:
-    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    """Return the notes to print below the tables: missing measurements, compared texts, explanations, environment."""
     settings = report.settings
     notes = [f"left out: {line}" for line in report.left_out]
     if synthetic := [acceptance for acceptance in settings["acceptance"] if acceptance != REAL]:
@@ -282,9 +295,9 @@ def _text_notes(compared: int, differing: Sequence[BatchMeasurement]) -> list[st
     if not compared:
         return ["same text: nothing to compare"]
     if not differing:
-        return [f"same text: yes, {compared} texts compared with those of other arms and other company"]
+        return [f"same text: yes, {compared} texts compared over numbers of drafts and numbers of sequences"]
     where = ", ".join(f"{m.arm} with n = {m.n} in round {m.round + 1}" for m in differing)
-    return [f"same text: no, {compared} texts compared, others came in {where}"]
+    return [f"same text: no, {compared} texts compared, these measurements generated other texts: {where}"]
 
 
 def as_markdown(report: BatchReport) -> str:
@@ -298,12 +311,12 @@ def as_tables(report: BatchReport) -> Stack:
 
 
 def describe_start(group: BatchGroup, arm: str) -> str:
-    """Describe the measurement that begins."""
+    """Describe a measurement that is about to start, for the progress bar."""
     return f"n = {group.n}, {describe_acceptance(group.acceptance)}, {arm}"
 
 
 def describe_result(m: BatchMeasurement) -> str:
     """Describe a finished measurement in one line."""
-    arrived = f", longest gap {m.arriving.ratio:.2f} of an ubatch and a round" if m.arriving else ""
+    arrived = f", longest gap {m.arriving.ratio:.2f} times an ubatch and a round" if m.arriving else ""
     result = f"n = {m.n}, {describe_acceptance(m.acceptance)}, {m.arm}: {m.tokens_per_second:.1f}/s"
     return f"round {m.round + 1}: {result}{arrived}"

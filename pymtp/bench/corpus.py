@@ -9,19 +9,21 @@ from pathlib import Path
 
 from pymtp.errors import InvalidRequestError
 
+# folders of tests, and of files that are mostly tables
 _EXCLUDED = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
-# a prime: each pass through the same text is cut at other places
+# Each pass through the texts skips this many more tokens at its start, so that slices are cut at other places. It is a
+# prime so that it rarely divides the number of tokens, in which case passes would repeat.
 _STRIDE = 997
 
 
 def stdlib_files() -> list[Path]:
-    """List the source files of the standard library in sorted order, without tests and tables."""
+    """List the source files of Python's standard library in sorted order, without tests and large tables."""
     root = Path(sysconfig.get_path("stdlib"))
     return sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
 
 
 def stdlib_texts() -> Iterator[str]:
-    """Yield the source of each file, about 9 MB in total."""
+    """Yield the text of each source file of Python's standard library, about 9 MB in total."""
     for path in stdlib_files():
         yield path.read_text(encoding="utf-8", errors="ignore")
 
@@ -29,11 +31,17 @@ def stdlib_texts() -> Iterator[str]:
 class TokenSource:
     """A stream of tokens from texts, which never yields the same slice twice.
 
-    Texts are read only as far as needed. After the last text it continues with the first, from another token on.
+    Texts are read only as far as needed. After the last text, the stream continues in the first one, but skips some of
+    its first tokens.
     """
 
     def __init__(self, tokenize: Callable[[str], list[int]], texts: Callable[[], Iterable[str]]) -> None:
-        """texts: called for each pass through them. `take` raises InvalidRequestError if they hold no token."""
+        """Make a stream of tokens.
+
+        tokenize: converts a text to tokens.
+        texts: returns all texts; it is called again when all have been used. `take` raises InvalidRequestError if the
+            texts are empty.
+        """
         self._tokenize = tokenize
         self._texts = texts
         self._tokens = self._read()

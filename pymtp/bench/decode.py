@@ -1,7 +1,8 @@
 """The decode bench: decoding without drafts, with fixed depths and with automatic depth, on several kinds of prompts.
 
-A group is one prompt at one temperature. It runs every arm once, one right after the other, and ratios are computed
-within a group: so a change of the machine's speed affects all arms alike.
+An arm is one of the compared variants, such as `none`, "3" or `auto`, see ARMS. A group is one prompt at one
+temperature. In a group, every arm is measured once, one right after the other, and ratios are computed only within a
+group, so that a change of the machine's speed affects all arms alike.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pymtp.stats import Stats
 
 NONE, AUTO = "none", "auto"
 MAX_DEPTH = 8
-HOST_COPY = ":host-copy"  # suffix: hidden states go through the host, as in llama.cpp
-NEW = ":new"  # suffix: each completion gets a new LLM, which has not adapted its depth yet
+HOST_COPY = ":host-copy"  # suffix of an arm: hidden states are copied through the host, as in llama.cpp
+NEW = ":new"  # suffix of an arm: each completion gets a new LLM, which has not adapted its depth yet
 DEPTHS = tuple(map(str, range(1, MAX_DEPTH + 1)))
 ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO, *(arm + NEW for arm in (NONE, *DEPTHS, AUTO)))
 PHASES = ("draft", "verify", "rewind", "python")
-WARM_UP = 16  # tokens
+WARM_UP = 16  # tokens to generate in the warm-up of an LLM
 
 
 def draft_tokens(arm: str) -> Any:
@@ -47,8 +48,13 @@ def prefill_mode(arm: str) -> str:
 class DecodeSettings:
     """Settings of a decode bench.
 
-    model: its name, for the report. arms: some of ARMS. tokens: to generate after each prompt. synthetic: rates of
-    synthetic acceptance, see SyntheticContext; None for real acceptance. placing: further keywords of Model.
+    model: name of the model, for the report.
+    arms: variants to compare, from ARMS.
+    kinds: kinds of prompts, from KINDS.
+    tokens: number of tokens to generate after each prompt.
+    rounds: number of measurements of each arm for each kind and temperature.
+    synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
+    placing: further keywords of Model.
     """
 
     model: str
@@ -67,12 +73,13 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """The result of one generation, which ignores end tokens.
+    """The result of one completion, which continues after end tokens.
 
-    token_ids: empty if loaded from a file. digest: of the tokens.
-    phase_seconds: of decoding, without the prefill and the first token. PHASES add up to the total, where python is the
-        time outside of native calls; sample is a part of draft and verify.
+    token_ids: the generated tokens; empty if the result was loaded from a file.
+    phase_seconds: time of each phase of decoding, without the prefill and the first token. PHASES add up to the total
+        time, where "python" is the time outside of native calls; "sample" is a part of "draft" and "verify".
     target_launches, draft_launches: llama_decode calls of the target and of the head while decoding.
+    digest: hash of token_ids.
     """
 
     token_ids: list[int] = field(compare=False)
@@ -89,7 +96,11 @@ class DecodeResult:
 
 @dataclass(frozen=True)
 class DecodeMeasurement(DecodeResult):
-    """The measurement of one arm on one prompt. round: from 0."""
+    """The measurement of one arm on one prompt.
+
+    round: index of the bench round.
+    kind: kind of the prompt, from KINDS.
+    """
 
     round: int = field(kw_only=True)
     kind: str = field(kw_only=True)
@@ -98,7 +109,7 @@ class DecodeMeasurement(DecodeResult):
 
     @property
     def group(self) -> tuple[int, str, float]:
-        """Return the group within which it is compared: round, kind, temperature."""
+        """Return the bench round, the kind and the temperature. Measurements that share them are compared."""
         return self.round, self.kind, self.temperature
 
 
@@ -113,12 +124,12 @@ class DecodeGroup:
 
 
 def digest(token_ids: Sequence[int]) -> str:
-    """Return a hash of the tokens of a text."""
+    """Return a hash of the tokens of a completion."""
     return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 
 def groups(settings: DecodeSettings) -> list[DecodeGroup]:
-    """List all groups in the order of their measurement."""
+    """List all groups in the order in which they are measured."""
     cells = [(kind, temperature) for temperature in settings.temperatures for kind in settings.kinds]
     return [
         DecodeGroup(turn, kind, temperature, balanced_order(settings.arms, turn + i))
@@ -128,7 +139,7 @@ def groups(settings: DecodeSettings) -> list[DecodeGroup]:
 
 
 def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> DecodeResult:
-    """Generate from a prompt."""
+    """Generate after a prompt, and measure the decoding."""
     with llm.stream(list(tokens), params) as stream:
         next(stream)  # only the prefill and the first token
         before = llm.context.counters
@@ -154,9 +165,10 @@ def phase_seconds(total: float, before: Counters, after: Counters) -> dict[str, 
 
 
 class DecodeArms:
-    """The arms of a run over one model: one LLM for each arm, all with the same weights.
+    """The arms of a decode bench on one model: one LLM for each arm, all with the same weights.
 
-    An LLM is made when its arm first runs, and stays open, with its adapted depth. Arms of NEW make one per run.
+    An LLM is made when its arm is first measured. It stays open, and so keeps its adapted depth. For an arm that ends
+    with NEW, each measurement makes a new LLM.
     """
 
     def __init__(self, model: Model, settings: DecodeSettings) -> None:
@@ -165,7 +177,7 @@ class DecodeArms:
         self._llms: dict[str, LLM] = {}
 
     def run(self, group: DecodeGroup, arm: str) -> DecodeResult:
-        """Generate in an arm. Raises NativeError if there is too little memory for its contexts."""
+        """Measure one arm: generate after the prompt of a group. Raises NativeError if memory is too small."""
         tokens = self._prompts[group.kind, group.round % VARIANTS]
         params = self._params(self._settings.tokens, group.temperature, group.round)
         if arm.endswith(NEW):
@@ -210,7 +222,11 @@ class DecodeArms:
 def decode_bench(
     settings: DecodeSettings, run_arm: Callable[[DecodeGroup, str], DecodeResult], **more: Any
 ) -> PairedBench[DecodeGroup, DecodeMeasurement]:
-    """Make the bench. run_arm: generates in one arm, see DecodeArms.run. more: further fields of PairedBench."""
+    """Make a decode bench.
+
+    run_arm: measures one arm of a group, such as DecodeArms.run.
+    more: further fields of PairedBench.
+    """
 
     def measure(group: DecodeGroup, arm: str) -> DecodeMeasurement:
         result = run_arm(group, arm)
@@ -229,7 +245,7 @@ class _HasKind(Protocol):
 
 
 def describe_prompts(group: _HasKind) -> str:
-    """Describe the kind of the prompt and the temperature."""
+    """Describe the kind of prompt and the temperature of a group or a measurement."""
     return f"{group.kind}, {format_temperature(group.temperature)}"
 
 

@@ -1,4 +1,4 @@
-"""Plot of a decode bench: tokens/s over depth for each kind of prompt, and the depths that `auto` chose."""
+"""Plot of a decode bench: tokens/s by number of drafts for each kind of prompt, and the depths that `auto` chose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymtp.bench.prompts import KINDS
 
 
 def plot(report: DecodeReport, path: Path) -> None:
-    """Draw a column for each temperature."""
+    """Draw a column of panels for each temperature."""
     cells = [cell for cell in report.cells() if cell.kind != ALL]
     temperatures = sorted({cell.temperature for cell in cells})
     has_auto = any(cell.arm == AUTO for cell in cells)
@@ -43,7 +43,7 @@ def _speed(axes: Any, cells: list[DecodeCell]) -> None:
 
 
 def _depths(axes: Any, report: DecodeReport, temperature: float) -> None:
-    """Draw the depths of the last round of the bench, in which `auto` has learnt from all earlier rounds."""
+    """Draw the depths that `auto` chose in the last bench round, when it has adapted to all earlier rounds."""
     latest = {m.kind: m for m in report.measurements if (m.arm, m.temperature) == (AUTO, temperature)}
     for i, kind in enumerate(KINDS):
         if kind in latest:

@@ -1,4 +1,7 @@
-"""Report of a decode bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON."""
+"""Report of a decode bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON.
+
+An arm is one of the compared variants, see ARMS.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,28 @@ from pymtp.bench.decode import ARMS, NONE, PHASES, DecodeGroup, DecodeMeasuremen
 from pymtp.bench.prompts import KINDS
 from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
 
-ALL = "all"  # kinds together
-MAX_NAMED_DIFFERENCES = 10  # under the tables
+ALL = "all"  # in place of a kind of prompt: all kinds together
+MAX_NAMED_DIFFERENCES = 10  # number of differing texts that the notes under the tables name
 EXPLAINED = (
-    "tokens/s: without the prompt and the first token. of none: ratio to the measurement without drafts beside it. "
-    "accepted: of the first, second, … drafts that were verified. launches: batches for target + head. "
-    "python: all that is not in a native call; sample: within draft and verify."
+    "tokens/s: speed of decoding, without the prefill and the first token. of none: speed relative to the measurement "
+    "without drafts on the same prompt in the same round. accepted: share of the first, second, … drafts that were "
+    "accepted, out of those that were verified. launches: llama_decode calls of target + head. "
+    "python: time that was not in native code. sample: time of sampling, which is a part of draft and verify."
 )
 
 
 @dataclass(frozen=True)
 class DecodeCell:
-    """All measurements of one arm, on one kind of prompt or on ALL, at one temperature.
+    """All measurements of one arm at one temperature, on one kind of prompt or on ALL.
 
-    decode: tokens/s. decode_ratio: to `none`. accepted_per_position: share of the verified drafts.
-    seconds: of decoding, per round, by phase; "round" is the total. The other fields are means per round.
+    measurements: number of measurements.
+    decode: speed of decoding in tokens/s.
+    decode_ratio: speed of decoding relative to `none`.
+    mean_accepted_length: mean number of tokens that a round generates.
+    accepted_per_position: share of the first, second, … verified drafts that were accepted.
+    drafts: mean number of verified drafts per round.
+    target_launches, draft_launches: llama_decode calls of the target and of the head per round.
+    seconds: time of each phase of decoding per round; "round" is the total.
     """
 
     temperature: float
@@ -47,7 +57,12 @@ class DecodeCell:
 
 @dataclass(frozen=True)
 class Difference:
-    """A text that differs from the text it is compared with. at: index of the first different token."""
+    """A completion that differs from the completion of another arm in its group.
+
+    arm: the arm that generated the completion.
+    compared_with: the other arm.
+    at: index of the first different token.
+    """
 
     round: int
     kind: str
@@ -59,19 +74,26 @@ class Difference:
 
 @dataclass(frozen=True)
 class DecodeReport(Record[DecodeMeasurement]):
-    """A run with its cells, and a comparison of the arms' texts: the number of comparisons, and the differences."""
+    """All measurements of a decode bench, their summary in cells, and a comparison of the completions of all arms.
+
+    texts_compared: number of comparisons.
+    differences: the comparisons of completions that differ.
+    """
 
     texts_compared: int
     differences: list[Difference]
 
     @classmethod
     def of(cls, measurements: list[DecodeMeasurement], settings: dict[str, Any], **more: Any) -> DecodeReport:
-        """Make a report. more: the other fields of a Record. Texts of synthetic acceptance are not compared."""
+        """Make a report, and compare the completions unless their acceptance is synthetic.
+
+        more: the other fields of a Record.
+        """
         n_compared, differences = compare_texts(measurements) if settings["synthetic"] is None else (0, [])
         return cls(settings, measurements=measurements, texts_compared=n_compared, differences=differences, **more)
 
     def cells(self) -> list[DecodeCell]:
-        """Return the cells, sorted by temperature, by kind (ALL last), and in the order of ARMS."""
+        """Return the cells, sorted by temperature, then by kind (ALL last), then in the order of ARMS."""
         baselines = {m.group: m for m in self.measurements if m.arm == NONE}
         kinds = [kind for kind in KINDS if any(m.kind == kind for m in self.measurements)]
         by_cell: dict[tuple[float, str, str], list[DecodeMeasurement]] = {}
@@ -83,7 +105,7 @@ class DecodeReport(Record[DecodeMeasurement]):
 
 
 def compare_texts(measurements: Sequence[DecodeMeasurement]) -> tuple[int, list[Difference]]:
-    """Compare each text with that of `none`, or else of the first arm, in its group.
+    """Compare each completion with the completion of `none` in its group, or of the first arm if `none` is missing.
 
     Return the number of comparisons, and the differences.
     """
@@ -134,7 +156,7 @@ def _cell(
 
 
 def as_json(report: DecodeReport) -> str:
-    """Format all measurements without their texts, the cells, settings and environment as JSON, for `load`."""
+    """Format all measurements without their tokens, the cells, settings and environment as JSON, for `load`."""
     return shared.as_json("decode", report, leave_out=("token_ids",), cells=[asdict(cell) for cell in report.cells()])
 
 
@@ -158,7 +180,7 @@ def _measurement(record: dict[str, Any]) -> DecodeMeasurement:
 
 
 def as_csv(report: DecodeReport) -> str:
-    """Format a line for each cell as CSV: rates in tokens/s, ratios to `none`, phases of a round in seconds."""
+    """Format the cells as CSV, a line for each: speeds in tokens/s, ratios to `none`, phases of a round in seconds."""
     return shared.as_csv([_flat(cell) for cell in report.cells()])
 
 
@@ -217,7 +239,7 @@ def tables(report: DecodeReport) -> Iterator[TextTable]:
 
 
 def _notes(report: DecodeReport) -> list[str]:
-    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    """Return the notes to print below the tables: missing measurements, compared texts, explanations, environment."""
     settings = report.settings
     notes = [f"left out: {line}" for line in report.left_out]
     if settings["synthetic"] is not None:
@@ -231,7 +253,7 @@ def _text_notes(compared: int, differences: Sequence[Difference]) -> list[str]:
     if not compared:
         return ["same text: nothing to compare"]
     if not differences:
-        return [f"same text: yes, {compared} texts compared with those beside them"]
+        return [f"same text: yes, {compared} texts compared over numbers of drafts"]
     lines = [
         f"first difference at token {d.at + 1}: {describe_prompts(d)}, round {d.round + 1}, "
         f"{d.arm} and {d.compared_with}"
@@ -239,7 +261,7 @@ def _text_notes(compared: int, differences: Sequence[Difference]) -> list[str]:
     ]
     n_more = len(differences) - len(lines)
     return [
-        f"same text: no, {len(differences)} of {compared} texts differ from those beside them",
+        f"same text: no, {len(differences)} of {compared} texts differ between numbers of drafts",
         *lines,
         *([f"and {n_more} more, in the JSON"] if n_more else []),
     ]
@@ -256,7 +278,7 @@ def as_tables(report: DecodeReport) -> Stack:
 
 
 def describe_start(group: DecodeGroup, arm: str) -> str:
-    """Describe the measurement that begins."""
+    """Describe a measurement that is about to start, for the progress bar."""
     return f"{describe_prompts(group)}, {arm}"
 
 

@@ -1,4 +1,4 @@
-"""The machine of a bench, and the peak of the host memory during a measurement."""
+"""A description of the machine that a bench runs on, and the peak of host memory during a measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _PROC = Path("/proc/self")
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine: system, CPU, physical cores of this process, bytes of memory (None if unknown), GPUs."""
+    """Describe this machine: its system, CPU, memory and GPUs, the cores that this process may use, and Python.
+
+    memory_bytes is None if it is unknown.
+    """
     return {
         "system": platform.platform(),
         "cpu": _cpu_name(),
@@ -53,9 +56,10 @@ def _memory_bytes() -> int | None:
 
 
 class PeakMemory:
-    """The peak of this process's resident memory from now on, in bytes, with pages of mapped files.
+    """The peak of this process's resident memory since this object was made, in bytes.
 
-    Linux only: elsewhere `before` and `peak` are None.
+    Pages of mapped files are counted. `before` is the resident memory when the object was made. Both are None if the
+    system is not Linux or the peak cannot be reset.
     """
 
     def __init__(self) -> None:
@@ -64,6 +68,7 @@ class PeakMemory:
 
     @property
     def peak(self) -> int | None:
+        """Return the largest resident memory since this object was made; None if unknown."""
         return None if self.before is None else _status("VmHWM")
 
 
@@ -81,6 +86,6 @@ def _status(name: str) -> int:
 
 
 def _trim_heap() -> None:
-    """Return freed memory to the system. Else glibc keeps it, and the next measurement would count it as in use."""
+    """Give memory that was freed back to the system: glibc may keep it, and it would count as resident."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,7 @@
-"""A bench of paired measurements: it runs all arms of a group one right after the other, group after group."""
+"""A bench of paired measurements: it measures all arms of a group one right after the other, group after group.
+
+An arm is one of the compared variants, such as a number of drafts.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,13 @@ M = TypeVar("M")
 
 @dataclass
 class PairedBench(Generic[G, M]):
-    """A run of a bench. `measurements` and `failed` hold its results, also after an interruption.
+    """A bench of paired measurements. `measurements` and `failed` keep the results if `run` is interrupted.
 
-    measure: measures one arm of a group. After a NativeError the bench continues with the next arm.
-    on_start: called before each measurement with its group, its arm and the seconds left (None if not known yet).
+    measure: measures one arm of a group. If it raises NativeError, the bench continues with the next arm.
+    on_start: called before each measurement with the group, the arm, and the estimated seconds until the bench ends
+        (None before the first measurement).
     on_done: called after each measurement that did not fail.
+    failed: number of failed measurements, by "ARM: ERROR".
     """
 
     groups: Sequence[G]
@@ -37,11 +42,11 @@ class PairedBench(Generic[G, M]):
     on_done: Callable[[M], object] = lambda measurement: None
     clock: Callable[[], float] = time.perf_counter
     measurements: list[M] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)  # failures by arm and error
+    failed: Counter[str] = field(default_factory=Counter)
 
     @property
     def left_out(self) -> list[str]:
-        """Return a line for each arm and error of it."""
+        """Return a line for each different failure: the arm, the error, and how often it occurred."""
         return [f"{failure} ({n} times)" for failure, n in self.failed.items()]
 
     def run(self) -> None:
@@ -53,7 +58,7 @@ class PairedBench(Generic[G, M]):
             self.on_start(group, arm, seconds_left)
             try:
                 measurement = self.measure(group, arm)
-            except NativeError as error:  # such as too little memory: other arms may still fit
+            except NativeError as error:  # such as too little memory, which other arms may not need: continue
                 self.failed[f"{arm}: {error}"] += 1
                 continue
             self.measurements.append(measurement)

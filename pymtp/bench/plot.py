@@ -1,4 +1,4 @@
-"""Helpers for the plots of all benches. They need matplotlib: the extra `bench`."""
+"""Helpers for the plots of all benches. They need matplotlib, which the extra `bench` installs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = (".svg", ".png")
 
 
 def check_plot(path: Path) -> None:
-    """Raise InvalidRequestError if no plot can be written to `path`. Leave no new file behind."""
+    """Raise InvalidRequestError if no plot can be written to `path`. The check creates no file."""
     if path.suffix not in FORMATS:
         raise InvalidRequestError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
     if find_spec("matplotlib") is None:
@@ -31,13 +31,13 @@ def check_plot(path: Path) -> None:
 
 @contextmanager
 def saved_figure(path: Path, rows: int, columns: int, **layout: Any) -> Iterator[Any]:
-    """Provide a grid of matplotlib axes of shape (rows, columns). Save the figure to `path` at the end."""
+    """Provide a grid of matplotlib axes of shape (rows, columns). Save the figure to `path` after the block."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    # a fixed salt and no date make the same figure the same file
+    # with a fixed salt for ids and without a date, drawing the same report again gives a file with the same bytes
     with plt.rc_context({"svg.hashsalt": "pymtp"}):
         figure, panels = plt.subplots(rows, columns, squeeze=False, layout="constrained", **layout)
         yield panels

@@ -1,7 +1,8 @@
-"""The prefill bench: all modes of filling the head's cache, on prompts of several sizes, in rounds.
+"""The prefill bench: it compares the modes of filling the head's cache, on prompts of several sizes.
 
-A group is one prompt at one depth. It runs every mode once, `none` among them, one right after the other, and ratios
-are computed within a group: so a change of the machine's speed affects all modes alike.
+A mode is one of PREFILL_MODES, or `none` for a model without its head. A group is one prompt at one depth. In a group,
+every mode is measured once, one right after the other, and ratios are computed only within a group, so that a change of
+the machine's speed affects all modes alike.
 """
 
 from __future__ import annotations
@@ -30,16 +31,24 @@ from pymtp.stats import DraftStats, Stats, collect
 
 NONE = "none"  # no head, no drafts
 MODES = (NONE, *reversed(PREFILL_MODES))
-WARM_UP = 512  # tokens of the warm-up, a whole ubatch
+WARM_UP = 512  # most tokens of the warm-up's prompt: a whole ubatch
 
 
 @dataclass(frozen=True)
 class PrefillSettings:
     """Settings of a prefill bench.
 
-    sizes: tokens of the prompts. gen: tokens to generate after each. depths: drafts per round.
+    model: name of the model, for the report.
+    modes: modes to compare, from MODES.
+    sizes: lengths of the prompts in tokens.
+    depths: numbers of drafts per round.
+    gen: number of tokens to generate after each prompt.
+    rounds: number of measurements of each mode, size and depth.
+    prompt: name of the text from which prompts are cut, for the report.
+    cache_prompt: whether all bench rounds use the same prompt.
     synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
-    time_budget: seconds, None for no limit. prompt, model: names, for the report. placing: further keywords of Model.
+    time_budget: most seconds that the bench takes; None for no limit.
+    placing: further keywords of Model.
     """
 
     model: str
@@ -70,7 +79,7 @@ class MemoryUse:
 
     @classmethod
     def of(cls, m: DeviceMemory) -> MemoryUse:
-        """Sum up the parts of a DeviceMemory."""
+        """Convert a DeviceMemory: sum up its caches, and its compute buffers."""
         cache = m.kv + m.states + m.head_kv + m.kept_rows
         return cls(m.device, m.host, m.weights, cache, m.compute + m.head_compute)
 
@@ -79,12 +88,14 @@ class MemoryUse:
 class PrefillMeasurement:
     """The measurement of one mode on one prompt.
 
-    round: from 0. depth: the group's, though mode `none` makes no drafts.
-    stats: of prefill and decoding, which ignores end tokens.
-    first_token_seconds: prefill and sampling of the first token. elapsed_seconds: the whole measurement, with creation
-    and warm-up of the context.
-    hidden_bytes, logits_bytes, embeddings_bytes: copied to the host during the prefill.
-    host_before_bytes, host_peak_bytes: see PeakMemory.
+    round: index of the bench round.
+    size: length of the prompt in tokens.
+    depth: drafts per round in the other modes of the group; mode `none` makes no drafts.
+    stats: figures of the prefill and of the decoding, which continues after end tokens.
+    first_token_seconds: time of the prefill and of sampling the first token.
+    elapsed_seconds: time of the whole measurement, with the creation and the warm-up of the context.
+    hidden_bytes, logits_bytes, embeddings_bytes: data of each kind that was copied to the host during the prefill.
+    host_before_bytes, host_peak_bytes: resident memory before the measurement, and its peak, see PeakMemory.
     """
 
     round: int
@@ -103,14 +114,14 @@ class PrefillMeasurement:
 
     @property
     def host_grown_bytes(self) -> int | None:
-        """Return the growth of the host memory: the peak minus the memory before the context was made."""
+        """Return how much the host memory grew: the peak minus the memory before the context was made."""
         if self.host_peak_bytes is None or self.host_before_bytes is None:
             return None
         return self.host_peak_bytes - self.host_before_bytes
 
     @property
     def device_bytes(self) -> int | None:
-        """Return the bytes on devices with their own memory; None without such a device."""
+        """Return the bytes used on devices that have their own memory; None if no such device is used."""
         devices = [m.weights + m.cache + m.compute for m in self.memory if not m.host]
         return sum(devices) if devices else None
 
@@ -126,7 +137,7 @@ class PrefillGroup:
 
 
 def groups(settings: PrefillSettings) -> list[PrefillGroup]:
-    """List all groups in the order of their measurement."""
+    """List all groups in the order in which they are measured."""
     cells = [(size, depth) for size in settings.sizes for depth in settings.depths]
     return [
         PrefillGroup(turn, size, depth, balanced_order(settings.modes, turn + i))
@@ -136,7 +147,7 @@ def groups(settings: PrefillSettings) -> list[PrefillGroup]:
 
 
 class BenchContext(SingleSequenceContext, Protocol):
-    """The methods of pymtp.context.context.Context that the bench needs beside those of generation."""
+    """The methods of Context that the prefill bench needs, besides those of SingleSequenceContext."""
 
     @property
     def counters(self) -> Counters: ...
@@ -146,12 +157,12 @@ class BenchContext(SingleSequenceContext, Protocol):
     def close(self) -> None: ...
 
 
-# (mode, drafts per round, n_ctx) → a fresh context
+# called with the mode, the number of drafts per round and n_ctx; returns a new context
 ContextFactory = Callable[[str, int, int], BenchContext]
 
 
 def contexts(model: Model, settings: PrefillSettings) -> ContextFactory:
-    """Return a factory of contexts of a model."""
+    """Return a function that makes contexts of a model for the bench."""
 
     def make(mode: str, draft_tokens: int, n_ctx: int) -> BenchContext:
         context = Context(
@@ -179,12 +190,12 @@ def measure(
     gen: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PrefillMeasurement:
-    """Prefill `prompt` and generate `gen` tokens greedily, in a new context that is warmed up with other tokens."""
+    """Prefill `prompt` and generate `gen` tokens greedily, in a new context that is first warmed up with `warm_up`."""
     started = clock()
     host = PeakMemory()
     draft_tokens = 0 if mode == NONE else group.depth
     with closing(make(mode, group.depth, group.size + gen)) as context:
-        # two rounds, so that the second follows a rewind
+        # enough tokens for two rounds, so that the warm-up includes a round after a rewind
         _generate(context, warm_up[: group.size], draft_tokens, 2 * (draft_tokens + 1), clock)
         context.clear()
         before = context.counters
@@ -211,7 +222,11 @@ def measure(
 
 @dataclass(frozen=True)
 class _Generated:
-    """Seconds to the first token, of the prefill and of decoding; and the counters after the prefill."""
+    """The times and figures of one generation.
+
+    prefill_seconds: time to the first token, without sampling it.
+    prefilled: the context's counters after the first token.
+    """
 
     first_token_seconds: float
     prefill_seconds: float
@@ -239,9 +254,10 @@ def _generate(
 
 
 def estimate(done: Sequence[PrefillMeasurement], size: int, mode: str) -> float:
-    """Estimate the seconds of a measurement from those of its mode, or else of all, at the two nearest sizes.
+    """Estimate the seconds of a measurement from finished measurements at the two nearest sizes.
 
-    The prefill time per token is extrapolated linearly in the size, as attention grows, and so is the rest.
+    Measurements of the same mode are used, or of all modes if there are none. Two figures are extrapolated linearly in
+    the size: the prefill time per token, which grows as attention takes longer, and the time of everything else.
     """
     latest = {m.size: m for m in done if m.mode == mode} or {m.size: m for m in done}
     near = sorted(latest, key=lambda measured: abs(measured - size))[:2]
@@ -259,11 +275,15 @@ def estimate(done: Sequence[PrefillMeasurement], size: int, mode: str) -> float:
 
 @dataclass
 class PrefillBench:
-    """A run of a prefill bench. Its fields hold the results, also after an interruption.
+    """A prefill bench. `measurements`, `late` and `failed` keep the results if `run` is interrupted.
 
-    late: number of groups without time, by size. failed: a line for each failed measurement.
-    on_start: called before each measurement with its group, its mode and the seconds left (None if not known yet).
+    make: makes a context, see `contexts`.
+    source: the tokens of prompts.
+    on_start: called before each measurement with the group, the mode, and the estimated seconds until the bench ends
+        (None before the first measurement).
     on_done: called after each measurement that did not fail.
+    late: number of groups that were skipped because of the time budget, by size.
+    failed: a line for each failed measurement.
     """
 
     settings: PrefillSettings
@@ -282,7 +302,7 @@ class PrefillBench:
         settings, planned = self.settings, groups(self.settings)
         warm_up = self.source.take(WARM_UP)
         fixed = self.source.take(max(settings.sizes)) if settings.cache_prompt else None
-        # the first context loads the weights into memory: keep that out of the first measurement
+        # the first use of a model reads its weights into memory; do it here, so that no measurement includes that time
         with suppress(NativeError):
             measure(self.make, planned[0], settings.modes[-1], warm_up[: planned[0].size], warm_up, 2)
         prompt_key: tuple[int, int] | None = None
@@ -306,7 +326,7 @@ class PrefillBench:
 
     @property
     def left_out(self) -> list[str]:
-        """Return a line for each size without time, and each failed measurement."""
+        """Return a line for each size that the time budget cut short, and one for each failed measurement."""
         n_planned = self.settings.rounds * len(self.settings.depths)
         late = [f"{format_size(size)}: no time for {n} of {n_planned} comparisons" for size, n in self.late.items()]
         return late + self.failed
@@ -314,7 +334,7 @@ class PrefillBench:
     def _measure(self, group: PrefillGroup, mode: str, prompt: Sequence[int], warm_up: Sequence[int]) -> None:
         try:
             measurement = measure(self.make, group, mode, prompt, warm_up, self.settings.gen, self.clock)
-        except NativeError as error:  # such as too little memory: smaller prompts and other modes may still fit
+        except NativeError as error:  # such as too little memory, which other sizes and modes may not need: continue
             self.failed.append(
                 f"{format_size(group.size)} {mode}, {group.depth} drafts, round {group.round + 1}: {error}"
             )

@@ -10,7 +10,7 @@ from pymtp.bench.prefill_report import PrefillReport
 
 
 def plot(report: PrefillReport, path: Path) -> None:
-    """Draw a panel for each depth."""
+    """Draw a panel for each number of drafts per round."""
     cells = report.cells()
     depths = sorted({cell.depth for cell in cells if cell.mode != NONE}) or [0]
     sizes = sorted({cell.size for cell in cells})

@@ -16,15 +16,24 @@ from pymtp.bench.report import Record, Spread, TextTable, describe_settings, for
 from pymtp.stats import Stats
 
 EXPLAINED = (
-    "of none: ratio to the measurement without MTP beside it. host: the most resident memory, the weights' mapped "
-    "pages included; grown: of that, what came after the context was begun. "
-    "device: weights (the head's in every mode), cache and compute buffers."
+    "of none: speed relative to the measurement without MTP on the same prompt in the same round. host: the largest "
+    "resident memory of the process, mapped pages of the weights included. grown: the part of host that was added "
+    "after the measurement started. device: memory of weights (with those of the head in every mode), caches and "
+    "compute buffers."
 )
 
 
 @dataclass(frozen=True)
 class PrefillCell:
-    """All measurements of one mode, size and depth (0 for `none`): rates in tokens/s, ratios to `none`."""
+    """All measurements of one mode, size and depth (0 for mode `none`).
+
+    measurements: number of measurements.
+    prefill, decode: speeds in tokens/s.
+    prefill_ratio, decode_ratio: speeds relative to mode `none` in the same group.
+    mean_accepted_length: mean number of tokens that a round generates; None without drafts.
+    first_token_seconds, elapsed_seconds: medians.
+    host_peak_bytes, host_grown_bytes, device_bytes: largest values.
+    """
 
     size: int
     mode: str
@@ -44,10 +53,10 @@ class PrefillCell:
 
 
 class PrefillReport(Record[PrefillMeasurement]):
-    """A run with its cells."""
+    """All measurements of a prefill bench, and their summary in cells."""
 
     def cells(self) -> list[PrefillCell]:
-        """Return the cells, sorted by size, in the order of MODES, and by depth."""
+        """Return the cells, sorted by size, then in the order of MODES, then by depth."""
         baselines = {(m.round, m.size, m.depth): m for m in self.measurements if m.mode == NONE}
         by_cell: dict[tuple[int, str, int], list[PrefillMeasurement]] = {}
         for m in self.measurements:
@@ -116,13 +125,13 @@ def _measurement(record: dict[str, Any]) -> PrefillMeasurement:
 
 
 def as_csv(report: PrefillReport) -> str:
-    """Format a line for each cell as CSV: rates in tokens/s, ratios to `none`, sizes in tokens and bytes."""
+    """Format the cells as CSV, a line for each: speeds in tokens/s, prompt sizes in tokens, and memory in bytes."""
     spreads = ("prefill", "prefill_ratio", "decode", "decode_ratio")
     return shared.as_csv([shared.flatten(asdict(cell), spreads) for cell in report.cells()])
 
 
 def tables(report: PrefillReport) -> list[TextTable]:
-    """Build the tables of the prefill and of the generation after it; an empty list without measurements."""
+    """Build two tables, of the prefill and of the generation after it; an empty list without measurements."""
     cells, settings = report.cells(), report.settings
     if not cells:
         return []
@@ -171,7 +180,7 @@ def _bytes(n: int | None) -> str:
 
 
 def _notes(report: PrefillReport) -> list[str]:
-    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    """Return the notes to print below the tables: missing measurements, explanations, source of prompts, machine."""
     left_out = [f"left out: {line}" for line in report.left_out]
     rates = report.settings["synthetic"]
     return [
@@ -194,7 +203,7 @@ def as_tables(report: PrefillReport) -> Stack:
 
 
 def describe_start(group: PrefillGroup, mode: str) -> str:
-    """Describe the measurement that begins."""
+    """Describe a measurement that is about to start, for the progress bar."""
     drafts = "" if mode == NONE else f", {group.depth} drafts"
     return f"{format_size(group.size)} {mode}{drafts}"
 

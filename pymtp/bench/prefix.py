@@ -1,8 +1,8 @@
 """The prefix bench: prompts with common prefixes, with and without a prefix cache.
 
-A measurement is a trace in a round. Two LLMs of one model run it side by side, request by request in changing order:
-one with a prefix cache, and one with cache_prompt=False, which prefills each prompt whole. The bench checks that both
-generate the same tokens.
+A trace is a fixed sequence of requests, see traces.py. In each bench round, two LLMs of one model run each trace: one
+has a prefix cache, and the other has cache_prompt=False, so that it prefills each prompt whole. They take turns after
+each wave of requests, and the bench compares the tokens that they generate.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
 CACHE, NONE = "cache", "none"
-SHARE = 0.5  # part of a trace's prefixes that fits into the cache
+SHARE = 0.5  # part of a trace's prefixes that the default cache can hold
 UBATCH = 512  # tokens
-WARM_UP = UBATCH + 16  # tokens: a whole ubatch, and a partial one
+WARM_UP = UBATCH + 16  # tokens of the warm-up's prompt: a whole ubatch and a partial one
 
 
 @dataclass(frozen=True)
 class PrefixSettings:
     """Settings of a prefix bench.
 
-    model: its name, for the report. traces: their names. n_ctx: of each text; None for the longest of the trace.
-    cache_bytes: None for half of a trace's prefixes if it has a number of them, else for LLM's default.
-    scale: factor of all lengths. requests: limit for each trace. placing: further keywords of Model.
+    model: name of the model, for the report.
+    traces: names of the traces, from NAMES.
+    rounds: number of measurements of each trace.
+    n_ctx: context length of each sequence; None for the longest prompt with its answer in the trace.
+    cache_bytes: limit of the prefix cache. None stands for half of the prefixes of a trace that has a fixed number of
+        them, and for LLM's default in other traces.
+    scale: factor by which all lengths of a trace are multiplied.
+    requests: largest number of requests of each trace; None for all.
+    placing: further keywords of Model.
     """
 
     model: str
@@ -54,7 +60,12 @@ class PrefixSettings:
 
 @dataclass(frozen=True)
 class Saved:
-    """A prefix file. nbytes: its size. save_seconds: with the prefill; load_seconds: into another LLM."""
+    """The figures of a saved prefix.
+
+    nbytes: size of the prefix file.
+    save_seconds: time to prefill the prefix and save it.
+    load_seconds: time to load the file into another LLM.
+    """
 
     nbytes: int
     save_seconds: float
@@ -63,13 +74,20 @@ class Saved:
 
 @dataclass(frozen=True)
 class PrefixMeasurement:
-    """The measurement of a trace in a round. Lists have one entry for each request.
+    """The measurement of a trace in one bench round. Lists have one entry for each request, except `waves`.
 
-    round: from 0. waves: numbers of requests that were submitted at once. prompt: tokens. unseen: tokens after the
-    longest prefix shared with an earlier text or the prefix file. read: tokens that were prefilled with the cache.
+    round: index of the bench round.
+    waves: number of requests in each wave, which are submitted at once.
+    prompt: length of each prompt in tokens.
+    unseen: tokens of each prompt after the longest prefix that it shares with an earlier prompt and its answer, or with
+        the prefix file.
+    read: tokens of each prompt that the LLM with a cache prefilled.
     first_token, first_token_none: seconds from the request to its first token, with and without the cache.
-    differing: indices of requests whose texts differ. cache_bytes: limit; None for LLM's default. nbytes: largest size
-    of the cache after a wave. figures: of the cache at the end. saved: for a prefix from disk.
+    differing: indices of requests for which the two LLMs generated different tokens.
+    cache_bytes: limit of the cache; None for LLM's default.
+    nbytes: largest size of the cache after a wave.
+    figures: figures of the cache at the end.
+    saved: figures of the prefix file; None for a trace without one.
     """
 
     round: int
@@ -89,19 +107,22 @@ class PrefixMeasurement:
 
 @dataclass(frozen=True)
 class PrefixGroup:
-    """One round of all traces."""
+    """One bench round: each trace is measured once. `arms` holds the names of the traces, for PairedBench."""
 
     round: int
     arms: tuple[str, ...]
 
 
 def groups(settings: PrefixSettings) -> list[PrefixGroup]:
-    """List all rounds in order."""
+    """List the bench rounds in order."""
     return [PrefixGroup(turn, balanced_order(settings.traces, turn)) for turn in range(settings.rounds)]
 
 
 def half_of_prefix_bytes(trace: Trace, cell_bytes: int, state_bytes: int) -> int | None:
-    """Return the bytes of half of a trace's prefixes, each with K and V and one state; None for a trace without."""
+    """Return the bytes of half of a trace's prefixes, each with its K and V and one recurrent state.
+
+    None for a trace without a fixed number of prefixes, and for DISK.
+    """
     if trace.prefixes is None or trace.name == DISK:
         return None
     count, tokens = trace.prefixes
@@ -110,7 +131,7 @@ def half_of_prefix_bytes(trace: Trace, cell_bytes: int, state_bytes: int) -> int
 
 @dataclass
 class TraceRun:
-    """A run of a trace in one LLM: its history, and the timing of each request."""
+    """The state of one LLM that runs a trace: the texts so far, and the timing, prompt and answer of each request."""
 
     llm: LLM
     history: TraceHistory = field(default_factory=TraceHistory)
@@ -119,7 +140,7 @@ class TraceRun:
     answers: list[list[int]] = field(default_factory=list)
 
     def run_wave(self, wave: tuple[TraceRequest, ...]) -> None:
-        """Run requests at once to their ends. Raises NativeError if one fails."""
+        """Submit all requests of a wave at once, and run them until all have ended. Raises NativeError if one fails."""
         traffic = Traffic(self.llm._engine)
         prompts = [self.history.prompt(entry) for entry in wave]
         for entry, prompt in zip(wave, prompts, strict=True):
@@ -137,23 +158,23 @@ class TraceRun:
 
     @property
     def read(self) -> list[int]:
-        """Return the tokens of each prompt that were prefilled, not cached."""
+        """Return, for each prompt, the number of tokens that were prefilled because they were not cached."""
         pairs = zip(self.prompts, self.timings, strict=True)
         return [len(prompt) - timing.request.completion.stats.cached_tokens for prompt, timing in pairs]
 
     @property
     def first_token(self) -> list[float]:
-        """Return the seconds to the first token of each request."""
+        """Return, for each request, the seconds to its first token."""
         return [timing.first_token for timing in self.timings]
 
     @property
     def nbytes(self) -> int:
-        """Return the host memory of the prefix cache now, in bytes."""
+        """Return the bytes of host memory that the prefix cache uses now."""
         return self.llm.figures().prefixes.nbytes
 
 
 class PrefixArms:
-    """The arms of a run over one model. They share the weights and the traces."""
+    """The traces of a prefix bench on one model. An arm, for PairedBench, is the name of a trace."""
 
     def __init__(self, model: Model, settings: PrefixSettings, clock: Callable[[], float] = time.perf_counter) -> None:
         self._model, self._settings, self._clock = model, settings, clock
@@ -163,7 +184,10 @@ class PrefixArms:
         self.traces = {trace.name: trace if limit is None else trace.first(limit) for trace in traces}
 
     def measure(self, group: PrefixGroup, arm: str) -> PrefixMeasurement:
-        """Measure the trace `arm`. Raises NativeError if a request fails, or memory is too small for its contexts."""
+        """Measure the trace whose name is `arm`.
+
+        Raises NativeError if a request fails, or if memory is too small for the contexts.
+        """
         trace = self.traces[arm]
         with ExitStack() as opened:
             uncached = TraceRun(opened.enter_context(closing(self._new_llm(trace, cache_prompt=False))))
@@ -223,7 +247,10 @@ class PrefixArms:
         llm.generate(prompt[: llm.context.n_ctx - 1], SamplingParams(max_tokens=1))
 
     def _save(self, trace: Trace, path: Path) -> tuple[list[int], float]:
-        """Save the trace's prefix with an LLM of its own. Return its tokens, and the seconds with the prefill."""
+        """Save the trace's prefix with a separate LLM.
+
+        Return the tokens of the prefix, and the seconds to prefill and save it.
+        """
         assert trace.prefixes is not None
         prompt = TraceHistory().prompt(trace.requests[0])[: trace.prefixes[1]]
         with closing(self._new_llm(trace)) as llm:

@@ -1,4 +1,4 @@
-"""Plot of a prefix bench: tokens that are prefilled and time to the first token, each relative to no cache."""
+"""Plot of a prefix bench: prefilled tokens and time to the first token, each relative to an LLM without a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pymtp.bench.report import Spread
 
 
 def plot(report: PrefixReport, path: Path) -> None:
-    """Draw, for each trace, the prefilled and the new tokens on the left, the times on the right."""
+    """Draw a left panel with the prefilled and the new tokens of each trace, and a right panel with its times."""
     cells = report.cells()
     traces = [cell.trace for cell in cells]
     with saved_figure(path, 1, 2, figsize=(10, 4)) as panels:

@@ -15,13 +15,16 @@ from pymtp.bench.prefix import PrefixGroup, PrefixMeasurement, Saved
 from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
 from pymtp.bench.traces import NAMES
 
-MAX_SHOWN = 24  # requests: a table shows each request of a trace with no more
+MAX_SHOWN = 24  # a table shows each request of a trace that has at most this number of requests
 MIB = 2**20
 EXPLAINED = (
-    "new: tokens that no text before begins with: what would be read if all were kept. read: with prefixes kept; "
-    "without, all tokens are read. beyond: the most that a request read beyond what was new. first token: seconds from "
-    "a request to it; medians of all requests. of none: ratio to the same request with cache_prompt=False, right "
-    "beside it. of all: the seconds to all first tokens together, likewise. memory: of the host for prefixes, the most."
+    "new: tokens after the longest prefix that a prompt shares with an earlier text; a cache without limits would "
+    "prefill only these tokens. read: tokens that were prefilled with a prefix cache; without a cache, all tokens are. "
+    "of all (tokens): read relative to all tokens of the prompts. beyond: the largest number of tokens that a request "
+    "read in addition to its new ones. first token: seconds from a request to its first token, as a median of all "
+    "requests. of none: time to the first token relative to the same request with cache_prompt=False in the same "
+    "round. of all (seconds): sum of all times to a first token, relative to their sum with cache_prompt=False. "
+    "memory: the largest host memory of cached prefixes."
 )
 
 
@@ -29,10 +32,20 @@ EXPLAINED = (
 class PrefixCell:
     """All measurements of one trace. See EXPLAINED.
 
-    prompt, unseen: tokens of all requests in a round. read: of these, prefilled in a round. first_token,
-    first_token_none: seconds. of_none: ratios by request, over all rounds. of_all: ratios by round.
-    differing: number of texts that differ, out of `texts`. cache_bytes: limit; None for LLM's default. saved: medians.
-    from_disk: seconds to load the prefix file and to the first token, relative to a whole prefill.
+    measurements: number of measurements.
+    requests: number of requests of the trace.
+    prompt, unseen: total tokens of all prompts in one bench round, and how many of them are new.
+    read: total tokens that were prefilled with the cache in one bench round.
+    beyond: largest number of tokens that a request read in addition to its new ones.
+    first_token, first_token_none: seconds to the first token of a request, with and without the cache.
+    of_none: ratio of these two times, for each request of each bench round.
+    of_all: ratio of the sums of these two times over all requests, for each bench round.
+    nbytes: largest size of the cache.
+    cache_bytes: limit of the cache; None for LLM's default.
+    evicted: largest number of evictions in a bench round.
+    texts, differing: number of completions, and how many of them differ between the two LLMs.
+    saved: largest size of the prefix file, and median times; None for a trace without one.
+    from_disk: time to load the prefix file and generate the first token, relative to that of a whole prefill.
     """
 
     trace: str
@@ -57,9 +70,14 @@ class PrefixCell:
 
 @dataclass(frozen=True)
 class RequestRow:
-    """A request of a trace: medians over the rounds.
+    """One request of a trace. Times and ratios are medians over the bench rounds.
 
-    of_first: time to its first token relative to that of the trace's first request, both with the cache.
+    number: position of the request in the trace, from 1.
+    prompt, unseen: length of the prompt in tokens, and how many of them are new.
+    read: largest number of tokens that were prefilled with the cache.
+    first_token, first_token_none: seconds to the first token, with and without the cache.
+    of_none: ratio of these two times.
+    of_first: time to the first token relative to that of the trace's first request, both with the cache.
     """
 
     trace: str
@@ -75,14 +93,14 @@ class RequestRow:
 
 @dataclass(frozen=True)
 class PrefixReport(Record[PrefixMeasurement]):
-    """A run, a cell for each trace, and a row for each request of a short one."""
+    """All measurements of a prefix bench, a cell for each trace, and a row for each request of short traces."""
 
     def cells(self) -> list[PrefixCell]:
         """Return a cell for each trace, in the order of NAMES."""
         return [_cell(measurements) for measurements in self._by_trace()]
 
     def rows(self) -> list[RequestRow]:
-        """Return a row for each request of a trace with few requests."""
+        """Return a row for each request of each trace that has 2 to MAX_SHOWN requests."""
         short = [ms for ms in self._by_trace() if 1 < len(ms[0].prompt) <= MAX_SHOWN]
         return [_row(measurements, i) for measurements in short for i in range(len(measurements[0].prompt))]
 
@@ -172,7 +190,7 @@ def _measurement(record: dict[str, Any]) -> PrefixMeasurement:
 
 
 def as_csv(report: PrefixReport) -> str:
-    """Format a line for each trace as CSV, in seconds and bytes."""
+    """Format the cells as CSV, a line for each trace, with times in seconds and memory in bytes."""
     spreads = ("read", "first_token", "first_token_none", "of_none", "of_all", "from_disk")
     return shared.as_csv([_flat(cell, spreads) for cell in report.cells()])
 
@@ -184,7 +202,7 @@ def _flat(cell: PrefixCell, spreads: Sequence[str]) -> dict[str, Any]:
 
 
 def tables(report: PrefixReport) -> Iterator[TextTable]:
-    """Build the tables: tokens; times; a prefix from disk; each request of short traces."""
+    """Build the tables: tokens read, times to the first token, the prefix file, and each request of short traces."""
     cells, settings = report.cells(), report.settings
     if not cells:
         return
@@ -269,13 +287,13 @@ def _median(spread: Spread | None) -> float:
 
 
 def _notes(report: PrefixReport) -> list[str]:
-    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    """Return the notes to print below the tables: missing measurements, compared texts, explanations, environment."""
     cells = report.cells()
     texts, differing = sum(cell.texts for cell in cells), sum(cell.differing for cell in cells)
     same = "yes" if not differing else f"no, {differing} differ"
     return [
         *(f"left out: {line}" for line in report.left_out),
-        f"same text: {same}, {texts} texts compared with those without prefixes kept",
+        f"same text: {same}, {texts} texts compared with those generated without a prefix cache",
         f"{shared.SPREAD}. {EXPLAINED}",
         *shared.describe_environment(report),
     ]
@@ -292,7 +310,7 @@ def as_tables(report: PrefixReport) -> Stack:
 
 
 def describe_start(group: PrefixGroup, arm: str) -> str:
-    """Describe the measurement that begins."""
+    """Describe a measurement that is about to start, for the progress bar. arm: name of the trace."""
     return f"round {group.round + 1}, trace {arm}"
 
 

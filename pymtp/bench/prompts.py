@@ -1,4 +1,4 @@
-"""Short prompts of several kinds for decode benches: the acceptance of drafts depends on the kind of text."""
+"""Short prompts for decode benches, of several kinds because the acceptance of drafts depends on the kind of text."""
 
 from __future__ import annotations
 
@@ -42,14 +42,21 @@ _RANDOM_TOKENS = 32
 
 
 def warm_up(model: Model) -> list[int]:
-    """Return token ids of a prompt of no kind. An LLM that adapts to it gains nothing for the measured prompts."""
+    """Return the token ids of a prompt for the warm-up.
+
+    It belongs to none of KINDS, so that an LLM that adapts to it gains nothing for the measured prompts.
+    """
     return model.tokenize(_WARM_UP)
 
 
 def prompt(model: Model, kind: str, variant: int) -> list[int]:
-    """Return token ids of a prompt of a kind. variant: which one, modulo VARIANTS.
+    """Return the token ids of a prompt.
 
-    chat: rendered with the model's template, if it has one. random: tokens with text, the same each time.
+    A prompt of kind "chat" is rendered with the model's chat template, if it has one. A prompt of kind RANDOM consists
+    of random tokens that are not empty; for a variant they are always the same.
+
+    kind: one of KINDS.
+    variant: number of the prompt among those of its kind, modulo VARIANTS.
     """
     if kind == RANDOM:
         random = Random(variant % VARIANTS)

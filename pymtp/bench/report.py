@@ -1,4 +1,4 @@
-"""Reports of all benches: spreads, the record of a run, tables, Markdown, CSV and JSON."""
+"""The parts that the reports of all benches share: spreads, records, tables, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pymtp.stats import Stats
 T = TypeVar("T")
 M = TypeVar("M")
 
-SPREAD = "spread: the middle half of four or more measurements, lowest to highest of fewer"
+SPREAD = "spread: the quartiles of four or more measurements, or the lowest and the highest of fewer measurements"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median, lowest and highest of some measurements, and the quartiles of four or more."""
+    """The median, the lowest and the highest of some values, and their quartiles (None for fewer than four values)."""
 
     median: float
     low: float
@@ -47,13 +47,18 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values), quartiles)
 
 
-# characters that Markdown takes for markup; an underscore within a word is not markup
+# characters that have a meaning in Markdown; an underscore within a word has none
 MARKUP = re.compile(r"[\\*`<>\[\]&~|]|(?<!\w)_|_(?!\w)")
 
 
 @dataclass(frozen=True)
 class Record(Generic[M]):
-    """All results of a run, as in its JSON file. left_out: lines about missing measurements, and the reason."""
+    """All results of a bench, as in its JSON file.
+
+    settings: settings of the bench.
+    model, machine, build: descriptions, see run_environment.
+    left_out: a line about each missing measurement, with the reason.
+    """
 
     settings: dict[str, Any]
     model: dict[str, Any]
@@ -64,7 +69,7 @@ class Record(Generic[M]):
 
 
 def run_environment(model: Model) -> dict[str, Any]:
-    """Return the fields of a Record about the model, the machine and the build."""
+    """Return the fields of a Record that describe the model, the machine and this build of pymtp."""
     names = ("architecture", "weight_type", "n_params", "n_ctx_train")
     return {"model": {name: getattr(model, name) for name in names}, "machine": machine(), "build": build_info()}
 
@@ -78,7 +83,11 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
 def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **more: object) -> str:
     """Format a record as JSON, for `load`, with all figures of the measurements' `stats`.
 
-    leave_out: fields of the measurements. Each list of numbers is on one line.
+    Each list of numbers is on one line.
+
+    bench: name of the bench, such as "decode".
+    leave_out: fields of the measurements that are not written.
+    more: further keys of the JSON object.
     """
     whole: dict[str, Any] = {"bench": bench, **asdict(record), **more}
     for entry, m in zip(whole["measurements"], record.measurements, strict=True):
@@ -93,30 +102,30 @@ def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **mo
 def load(path: Path, bench: str, build: Callable[[dict[str, Any]], T], formatters: Sequence[Callable[[T], str]]) -> T:
     """Load a report that as_json wrote, and convert it with `build`.
 
-    Raises InvalidRequestError for any other file, and for one that `formatters` cannot print: many faults of a damaged
-    file show only when figures are computed from it.
+    Raises InvalidRequestError for any other file, and for a report that one of `formatters` cannot print: many faults
+    of a damaged file are found only when figures are computed.
     """
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
         if whole["bench"] != bench:
-            raise ValueError(f"it holds a bench of {whole['bench']}")
+            raise ValueError(f"it is the report of a {whole['bench']} bench")
         record = build(whole)
         for formatter in formatters:
             formatter(record)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise InvalidRequestError(f"{path} cannot be read as a {bench} bench: {reason}") from error
+        raise InvalidRequestError(f"{path} cannot be read as the report of a {bench} bench: {reason}") from error
     return record
 
 
 def header(whole: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Record from a loaded file, except its measurements."""
+    """Return all fields of a Record except the measurements, from the JSON object of a report."""
     return {name: whole[name] for name in ("settings", "model", "machine", "build", "left_out")}
 
 
 def read_stats(record: dict[str, Any]) -> Stats:
-    """Convert a dictionary of as_json back to Stats."""
-    # older files lack these fields
+    """Convert the `stats` of a measurement in a JSON report back to Stats."""
+    # reports of earlier versions lack these fields
     defaults: dict[str, Any] = {"outside_per_position": (), "queue_seconds": 0.0, "time_to_first_token": 0.0}
     defaults["thinking_tokens"] = 0
     known = {field.name: (defaults | record)[field.name] for field in fields(Stats)}
@@ -125,7 +134,7 @@ def read_stats(record: dict[str, Any]) -> Stats:
 
 
 def accepted_per_position(all_stats: Sequence[Stats]) -> list[float]:
-    """Return the share of accepted drafts at the first, second, … position, over all rounds of all stats."""
+    """Return, for the first, second, … draft of a round, the share that was accepted, over all rounds of all stats."""
     depths = [depth for stats in all_stats for depth in stats.depths]
     accepted = [stats.accepted_per_position for stats in all_stats]
     return [
@@ -138,13 +147,13 @@ def synthetic_note(rates: Sequence[float]) -> str:
     """Return the note of a report with synthetic acceptance."""
     shown = ", ".join(f"{rate:g}" for rate in rates)
     return (
-        f"SYNTHETIC: drafts counted as accepted at given rates ({shown}), whatever the target said. "
-        "The text means nothing, speeds are those of a head that good."
+        f"SYNTHETIC: drafts were accepted at given rates ({shown}), regardless of the target's output. "
+        "The text has no meaning; the speeds are those of a head with such an acceptance."
     )
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
-    """Format dictionaries with the same keys as CSV with a heading."""
+    """Format dictionaries that all have the same keys as CSV, with the keys in the first line."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
     writer.writeheader()
@@ -153,7 +162,7 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def flatten(cell: dict[str, Any], spreads: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a cell for CSV. Each field in `spreads` becomes three numbers."""
+    """Return the fields of a cell for CSV. Each field named in `spreads` becomes three: its median, low and high."""
     line: dict[str, Any] = {}
     for name, value in cell.items():
         if name in spreads:
@@ -165,7 +174,7 @@ def flatten(cell: dict[str, Any], spreads: Sequence[str]) -> dict[str, Any]:
 
 
 def format_spread(spread: Spread | None) -> tuple[str, str]:
-    """Format the median and the range of a spread, see SPREAD; "-" where there is none."""
+    """Return the median and the range of a spread as strings, see SPREAD; "-" for a missing value."""
     if spread is None:
         return "-", "-"
     digits = ".3f" if spread.median < 10 else ".1f" if spread.median < 1000 else ",.0f"
@@ -188,7 +197,7 @@ def describe_environment(record: Record[Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of strings. The first two columns of a row are words, the others figures."""
+    """A table of strings. The first two columns hold words, all others hold numbers."""
 
     title: str
     headings: tuple[str, ...]

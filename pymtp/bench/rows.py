@@ -1,8 +1,9 @@
-"""The rows bench: the time of verifications of n rows and of draft chains, relative to one row, and by operation.
+"""The rows bench: the time of verifications of n rows and of chains of n drafts, relative to one row, and by operation.
 
-A round runs every number of rows and every chain once, one right after the other, in a cleared context. Each is decoded
-several times: once to warm up graphs and caches, then with a timer, then with a timer for each operation, which adds
-clock calls. Each round also times reads of memory by the same number of threads.
+In each bench round, the context is cleared, and every number of rows and every length of chain is measured once, one
+right after the other. A measurement decodes several times: first once, to warm up graphs and caches, then some times
+with a timer of the whole, then some times with a timer of each operation, which slows the decode down by its clock
+calls. Each bench round also times reads of memory by the same number of threads.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from pymtp.sampling import Sampler, SamplingParams
 
 ROWS, DRAFT = "rows", "draft"
 PROMPT = 64  # tokens before the rows
-REPEATS = 3  # timed decodes of each in a round, and again so many timed by operation
-READS = 4  # reads of memory in a round; the first one, with cold caches and pages, is dropped
+REPEATS = 3  # decodes of a measurement that are timed as a whole, and number of those that are timed by operation
+READS = 4  # reads of memory in a bench round; the first is not counted, as its caches and pages are cold
 
 
 @dataclass(frozen=True)
 class RowsSettings:
     """Settings of a rows bench.
 
-    model: its name, for the report. rows, steps: numbers of rows, and of drafts of a chain. memory: bytes that are
-    read, 0 for none. alike: all rows have the same token, so they use mostly the same experts.
+    model: name of the model, for the report.
+    rows: numbers of rows of the verifications to measure.
+    steps: numbers of drafts of the chains to measure.
+    rounds: number of measurements of each verification and chain.
+    memory: number of bytes that a timed read of memory reads; 0 to read none.
+    alike: whether all rows of a verification have the same token, so that they use mostly the same experts.
     placing: further keywords of Model.
     """
 
@@ -52,8 +57,13 @@ class RowsSettings:
 class RowsMeasurement:
     """The measurement of a verification of n rows, or of a chain of n drafts.
 
-    round: from 0. what: ROWS or DRAFT. seconds: of each decode. observed_seconds: of each decode that was timed by
-    operation. operations: the median of each operation in these; outside_seconds: the median of the remaining time.
+    round: index of the bench round.
+    what: ROWS for a verification, or DRAFT for a chain.
+    n: number of rows, or of drafts.
+    seconds: time of each decode that was timed as a whole.
+    observed_seconds: time of each decode that was timed by operation.
+    operations: median time of each operation in the decodes that were timed by operation.
+    outside_seconds: median time outside of all operations in these decodes.
     """
 
     round: int
@@ -67,14 +77,14 @@ class RowsMeasurement:
 
 @dataclass(frozen=True)
 class MemoryReads:
-    """The seconds of each read of the memory in a round."""
+    """The seconds of each read of memory in a bench round."""
 
     round: int
     seconds: list[float]
 
 
 class RowsContext(Protocol):
-    """The methods of pymtp.context.context.Context that the bench needs."""
+    """The methods of Context that the rows bench needs."""
 
     @property
     def n_past(self) -> int: ...
@@ -91,7 +101,7 @@ class RowsContext(Protocol):
 
 
 def open_context(model: Model, settings: RowsSettings) -> Context:
-    """Open the context of the bench. Raises NativeError if there is too little memory for it."""
+    """Make the context for the bench. Raises NativeError if there is too little memory."""
     n_drafts = max((max(settings.rows) - 1, *settings.steps)) if model.mtp else 0
     n_decodes = (1 + 2 * REPEATS) * (len(settings.rows) + len(settings.steps) + 1)
     return Context(
@@ -101,22 +111,26 @@ def open_context(model: Model, settings: RowsSettings) -> Context:
         type_k=settings.cache_type,
         type_v=settings.cache_type,
         draft_tokens=n_drafts,
-        # a number, not "auto": without generated text, "auto" could not find the best size
+        # a fixed size instead of "auto", because "auto" finds the best size only while text is generated
         draft_vocab=draft_vocab_size("auto", model.n_vocab) or "all",
     )
 
 
 def planned(settings: RowsSettings, turn: int) -> tuple[tuple[str, int], ...]:
-    """List the measurements of a round in order."""
+    """List the measurements of a bench round in order, as pairs of ROWS or DRAFT and their number. turn: the round."""
     return balanced_order([(ROWS, n) for n in settings.rows] + [(DRAFT, n) for n in settings.steps], turn)
 
 
 @dataclass
 class RowsBench:
-    """A run of a rows bench. `measurements`, `reads` and `failed` hold its results, also after an interruption.
+    """A rows bench. `measurements`, `reads` and `failed` keep the results if `run` is interrupted.
 
-    tokens: for rows and prompts, at least PROMPT. on_start: called before each measurement with ROWS or DRAFT, their
-    number, and the seconds left (None if not known yet). on_done: called after each measurement.
+    tokens: at least PROMPT tokens, for the prompt and the rows.
+    on_start: called before each measurement with ROWS or DRAFT, the number of rows or drafts, and the estimated seconds
+        until the bench ends (None before the first measurement).
+    on_done: called after each measurement.
+    read: reads memory and returns the time of each read, see memory_seconds.
+    failed: a line for a failed read of memory.
     """
 
     settings: RowsSettings
@@ -131,7 +145,7 @@ class RowsBench:
     failed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Measure all rounds."""
+        """Run all bench rounds."""
         self.context.set_sampling(Sampler(SamplingParams()))
         started = self.clock()
         total = self.settings.rounds * len(planned(self.settings, 0))
@@ -159,7 +173,7 @@ class RowsBench:
     def _measure(self, turn: int, kind: str, n: int) -> RowsMeasurement:
         decode = self._verify if kind == ROWS else self._draft
         if kind == DRAFT:
-            self._verify(2)  # then the head is up to date, as after a round with drafts
+            self._verify(2)  # so that the head has processed all tokens, as after a round with drafts
         decode(n)
         seconds = [decode(n) for _ in range(REPEATS)]
         self.context.time_operations()

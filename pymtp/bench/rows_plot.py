@@ -1,4 +1,4 @@
-"""Plot of a rows bench: time of a verification over its rows, relative to one row, and time by operation."""
+"""Plot of a rows bench: times of verifications and draft chains relative to one row, and times by operation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pymtp.bench.plot import error_bar_line, saved_figure
 from pymtp.bench.rows import DRAFT, ROWS
 from pymtp.bench.rows_report import OUTSIDE, RowsReport
 
-MAX_NAMED = 6  # operations; all others are summed up
+MAX_NAMED = 6  # operations that have their own bar; all others share one
 
 
 def plot(report: RowsReport, path: Path) -> None:
-    """Draw rows and draft chains on the left, the operations of rows on the right."""
+    """Draw two panels: times of verifications and draft chains, and times of the operations of verifications."""
     cells = report.cells()
     rows = [cell for cell in cells if cell.what == ROWS]
     with saved_figure(path, 1, 2, figsize=(10, 4)) as panels:

@@ -19,23 +19,31 @@ from pymtp.bench.report import Record, Spread, TextTable, describe_settings, for
 from pymtp.bench.rows import DRAFT, ROWS, MemoryReads, RowsMeasurement
 from pymtp.context.inspect import Operation
 
-SMALL = 0.01  # operations below this share in all cells are summed up
+SMALL = 0.01  # operations with a smaller share of the time in all cells are summed up as "others"
 OUTSIDE = "outside the graph"
-INSTRUCTIONS = re.compile("AVX2|AVX512|AVX_|AMX|NEON|DOTPROD|MATMUL|SVE|SME")  # those that matter for matrix products
+# CPU features that make matrix products faster
+INSTRUCTIONS = re.compile("AVX2|AVX512|AVX_|AMX|NEON|DOTPROD|MATMUL|SVE|SME")
 EXPLAINED = (
-    "of one row: ratio to one row of the same round. By operation: of launches that were timed node by node, with the "
-    "wait for other threads; what is computed together counts for its first node. outside: building graphs, launching, "
-    "copying, and all that is not on the CPU. waiting: of the first thread, within the operations."
+    "of one row: time relative to a verification of one row in the same round. By operation: time of each operation in "
+    "decodes that were timed node by node, with the wait for other threads; the time of nodes that are computed "
+    "together is counted at the first of them. outside: time to build graphs, to launch and to copy, and all work that "
+    "is not on the CPU. waiting: time within the operations in which the first thread waited for other threads."
 )
 
 
 @dataclass(frozen=True)
 class RowsCell:
-    """All measurements of n rows, or of a chain of n drafts.
+    """All measurements of a verification of n rows, or of a chain of n drafts.
 
-    seconds: the rounds' medians. ratio: to one row of the same round. observed: ratio of the time with the timer of
-    operations to the time without. operations: median seconds by name. outside, waiting: seconds, see EXPLAINED.
-    weight_bytes: read by matrix products. product_seconds: of these.
+    what: ROWS for a verification, or DRAFT for a chain.
+    seconds: spread of the time of a decode, over the medians of the bench rounds.
+    ratio: time of a decode relative to a verification of one row in the same bench round.
+    observed: factor by which timing each operation made the decode slower.
+    operations: median seconds of each operation, by its name.
+    outside: median seconds of a decode outside of all operations.
+    waiting: median seconds within the operations in which the first thread waited for other threads.
+    weight_bytes: bytes of weights that the matrix products of a decode read.
+    product_seconds: median seconds of all matrix products of a decode.
     """
 
     what: str
@@ -52,22 +60,25 @@ class RowsCell:
 
 @dataclass(frozen=True)
 class RowsReport(Record[RowsMeasurement]):
-    """A run with its cells. reads: of memory."""
+    """All measurements of a rows bench, and their summary in cells.
+
+    reads: timed reads of memory, for each bench round.
+    """
 
     reads: list[MemoryReads]
 
     def cells(self) -> list[RowsCell]:
-        """Return the cells of rows, then of chains, each sorted by number."""
+        """Return the cells of verifications sorted by rows, then those of chains sorted by drafts."""
         keys = sorted({(m.what, m.n) for m in self.measurements}, key=lambda key: (key[0] != ROWS, key[1]))
         one_row = {m.round: statistics.median(m.seconds) for m in self.measurements if (m.what, m.n) == (ROWS, 1)}
         return [_cell([m for m in self.measurements if (m.what, m.n) == key], one_row) for key in keys]
 
     def memory_speed(self) -> Spread | None:
-        """Return the measured speed of the memory in bytes/s."""
+        """Return the speed of the timed reads of memory in bytes/s; None if there was none."""
         return Spread.of([self.settings["memory"] / s for reads in self.reads for s in reads.seconds])
 
     def memory_share(self) -> float | None:
-        """Return the share of the memory's speed at which one row reads its weights; None if either is unknown."""
+        """Return how fast a verification of one row reads its weights, as a share of memory_speed; None if unknown."""
         speed, cells = self.memory_speed(), self.cells()
         if speed is None or not cells or not cells[0].seconds or not cells[0].weight_bytes:
             return None
@@ -75,7 +86,7 @@ class RowsReport(Record[RowsMeasurement]):
 
 
 def operation_name(operation: Operation) -> str:
-    """Return the name of an operation with the type of its weights."""
+    """Return the name of an operation, followed by the type of its weights if it has weights."""
     return f"{operation.op} {operation.weights}".strip()
 
 
@@ -131,7 +142,7 @@ def _measurement(record: dict[str, Any]) -> RowsMeasurement:
 
 
 def as_csv(report: RowsReport) -> str:
-    """Format a line for each number of rows or drafts and each operation as CSV, in seconds."""
+    """Format times in seconds as CSV: for each cell, a line for the whole decode and a line for each operation."""
     return shared.as_csv(
         [
             {"what": cell.what, "n": cell.n, "operation": operation, "seconds": seconds}
@@ -146,7 +157,7 @@ def _parts(cell: RowsCell) -> dict[str, float]:
 
 
 def tables(report: RowsReport) -> Iterator[TextTable]:
-    """Build the tables: times; by operation; memory; by processor. There are none without measurements."""
+    """Build the tables: times, operations, memory and the processor. Yield nothing if there are no measurements."""
     cells, settings = report.cells(), report.settings
     if not cells:
         return
@@ -222,7 +233,7 @@ def _memory(report: RowsReport, cells: list[RowsCell]) -> Iterator[TextTable]:
 
 
 def _by_processor(report: RowsReport, cells: list[RowsCell]) -> TextTable:
-    """Build a table of one line about this processor."""
+    """Build a table with one line about the processor, to be joined with those of other machines."""
     share = report.memory_share()
     shown_cells = [cell for cell in cells[1:] if cell.n in (2, 4, 8) or (cell.what, cell.n) == (DRAFT, 1)]
     return TextTable(
@@ -249,10 +260,10 @@ def _by_processor(report: RowsReport, cells: list[RowsCell]) -> TextTable:
 
 
 def _notes(report: RowsReport) -> list[str]:
-    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    """Return the notes to print below the tables: missing measurements, explanations, environment."""
     slowdowns = [cell.observed for cell in report.cells()]
     timing = (
-        [f"timing by operation made launches {min(slowdowns):.2f} to {max(slowdowns):.2f} times as long"]
+        [f"timing each operation made decodes take {min(slowdowns):.2f} to {max(slowdowns):.2f} times as long"]
         if slowdowns
         else []
     )
@@ -271,7 +282,7 @@ def as_tables(report: RowsReport) -> Stack:
 
 
 def describe_start(kind: str, n: int) -> str:
-    """Describe the measurement that begins."""
+    """Describe a measurement, for the progress bar and the headings of tables: "1 row", "3 drafts"."""
     return f"{n} {kind.removesuffix('s')}{'s' if n > 1 else ''}"
 
 

@@ -1,4 +1,4 @@
-"""Synthetic acceptance of drafts: it shows the cost of rounds, independent of the quality of the head."""
+"""Synthetic acceptance: drafts are accepted at given rates, to measure rounds independently of the head's quality."""
 
 from __future__ import annotations
 
@@ -19,44 +19,49 @@ from pymtp.model.model import Model
 class SyntheticContext:
     """A context whose target seems to accept its drafts at given rates.
 
-    Drafts are really made, verified, and kept or rewound, so the caches hold the tokens that the loop has accepted. The
-    text means nothing. Two things stay real: no token is sampled past the target's first disagreement, and the
-    confidences come from the head, whatever the rates.
+    Drafts are really made, verified, and kept or rewound, so the caches hold the tokens that the generation loop has
+    accepted. The generated text has no meaning. Two things do not follow the rates: the target samples no token after
+    the first draft that it really rejects, and the confidences of drafts are those of the head.
 
-    Acceptance of a draft depends only on the seed, the sequence, its text and the position: contexts of different
-    depths have the same random numbers, and so can be compared.
+    Whether a draft is accepted depends only on the seed, the sequence, the number of texts that the sequence had
+    before, and the position. So contexts with different depths use the same random numbers, and can be compared.
     """
 
     def __init__(self, context: EngineContext, rates: Sequence[float], seed: int = 0) -> None:
-        """Wrap a context. rates: acceptance of the first, second, … draft of a round, not rising; 0 past the last."""
+        """Wrap a context.
+
+        rates: acceptance of the first, second, … draft of a round; no rate is higher than the one before it. Drafts
+            beyond the last rate are rejected.
+        """
         self._context = context
-        # probability of each draft if those before it were accepted
+        # for each draft of a round: the probability that it is accepted if all drafts before it were
         self._conditional = [later / earlier if earlier else 0.0 for earlier, later in pairwise((1.0, *rates))]
         self._seed = seed
-        self._n_texts: Counter[int] = Counter()  # texts so far, by sequence
-        self._random: dict[int, PositionRandom] = {}  # for the current text of each sequence
-        self._drafts: dict[int, Sequence[int]] = {}  # drafts that are not verified yet, by sequence
+        self._n_texts: Counter[int] = Counter()  # number of finished texts, by sequence
+        self._random: dict[int, PositionRandom] = {}  # random numbers of the current text, by sequence
+        self._drafts: dict[int, Sequence[int]] = {}  # drafts that were made but not verified yet, by sequence
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     def clear(self, seq: int | None = None) -> None:
-        """Clear a sequence, or all. Its next text gets new random numbers."""
+        """Clear a sequence, or all sequences. The next text of a cleared sequence gets new random numbers."""
         self._context.clear(seq)
         for number in list(self._random) if seq is None else [seq]:
             self._n_texts[number] += 1
             self._random.pop(number, None)
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
-        """Draft as the wrapped context does."""
+        """Make drafts with the wrapped context."""
         chains = self._context.draft_chains(tokens, n)
         self._drafts = {seq: chain[0] for seq, chain in chains.items()}
         return chains
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        """Verify chains. Return for each the drafts that count as accepted, and a token that the target sampled.
+        """Verify chains. Return, for each chain, the drafts that are accepted at the rates, and one more token.
 
-        That token is the next draft if this was made but not verified, and would count as accepted.
+        The further token is one that the target sampled. Only if the next draft was made but not verified, and would be
+        accepted at the rates, it is that draft.
         """
         before = {seq: self._context.tokens_held(seq) for seq in chains}
         results = self._context.verify_chains(chains)
@@ -86,31 +91,38 @@ class SyntheticContext:
 
 
 def _different_token(token: int, rejected: Sequence[int]) -> int:
-    """Return the token, or another one if it equals the rejected draft, which the loop would count as accepted."""
+    """Return the token, or another token if it equals the rejected draft.
+
+    rejected: the rejected draft, or empty. If it were returned, the generation loop would count it as accepted.
+    """
     return token if token not in rejected else token - 1 if token else 1
 
 
 class PositionRandom:
-    """Random numbers in [0, 1) by position."""
+    """A random number in [0, 1) for each position."""
 
     def __init__(self, seed: str) -> None:
         self._random = Random(seed)
         self._numbers: list[float] = []
 
     def at(self, position: int) -> float:
-        """Return the number of a position, always the same."""
+        """Return the random number of a position; for a position it is always the same."""
         while len(self._numbers) <= position:
             self._numbers.append(self._random.random())
         return self._numbers[position]
 
 
 class SyntheticLLM(LLM):
-    """An LLM over a SyntheticContext."""
+    """An LLM that generates with a SyntheticContext."""
 
     def __init__(self, model: Model, rates: Sequence[float], seed: int = 0, **keywords: Any) -> None:
-        """Wrap the context of an LLM. keywords: of LLM.
+        """Make an LLM with synthetic acceptance.
 
-        draft_vocab="auto" stays at its first size: with synthetic acceptance, the text does not show the best size.
+        draft_vocab="auto" keeps its initial size, because text generated with synthetic acceptance would lead to a
+        wrong one.
+
+        rates, seed: see SyntheticContext.
+        keywords: keywords of LLM.
         """
         if keywords.get("draft_vocab", "auto") == "auto":
             keywords["draft_vocab"] = draft_vocab_size("auto", model.n_vocab) or "all"
@@ -120,7 +132,7 @@ class SyntheticLLM(LLM):
 
     @property
     def context(self) -> Context:
-        """Return the context that the loop uses. Raises ClosedError after close()."""
+        """Return the context with synthetic acceptance. Raises ClosedError after close()."""
         context = super().context
         if self._synthetic is None:
             self._synthetic = SyntheticContext(context, self._rates, self._seed)

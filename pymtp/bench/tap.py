@@ -1,10 +1,12 @@
-"""The test of the tap: which hidden state a head was trained on. Both taps draft after the same prompts.
+"""The test of the tap: it finds the hidden state of the target that a head was trained on.
 
-Greedy text does not depend on the drafts, so both taps draft for the same tokens, and only the input of the head
-differs.
+A tap is the hidden state that the head gets: the one before or the one after the target's final norm. The test
+generates greedily after the same prompts with both taps. Greedy text does not depend on the drafts, so both taps draft
+for the same tokens, and only the input of the head differs.
 
-A head that fits the model gets the text from the hidden state. If its drafts are worse, with either tap, than guesses
-of the target from only the last few tokens, it gets nothing from the hidden state: it does not fit.
+The test also finds a head that does not belong to the model. A head that belongs to it learns about the text so far
+from the hidden state. If, with both taps, its drafts are accepted less often than guesses that the target makes from
+only the last few tokens are right, the head does not use the hidden state, and so does not fit the model.
 """
 
 from __future__ import annotations
@@ -24,23 +26,28 @@ from pymtp.model.model import TAPS, Model
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 
-DRAFTS = 3
-RESAMPLES = 10_000
+DRAFTS = 3  # drafts per round
+RESAMPLES = 10_000  # samples of the bootstrap
 CONFIDENCE = 0.99
-SEEN = 8  # tokens from which the target guesses the next one
-GUESSES = 24  # per prompt
-WITHOUT_ONE = 0.35  # the mean of a norm's weights is about 1 if stored with RMSNorm's 1, and about 0 without
-POOR = 0.6  # share of accepted first drafts; heads with correct norms are mostly above
+SEEN = 8  # number of tokens from which the target guesses the next one
+GUESSES = 24  # most guesses per prompt
+# A norm with a lower mean weight seems to be stored without the 1 that RMSNorm adds. The mean is about 1 with it, and
+# about 0 without.
+WITHOUT_ONE = 0.35
+POOR = 0.6  # norms are checked only if a smaller share of first drafts is accepted; most heads are above
 
 
 @dataclass(frozen=True)
 class Judgement:
     """The result of the test.
 
-    model: the file's name. current_tap: the tap that it runs with. key: the metadata key of the tap.
-    stats: for each tap, those of every prompt in the same order.
-    guesses: for each prompt, the number of tokens that the target guessed from the SEEN tokens before them, and how
-        many were right. norms: means of the weights of the head's norms.
+    model: name of the model's file.
+    current_tap: the tap that the model uses now.
+    key: the metadata key that sets the tap.
+    stats: for each tap, the figures of each prompt, in the same order.
+    guesses: for each prompt, the number of tokens that the target guessed from the SEEN tokens before them, and the
+        number of right guesses.
+    norms: mean weight of each norm of the head, by its name.
     """
 
     model: str
@@ -51,20 +58,20 @@ class Judgement:
     norms: Mapping[str, float] = field(default_factory=dict)
 
     def length(self, tap: str) -> float:
-        """Return the mean accepted length of a tap: tokens per round over all prompts."""
+        """Return the mean accepted length with a tap: generated tokens per round over all prompts."""
         rounds, accepted = _counts(self.stats[tap]).sum(axis=0)
         return float(1 + accepted / rounds)
 
     def interval(self) -> tuple[float, float]:
-        """Return the confidence interval of the first tap's mean accepted length minus the second's.
+        """Return the confidence interval of the first tap's mean accepted length minus the second tap's.
 
-        It is a percentile bootstrap over prompts, as the tokens of a prompt are not independent (Efron and Tibshirani,
-        "An Introduction to the Bootstrap", 1993, chapter 13).
+        It comes from a percentile bootstrap that resamples prompts, because the tokens of one prompt are not
+        independent (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13).
         """
         return _interval(_counts(self.stats[TAPS[0]]), _counts(self.stats[TAPS[1]]))
 
     def first_draft(self, tap: str) -> float:
-        """Return the share of accepted first drafts over all rounds with room for one; 0 without such rounds."""
+        """Return the share of rounds whose first draft was accepted, out of those that could draft; 0 without any."""
         rounds, accepted = _first_drafts(self.stats[tap]).sum(axis=0)
         return float(accepted / max(rounds, 1))
 
@@ -75,25 +82,32 @@ class Judgement:
 
     @property
     def guess_rate(self) -> float:
-        """Return the share of right guesses; 0 without guesses."""
+        """Return the share of the target's guesses that were right; 0 without guesses."""
         return sum(right for _, right in self.guesses) / max(1, sum(total for total, _ in self.guesses))
 
     def interval_over_guesses(self) -> tuple[float, float]:
         """Return the confidence interval of the better tap's share of accepted first drafts minus the guess rate.
 
-        It is computed as in `interval`. It is (-1, 1) if a prompt has no draft, or nothing was guessed.
+        The interval is computed as in `interval`. If a prompt has no draft or nothing was guessed, it is (-1, 1), which
+        leaves everything open.
         """
         drafts, guesses = _first_drafts(self.stats[self.better]), np.array(self.guesses, dtype=float)
         return _interval(drafts, guesses) if len(guesses) and drafts[:, 0].all() else (-1.0, 1.0)
 
     @property
     def fits(self) -> bool:
-        """Tell whether the head may belong to the model: with the better tap it is not worse than guesses."""
+        """Return whether the head may belong to the model: its drafts are not clearly worse than guesses.
+
+        The drafts are those with the better tap.
+        """
         return self.interval_over_guesses()[1] >= 0
 
     @property
     def norms_without_one(self) -> list[str]:
-        """Return the names of norms that seem to be stored without the 1 that the model's RMSNorm adds."""
+        """Return the names of the head's norms that seem to be stored without the 1 that the model's RMSNorm adds.
+
+        The list is empty for a head that fits and whose first drafts are accepted often enough.
+        """
         poor = not self.fits or self.first_draft(self.better) < POOR
         return [name for name, mean in self.norms.items() if poor and 0 < abs(mean) < WITHOUT_ONE]
 
@@ -111,9 +125,10 @@ def _counts(stats: Sequence[Stats]) -> NDArray[np.float64]:
 
 
 def _first_drafts(stats: Sequence[Stats]) -> NDArray[np.float64]:
-    """Return for each prompt the number of rounds and of accepted first drafts.
+    """Return, for each prompt, the number of rounds, and how many of their first drafts were accepted.
 
-    A last round without room for a draft is not counted. A head whose logits are no numbers makes no drafts.
+    The last round is not counted if it made no draft, because max_tokens may have left no room for one. Earlier rounds
+    count even without drafts: a head whose logits are NaN or infinite makes none.
     """
     return np.array(
         [(len(s.depths) - (s.depths[-1:] == (0,)), sum(s.accepted_per_position[:1])) for s in stats], dtype=float
@@ -121,7 +136,10 @@ def _first_drafts(stats: Sequence[Stats]) -> NDArray[np.float64]:
 
 
 def _interval(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the confidence interval of the difference of two ratios. Arrays: trials and successes of each prompt."""
+    """Return the confidence interval of the difference of two ratios.
+
+    first, second: for each prompt, the denominator and the numerator of the ratio, such as rounds and accepted drafts.
+    """
     resampled = np.random.default_rng(0).integers(0, len(first), (RESAMPLES, len(first)))
     a, b = (counts[resampled].sum(axis=1).T for counts in (first, second))
     low, high = np.quantile(a[1] / a[0] - b[1] / b[0], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -129,7 +147,7 @@ def _interval(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[
 
 
 def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgement:
-    """Test both taps: generate `tokens` after each prompt of every kind except random tokens.
+    """Test both taps: generate `tokens` tokens after each prompt of every kind except RANDOM.
 
     Raises InvalidRequestError for a model without head, as `LLM` does.
     """
@@ -149,15 +167,17 @@ def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgeme
 def _guesses(
     model: Model, texts: Sequence[tuple[Sequence[int], Sequence[int]]], n_threads: int | None
 ) -> list[tuple[int, int]]:
-    """Let the target guess tokens of each completion from the SEEN tokens before them.
+    """Let the target guess some tokens of each completion, each from only the SEEN tokens before it.
 
-    Return for each prompt the number of guesses and of right ones.
+    Return, for each prompt, the number of guesses and the number of right guesses.
+
+    texts: each prompt and its completion, as tokens.
     """
     counts = []
     with Context(model, n_ctx=256, n_threads=n_threads) as context:
         for prompt, completion in texts:
             text = [*prompt, *completion]
-            # the first token comes from the prefill, and is never drafted
+            # without the first token of the completion: the prefill yields it, so the head never drafts it
             positions = sorted({*np.linspace(len(prompt) + 1, len(text) - 1, GUESSES, dtype=int).tolist()})
             n_right = 0
             for position in positions:
@@ -168,7 +188,7 @@ def _guesses(
 
 
 def as_dict(judgement: Judgement) -> dict[str, object]:
-    """Convert the result to a dictionary for JSON."""
+    """Convert the result of the test to a dictionary for JSON."""
     taps = {
         tap: {
             "mean_accepted_length": judgement.length(tap),
@@ -196,7 +216,7 @@ def as_dict(judgement: Judgement) -> dict[str, object]:
 
 
 def as_table(judgement: Judgement) -> Table:
-    """Make a table with a line for each tap."""
+    """Make a table of the acceptance, with a line for each tap."""
     table = Table("tap", "tokens per round", "accepted, by position", title=f"{DRAFTS} drafts per round, greedy")
     for tap, stats in judgement.stats.items():
         shares = " ".join(f"{share:.0%}" for share in accepted_per_position(stats))
@@ -205,7 +225,7 @@ def as_table(judgement: Judgement) -> Table:
 
 
 def verdict(judgement: Judgement) -> Iterator[str]:
-    """Yield lines of text: the result, and what to do."""
+    """Yield lines of text for the user: the result of the test, and what to do next."""
     if not judgement.fits:
         yield from _unfit_verdict(judgement)
         return
@@ -219,7 +239,7 @@ def verdict(judgement: Judgement) -> Iterator[str]:
     if tap is None:
         yield (
             f"the difference is within the noise: keep {judgement.current_tap}, the tap that {judgement.model} runs "
-            "with. More --tokens may tell"
+            "with. More --tokens may show a difference"
         )
     elif tap == judgement.current_tap:
         yield f"the head of {judgement.model} was trained on {tap} and runs with it: nothing to do"
@@ -237,12 +257,12 @@ def _unfit_verdict(judgement: Judgement) -> Iterator[str]:
     low, high = judgement.interval_over_guesses()
     shares = " and ".join(f"{judgement.first_draft(tap):.0%} with {tap}" for tap in TAPS)
     yield (
-        f"the head of {judgement.model} does not fit: of its first drafts {shares} are right, and the model itself, "
-        f"shown the last {SEEN} tokens alone, guesses {judgement.guess_rate:.0%} "
+        f"the head of {judgement.model} does not fit: of its first drafts {shares} are right, but the model itself "
+        f"guesses {judgement.guess_rate:.0%} of tokens right from only the last {SEEN} tokens "
         f"({CONFIDENCE:.0%} interval of the difference {low:+.2f} to {high:+.2f}, {len(judgement.guesses)} prompts)"
     )
     if not any(s.drafted for stats in judgement.stats.values() for s in stats):
-        yield "it made no draft: its logits are no finite numbers (NaN or infinity)"
+        yield "the head made no draft: its logits are not finite numbers (NaN or infinity)"
     yield from _norm_verdict(judgement)
     yield "take another file, or decode without drafts: --draft-tokens 0, in Python LLM(…, draft_tokens=0)"
 
@@ -251,6 +271,6 @@ def _norm_verdict(judgement: Judgement) -> Iterator[str]:
     if judgement.norms_without_one:
         means = ", ".join(f"{name} ({judgement.norms[name]:.2f})" for name in judgement.norms_without_one)
         yield (
-            f"these norms look as if stored without the 1 that the model's RMSNorm adds, by their means: {means}. "
-            "A conversion with a llama.cpp that knows this head adds it"
+            f"the means of these norms suggest that they are stored without the 1 that the model's RMSNorm adds: "
+            f"{means}. A conversion with a llama.cpp that supports this head adds the 1"
         )

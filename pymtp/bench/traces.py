@@ -1,7 +1,7 @@
 """Traces: sequences of requests with common prefixes, like those of chats, agents and questions about a document.
 
-A trace defines all lengths, and how each prompt continues earlier texts. Prompts consist of random tokens, the same in
-each run, and of the tokens that the model generated in this run, always the same number.
+A trace defines the lengths of all prompts and answers, and which prompt continues which earlier prompt. Prompts consist
+of random tokens, which are the same in each run, and of tokens that the model has generated as answers in this run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ CHAT, AGENTS, DOCUMENT, FOUR, AT_ONCE, PREFIXES, MESSAGES, ALONE, DISK = NAMES =
     "disk",
 )
 USER, ASSISTANT, END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_end|>\n"
-OPENED = 2  # tokens by which the template opens a thinking block, as with Qwen's vocabularyulary
+OPENED = 2  # number of tokens with which the chat template opens a thinking block, as in Qwen's vocabulary
 
 
 @dataclass(frozen=True)
 class TraceRequest:
     """A request of a trace.
 
-    Its prompt consists of the first `reused` tokens of the last prompt of its text, the answer to that prompt from the
-    token `answer_from` on (None for nothing of it), and `new`.
+    A text is a conversation or document that several requests may continue. The prompt of a request consists of three
+    parts: the first `reused` tokens of the text's last prompt, the answer to that prompt without its first
+    `answer_from` tokens (None to leave out the whole answer), and the tokens `new`.
 
-    text: number of the text that it continues. tokens: to be generated. branch_point: position from which the next
-    prompt of a chat differs, for any answer, as LLM.chat finds it with the template; None for prompts that are no chat.
+    text: number of the text that the request continues.
+    tokens: number of tokens to generate.
+    branch_point: position in the prompt up to which the next prompt of the chat is the same, whatever the answer, as
+        LLM.chat finds it with the chat template; None for a prompt that is not a chat.
     """
 
     text: int
@@ -52,8 +55,9 @@ class TraceRequest:
 class Trace:
     """A named sequence of requests.
 
-    waves: requests that are submitted at once, after the wave before has ended. prefixes: number and length of the
-    trace's prefixes; None for a trace without a fixed number.
+    waves: groups of requests; those of a wave are submitted at once, when all requests of the previous wave have ended.
+    prefixes: number of prefixes that the prompts begin with, and their length in tokens; None for a trace without a
+        fixed number.
     """
 
     name: str
@@ -67,7 +71,7 @@ class Trace:
 
     @property
     def max_length(self) -> int:
-        """Return the tokens of the longest prompt with its answer."""
+        """Return the largest number of tokens of a prompt together with its answer."""
         history, longest = TraceHistory(), 0
         for request in self.requests:
             prompt = history.prompt(request)
@@ -76,7 +80,7 @@ class Trace:
         return longest
 
     def first(self, n_requests: int) -> Trace:
-        """Return a trace of the first waves, with n requests or the rest of their last wave."""
+        """Return a trace of the first waves: as few as have n_requests requests in total, without splitting a wave."""
         ends = accumulate(len(wave) for wave in self.waves)
         waves = [wave for wave, end in zip(self.waves, ends, strict=True) if end - len(wave) < n_requests]
         return Trace(self.name, tuple(waves), self.prefixes)
@@ -89,7 +93,7 @@ class TraceHistory:
         self._last: dict[int, tuple[list[int], list[int]]] = {}
 
     def prompt(self, request: TraceRequest) -> list[int]:
-        """Build the prompt of a request."""
+        """Build the prompt of a request from the last prompt and answer of its text."""
         prompt, answer = self._last.get(request.text, ([], []))
         generated = [] if request.answer_from is None else answer[request.answer_from :]
         return prompt[: request.reused] + generated + list(request.new)
@@ -101,9 +105,11 @@ class TraceHistory:
 
 @dataclass(frozen=True)
 class TraceVocabulary:
-    """The tokens of which prompts are made.
+    """The tokens from which prompts are made.
 
-    plain: tokens with text. user, assistant, end: markup of a chat's messages. scale: factor of all lengths.
+    plain: tokens that are neither empty nor markup.
+    user, assistant, end: markup tokens before a user's message, before an answer, and after either.
+    scale: factor by which all lengths are multiplied.
     """
 
     plain: Sequence[int]
@@ -114,7 +120,7 @@ class TraceVocabulary:
 
     @classmethod
     def of(cls, model: Model, scale: float = 1.0) -> TraceVocabulary:
-        """Choose tokens from a model's vocabulary."""
+        """Choose the tokens from a model's vocabulary."""
         sample = Random(0).sample(range(model.n_vocab), min(model.n_vocab, 4096))
         plain = [token for token in sample if model.token_bytes(token) and not model.ends_generation(token)]
         user, assistant, end = (tuple(model.tokenize(text)) for text in (USER, ASSISTANT, END))
@@ -122,15 +128,15 @@ class TraceVocabulary:
         return cls([token for token in plain if token not in markup], user, assistant, end, scale)
 
     def scaled(self, tokens: int) -> int:
-        """Scale a length; at least 1."""
+        """Return a length multiplied by `scale` and rounded, at least 1."""
         return max(1, round(tokens * self.scale))
 
     def text(self, seed: object, tokens: int) -> tuple[int, ...]:
-        """Return random plain tokens, the same for the same seed. tokens: their number, not scaled."""
+        """Return random plain tokens, which are the same for the same seed. tokens: their number, not scaled again."""
         return tuple(Random(str(seed)).choices(self.plain, k=tokens))
 
     def message(self, seed: object, tokens: int) -> tuple[int, ...]:
-        """Return a user's message and the header of the answer: `tokens` tokens, or a few more for a short one."""
+        """Return a user's message and the markup before its answer: `tokens` tokens, or a few more if that is short."""
         markup = len(self.user) + len(self.end) + len(self.assistant)
         return self.user + self.text(seed, max(1, tokens - markup)) + self.end + self.assistant
 
@@ -138,11 +144,11 @@ class TraceVocabulary:
 def chat(vocab: TraceVocabulary, turns: int = 20) -> Trace:
     """Make a chat whose template drops the thinking of earlier turns.
 
-    A turn adds 200 tokens that later prompts reuse: 120 of the user, 80 of the answer.
+    Each turn adds 200 tokens that later prompts reuse: a message of 120 tokens, and an answer of 80 tokens.
     """
     thinking, answer = vocab.scaled(60), vocab.scaled(80)
     requests: list[TraceRequest] = []
-    n_past = 0  # tokens of the last prompt that the next one reuses
+    n_past = 0  # number of tokens of the last prompt that the next prompt reuses
     for turn in range(turns):
         message = vocab.message(("chat", turn), vocab.scaled(120))
         opened = vocab.text("thinking", OPENED)
@@ -160,7 +166,10 @@ def chat(vocab: TraceVocabulary, turns: int = 20) -> Trace:
 
 
 def agents(vocab: TraceVocabulary, runs: int = 3, steps: int = 8) -> Trace:
-    """Make agents with one long system prompt. Each has a task, calls tools and gets results; nothing is dropped."""
+    """Make agents that share one long system prompt.
+
+    Each agent gets a task, calls tools and gets their results. Each prompt continues the agent's whole earlier text.
+    """
     system, call = vocab.text("tools", vocab.scaled(1500)), vocab.scaled(40)
     requests = []
     for run in range(runs):
@@ -191,12 +200,12 @@ def _four(vocab: TraceVocabulary) -> list[TraceRequest]:
 
 
 def four(vocab: TraceVocabulary) -> Trace:
-    """Make four requests with 2,000 common tokens and 48 of their own, one after the other."""
+    """Make four requests, one after the other, whose prompts have 2,000 common tokens and then 48 different ones."""
     return Trace(FOUR, tuple((request,) for request in _four(vocab)))
 
 
 def at_once(vocab: TraceVocabulary) -> Trace:
-    """Make the same four requests, all at once."""
+    """Make the four requests of `four`, but submit all at once."""
     return Trace(AT_ONCE, (tuple(_four(vocab)),))
 
 
@@ -218,24 +227,24 @@ def _over_prefixes(
 def prefixes(vocab: TraceVocabulary) -> Trace:
     """Make 200 requests over 12 prefixes of 2,000 tokens; the k-th has a frequency proportional to 1 / k (Zipf's law).
 
-    Each request has 20 to 199 tokens of its own.
+    After its prefix, each prompt has 20 to 199 tokens that no other prompt has.
     """
     return _over_prefixes(PREFIXES, vocab.text, vocab, chat=False)
 
 
 def messages(vocab: TraceVocabulary) -> Trace:
-    """Make the same requests as chats: the prefixes are system prompts, followed by a first user message."""
+    """Make the requests of `prefixes` as chats: a prefix is a system prompt, followed by a first user message."""
     return _over_prefixes(MESSAGES, vocab.message, vocab, chat=True)
 
 
 def alone(vocab: TraceVocabulary, prompts: int = 16) -> Trace:
-    """Make prompts without a common prefix."""
+    """Make prompts that share no prefix."""
     requests = [TraceRequest(i, 0, None, vocab.text(("alone", i), vocab.scaled(1024)), 1) for i in range(prompts)]
     return Trace(ALONE, tuple((request,) for request in requests))
 
 
 def disk(vocab: TraceVocabulary) -> Trace:
-    """Make a document of 8,192 tokens, which comes from a prefix file, and a prompt with 16 more tokens."""
+    """Make one prompt: a document of 8,192 tokens, whose state is loaded from a prefix file, and 16 more tokens."""
     length = vocab.scaled(8192)
     prompt = vocab.text("on disk", length) + vocab.text("after it", vocab.scaled(16))
     request = TraceRequest(0, 0, None, prompt, vocab.scaled(8))
@@ -256,14 +265,14 @@ MAKERS: dict[str, Callable[[TraceVocabulary], Trace]] = {
 
 
 def make(name: str, vocab: TraceVocabulary) -> Trace:
-    """Make the trace of a name in NAMES."""
+    """Make a trace by its name, one of NAMES."""
     return MAKERS[name](vocab)
 
 
 def unseen(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> list[int]:
     """Return, for each prompt, the number of tokens after the longest prefix shared with an earlier prompt and answer.
 
-    A cache without limits would prefill exactly so many.
+    A cache without limits would prefill exactly these tokens.
     """
     prompt_tokens = [as_tokens(prompt) for prompt in prompts]
     texts = [as_tokens([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]

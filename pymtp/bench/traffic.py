@@ -1,4 +1,4 @@
-"""Requests that arrive at an engine while it runs, and the times of their tokens."""
+"""A driver for requests that arrive at an engine while it runs, which records the times of their tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pymtp.errors import NativeError
 class RequestTiming:
     """The times of a request, in seconds of the engine's clock.
 
-    due: its planned arrival. pieces: one time for each round that yielded tokens.
+    due: planned arrival of the request.
+    pieces: time of each piece, which is the tokens that one round generated for the request.
     """
 
     request: Request
@@ -26,7 +27,7 @@ class RequestTiming:
 
     @property
     def first_token(self) -> float:
-        """Return the seconds from its arrival to its first token."""
+        """Return the seconds from the request's arrival to its first token."""
         return self.pieces[0] - self.due
 
     @property
@@ -36,9 +37,10 @@ class RequestTiming:
 
 
 class Traffic:
-    """A driver that steps an engine for its own requests. No other thread may step the engine meanwhile.
+    """A driver that steps an engine, and records the times of requests. No other thread must step the engine meanwhile.
 
-    step_seconds: of each step. timings: of each request.
+    step_seconds: duration of each step.
+    timings: the times of each request.
     """
 
     def __init__(
@@ -47,16 +49,16 @@ class Traffic:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Drive an engine. clock: the engine's."""
+        """Drive an engine. clock: the clock that the engine uses."""
         self._engine, self._clock, self._sleep = engine, clock, sleep
         self.step_seconds: list[float] = []
         self.timings: list[RequestTiming] = []
         self._running: list[RequestTiming] = []
 
     def add(self, request: Request, due: float | None = None) -> RequestTiming:
-        """Record the times of a request that was just submitted.
+        """Start to record the times of a request that was just submitted.
 
-        due: its planned arrival, which may have passed during a step; None for now.
+        due: planned arrival of the request, which may have passed during the last step; None for now.
         """
         timing = RequestTiming(request, self._clock() if due is None else due)
         self.timings.append(timing)
@@ -76,14 +78,15 @@ class Traffic:
         self._running = [timing for timing in self._running if not timing.request.ended]
 
     def step_until(self, done: Callable[[], bool]) -> None:
-        """Step until done() is true, or all requests have ended."""
+        """Step the engine until done() is true or all requests have ended."""
         while self._running and not done():
             self.step()
 
     def run(self, submits: Sequence[Callable[[], Request]], delays: Sequence[float]) -> float:
-        """Submit requests after their delays, and step until all have ended. Return the total seconds.
+        """Submit requests after their delays, and step the engine until all have ended. Return the total seconds.
 
-        delays: seconds from now, ascending.
+        submits: functions that submit one request each.
+        delays: for each request, seconds from now, in ascending order.
         """
         begin = self._clock()
         waiting = list(zip(submits, delays, strict=True))[::-1]
@@ -99,7 +102,10 @@ class Traffic:
 
 
 def delays(n: int, rate: float | None, seed: int) -> list[float]:
-    """Draw the arrival times of n requests: a Poisson process of `rate` per second; None for all at once."""
+    """Draw the arrival times of n requests in seconds from the start, the first at 0.
+
+    rate: mean number of requests per second, of a Poisson process; None if all requests arrive at once.
+    """
     if rate is None:
         return [0.0] * n
     random, now, times = Random(seed), 0.0, []

@@ -1,10 +1,10 @@
-"""Chats: messages become a prompt, and the text of the model becomes reasoning, content and tool calls.
+"""Chats: messages become a prompt, and the output of the model becomes reasoning, content and tool calls.
 
-Two halves, each with one place to begin. From messages to tokens, begin with prompt.py: `ChatPrompts` renders the chat
-template (template.py, in the sandbox of jinja_environment.py) and finds where later prompts will branch off. From text
-to a reply, begin with output_format.py: an `OutputFormat` has the grammar that constrains the text (output_grammar.py)
-and makes the `OutputParser` that reads it back (output_parser.py). Both take their tags from qwen_tags.py. thinking.py
-holds the thinking budget.
+To read how messages become tokens, begin with prompt.py: `ChatPrompts` renders the chat template (template.py, in the
+sandbox of jinja_environment.py) and finds where later prompts will branch off. To read how the output becomes a reply,
+begin with output_format.py: an `OutputFormat` has the grammar that constrains the output (output_grammar.py) and makes
+the `OutputParser` that parses the output (output_parser.py). Grammar and parser use the tags of qwen_tags.py.
+thinking.py implements the thinking budget.
 """
 
 from pymtp.chat.messages import template_messages

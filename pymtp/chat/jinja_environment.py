@@ -1,7 +1,7 @@
-"""The Jinja environment of chat templates: that of transformers' apply_chat_template, in a sandbox and within limits.
+"""The Jinja environment of chat templates: like that of transformers' apply_chat_template, but in a limited sandbox.
 
-A template comes with the model file, which is not trusted. Its operations are counted (render_budget.py). This module
-imports jinja2, so others import it only where they use it.
+A template comes from the model file, which is not trusted, so the template's operations are counted (render_budget.py).
+This module imports jinja2, which is slow, so other modules import this one only inside the functions that use it.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from jinja2.utils import Namespace
 from pymtp.chat.render_budget import CALL_STEPS, RenderBudget, RenderLimitError, current_budget, render_within
 from pymtp.chat.render_costs import filter_cost, method_cost, operator_cost
 
-MAX_TIME_FORMAT = 1000  # characters of a format for strftime_now, for which Python takes 256 times the memory
-MAX_SOURCE = 2**20  # characters of a template; the longest of published models have 30,000
+MAX_TIME_FORMAT = 1000  # characters of a strftime_now format; Python needs 256 times its length in memory
+MAX_SOURCE = 2**20  # characters of a template; the longest ones of published models have 30,000
 
 
 def compile_source(source: str) -> jinja2.Template:
     """Compile a template.
 
-    Raises jinja2.TemplateError, and whatever else the compilers may raise, for a source that is no template.
+    Raises RenderLimitError for a source that is too long, and jinja2.TemplateError or any other exception of the
+    compilers for a source that is not a template.
     """
     if len(source) > MAX_SOURCE:
-        raise RenderLimitError(f"it has {len(source)} characters, and {MAX_SOURCE} are the most that is taken")
+        raise RenderLimitError(f"the template has {len(source)} characters, and at most {MAX_SOURCE} are allowed")
     return _Environment().from_string(source)
 
 
 def render(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """Render a template. Raises whatever the template raises, and RenderLimitError where it does too much."""
+    """Render a template. Raises the template's own exceptions, and RenderLimitError if it exceeds its budget."""
     return render_within(RenderBudget(dict(variables)), template.generate(variables))
 
 
 class _GenerationBlock(Extension):
     """The block {% generation %}…{% endgeneration %}, which marks the assistant's text for training.
 
-    Its text is rendered as without the block. Variables that are set within are not seen outside, as in a call block.
+    The text inside the block is rendered as if there were no block. But variables that are set inside the block are not
+    visible outside, as in a call block.
     """
 
-    tags = {"generation"}  # noqa: RUF012 — declared so by the base class
+    tags = {"generation"}  # noqa: RUF012 — the base class declares `tags` in the same way
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -62,10 +64,11 @@ class _GenerationBlock(Extension):
 
 
 class _CountingCodeGenerator(CodeGenerator):
-    """A code generator whose code counts a step for each round of a loop, and the items of lists and joined texts."""
+    """A generator of template code that counts loop rounds, and the sizes of literals, slices and joined strings."""
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        # Reading `environment.count_step` counts a step: once as a statement, and once as a condition, which is true.
+        # Reading the property `environment.count_step` counts a step and returns True. The loop's body reads it, and so
+        # does the loop's filter, because the body does not run for items that the filter rejects.
         node.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("count_step")))
         if node.test is not None:
             node.test = nodes.And(nodes.EnvironmentAttribute("count_step"), node.test)
@@ -102,14 +105,14 @@ class _CountingCodeGenerator(CodeGenerator):
 
 
 class _OpaqueNamespace(Namespace):
-    """A namespace whose text does not show its values: namespaces may hold each other."""
+    """A namespace whose text hides its values: the text of namespaces that contain each other could be huge."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with the options, filters and functions that the authors of templates rely on."""
+    """The sandbox, with the options, filters and functions of transformers that chat templates need."""
 
     code_generator_class = _CountingCodeGenerator
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
@@ -126,11 +129,11 @@ class _Environment(ImmutableSandboxedEnvironment):
             "strftime_now": _strftime_now,
             "namespace": _OpaqueNamespace,
         }
-        del self.globals["lipsum"]  # makes any amount of text, and no template uses it
+        del self.globals["lipsum"]  # lipsum() writes any amount of text, and no chat template uses it
 
     @property
     def count_step(self) -> bool:
-        """Count a step of the template, and return True."""
+        """Return True. Reading this property counts a step of the template."""
         current_budget().step()
         return True
 
@@ -140,12 +143,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         return value
 
     def count_slice(self, value: Any) -> Any:
-        """Count a slice of a text or a list, which is a copy, and return it."""
+        """Count a slice of a string or a list, because slicing copies, and return the slice."""
         current_budget().count_output(len(value))
         return value
 
     def join_concat(self, context: Context, parts: Iterable[Any]) -> str:
-        """Join the operands of `~`, counted."""
+        """Join the operands of `~`, and count the characters."""
         budget, texts = current_budget(), list(parts)
         budget.step()
         budget.count_output(sum(map(budget.weigh, texts)))
@@ -154,16 +157,16 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current_budget()
         budget.step()
-        if operator == "+" and type(left) is str and type(right) is str:  # by far the most frequent
+        if operator == "+" and type(left) is str and type(right) is str:  # fast path: the most frequent case by far
             budget.count_output(len(left) + len(right))
             return left + right
         budget.count_output(operator_cost(budget, operator, left, right))
         value = super().call_binop(context, operator, left, right)
-        if not isinstance(value, (str, bytes)):  # texts were counted above
+        if not isinstance(value, (str, bytes)):  # the characters of a string were counted above
             budget.weigh(value)
         return value
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 — named so by the base class
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 — the names of the base class
         budget = current_budget()
         budget.step(CALL_STEPS)
         if args or kwargs:
@@ -179,16 +182,16 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def _count_text(value: Any) -> Any:
-        """Count a value that is about to be written as text, and return it."""
+        """Count a value that the template is about to write into the prompt, and return the value."""
         if not isinstance(value, str):
-            with suppress(LookupError):  # the compiler writes constants while there is no budget
+            with suppress(LookupError):  # there is no budget when the compiler writes constants
                 current_budget().weigh(value)
         return value
 
 
 def _count_filter(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a filter so that it counts its steps and its result."""
-    first = 1 if hasattr(call, "jinja_pass_arg") else 0  # the context or the like comes before the value
+    """Wrap a filter in a function that counts the steps and the result of the filter."""
+    first = 1 if hasattr(call, "jinja_pass_arg") else 0  # such filters take the context or environment before the value
 
     def bounded(*args: Any, **kwargs: Any) -> Any:
         budget = current_budget()
@@ -216,7 +219,7 @@ def _raise_exception(message: object) -> None:
 def _strftime_now(format: str) -> str:
     if len(format) > MAX_TIME_FORMAT:
         raise RenderLimitError(
-            f"it gives strftime_now {len(format)} characters, and {MAX_TIME_FORMAT} are the most that is taken"
+            f"the format of strftime_now has {len(format)} characters, and at most {MAX_TIME_FORMAT} are allowed"
         )
     return datetime.now().strftime(format)
 

@@ -1,4 +1,4 @@
-"""A scanner that finds the end of a JSON object in a text that comes piece by piece."""
+"""A scanner that finds the end of a JSON object in text that arrives piece by piece."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _INSIDE_STRING = re.compile(r'["\\]')
 
 
 class JsonObjectScanner:
-    """The text of a JSON object, from its opening brace on."""
+    """A scanner of one JSON object, whose text is pushed piece by piece and begins with the opening brace."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._rest = ""  # not scanned yet
+        self._rest = ""  # pushed text that is not scanned yet
         self._depth = 0
         self._in_string = False
 
     @property
     def text(self) -> str:
-        """Return the text that was scanned so far."""
+        """Return the text of the object that was scanned so far."""
         return "".join(self._pieces)
 
     def push(self, text: str) -> str | None:
-        """Scan more text; return the text behind the object, or None while the object has not ended.
+        """Scan more text; return the text after the object, or None while the object has not ended.
 
-        The object also ends at `</tool_call>`, where no string is open.
+        Outside of strings, `</tool_call>` also ends the object.
         """
         text = self._rest + text
         at = scanned = 0
@@ -53,5 +53,5 @@ class JsonObjectScanner:
 
     @property
     def unfinished_text(self) -> str:
-        """Return all text that has come, for an object that has not ended."""
+        """Return all text that was pushed, for an object that has not ended."""
         return self.text + self._rest

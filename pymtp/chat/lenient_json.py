@@ -16,13 +16,15 @@ _STRING_CHARACTER = re.compile(r"""\\(.)|"|[\x00-\x1f]""", re.DOTALL)
 
 
 class NotJsonError(ValueError):
-    """A text that is not JSON."""
+    """The error for a string that is not JSON."""
 
 
 def parse_json(text: str, *, strict: bool = True) -> Any:
-    """Parse JSON. strict: refuse line breaks within strings.
+    """Parse JSON.
 
-    Raises NotJsonError for a text that is not JSON, and for a number that no float holds.
+    strict: whether line breaks within JSON strings are refused.
+
+    Raises NotJsonError for text that is not JSON, and for a number that is too large for a float.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, strict=strict)
@@ -32,18 +34,18 @@ def parse_json(text: str, *, strict: bool = True) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is too large")
+        raise ValueError(f"the number {text} is too large")
     return value
 
 
 def parse_python_literal(text: str) -> Any:
-    """Parse a Python literal: True, None, single-quoted strings, tuples, a trailing comma.
+    """Parse a Python literal: JSON, but with True and None, single-quoted strings, tuples or trailing commas.
 
     Raises NotJsonError for anything else.
     """

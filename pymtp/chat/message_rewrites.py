@@ -1,4 +1,7 @@
-"""Messages rewritten for templates that refuse a late system message, or a chat without a user message."""
+"""Rewritten messages, for templates that refuse late system messages, or chats without a user message.
+
+A system message is late if it is not the first message.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 INSTRUCTION_ROLES = ("system", "developer")
-_TOOL_RESULT = "<tool_response>"  # some clients send the result of a tool as a user message that begins so
+_TOOL_RESULT = "<tool_response>"  # some clients send a tool's result as a user message with this tag
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 def message_rewrites(messages: Messages) -> Iterator[Messages]:
-    """Yield the messages as they are, then rewrites with the same meaning, for templates that refuse the earlier ones.
+    """Yield the messages unchanged, then rewrites of them with the same meaning.
 
-    A chat without a user message gets an empty one before the first message that is no instruction: such a chat was cut
-    or compacted. System and developer messages after the first message become user messages.
+    The caller tries one after the other, until the template accepts it. In the rewrites, a chat without a user message
+    (it was cut or compacted) gets an empty user message before the first message that is not a system or developer
+    message. System and developer messages after the first message become user messages.
     """
     yield messages
     if not _has_user_message(messages):

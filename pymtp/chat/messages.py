@@ -15,15 +15,15 @@ _TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
     "refusal": "refusal",
-}  # types of parts, and the field of the text
+}  # for each type of content part, the field that holds its text
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Convert messages for a template.
 
-    The content becomes one string, "" for none; the arguments of calls become objects; the reasoning becomes
-    `reasoning_content`. Developer messages become system messages, and several system messages at the beginning become
-    one. Everything else stays as it is.
+    The content of each message becomes one string, "" if it is missing. The arguments of tool calls become objects. The
+    reasoning moves to the field `reasoning_content`. Developer messages become system messages, and several system
+    messages at the beginning become one. All other fields stay unchanged.
 
     Raises InvalidRequestError for malformed messages and calls, and for content that is not text.
     """
@@ -73,7 +73,7 @@ def _content_text(content: object, where: str) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
         if not isinstance(text, str):
-            raise InvalidRequestError(f"{where}: content must be text: this model reads nothing else, no {kind!r:.40}")
+            raise InvalidRequestError(f"{where}: content must be text, as this model reads only text, not {kind!r:.40}")
         texts.append(text)
     return "".join(texts)
 
@@ -87,13 +87,13 @@ def _template_call(call: object, where: str) -> dict[str, Any]:
         try:
             arguments = parse_json(arguments) if arguments.strip() else {}
         except NotJsonError as error:
-            raise InvalidRequestError(f"{where}: its arguments are not JSON: {error}") from error
+            raise InvalidRequestError(f"{where}: the arguments are not JSON: {error}") from error
     if not isinstance({} if arguments is None else arguments, Mapping):
-        raise InvalidRequestError(f"{where}: its arguments are no object: {json.dumps(arguments):.80}")
+        raise InvalidRequestError(f"{where}: the arguments are not a JSON object: {json.dumps(arguments):.80}")
     return {**call, "function": {**function, "arguments": arguments or {}}}
 
 
-def _check_list(value: object, where: str, otherwise: str = "no list") -> Sequence[Any]:
+def _check_list(value: object, where: str, otherwise: str = "not a list") -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise InvalidRequestError(f"{where}: {shown(value)} is {otherwise}")
     return value

@@ -1,4 +1,4 @@
-"""Parsed output: the deltas of a stream, and the whole with reasoning, content and tool calls."""
+"""Parsed output: the events of a stream, and the whole output with its reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class ReasoningDelta:
     """A piece of the reasoning.
 
-    text: the slice from `start` to `end`, in characters, of all text that was pushed so far.
+    text: the piece.
+    start, end: the positions, in characters, where the piece begins and ends in the text of the output.
     """
 
     text: str
@@ -28,7 +29,11 @@ class ContentDelta:
 
 @dataclass(frozen=True)
 class ToolCallStart:
-    """The beginning of a tool call, which is number `index` of the output, from 0."""
+    """The beginning of a tool call.
+
+    index: number of the call in the output, from 0.
+    name: name of the called function.
+    """
 
     index: int
     name: str
@@ -36,7 +41,11 @@ class ToolCallStart:
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """A piece of a call's arguments. All pieces of a complete call, joined, are a JSON object."""
+    """A piece of the arguments of a tool call.
+
+    index: number of the call in the output, from 0.
+    text: the piece. Joined, all pieces of a complete call are a JSON object.
+    """
 
     index: int
     text: str
@@ -47,7 +56,7 @@ OutputEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call. arguments: the JSON text of an object."""
+    """A tool call. arguments: a JSON object, as text."""
 
     name: str
     arguments: str
@@ -55,12 +64,12 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ParsedOutput:
-    """The output of a model, parsed as far as it has come.
+    """The output of a model, parsed up to the last text that was pushed.
 
-    reasoning, content: None where there is none.
-    tool_calls: the complete calls.
-    unfinished_call: a call that the end of the text cut off. Its arguments are the beginning of a JSON object and are
-        never closed: a client must not run half of a command.
+    reasoning, content: the text; None if the output has none.
+    tool_calls: the calls that are complete.
+    unfinished_call: a call that was cut off by the end of the output. Its arguments are the beginning of a JSON object,
+        without the closing brace, so that no client takes them for complete and runs half of a command.
     """
 
     reasoning: str | None = None

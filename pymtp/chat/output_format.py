@@ -1,4 +1,4 @@
-"""The format of one output: the grammar that constrains it, and the parser that reads it back."""
+"""The format of one output: the grammar that constrains the output, and the parser for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pymtp.grammar.keywords import SchemaError
 class OutputFormat:
     """The format of the output that follows a prompt.
 
-    gbnf: the grammar for SamplingParams; None where any text may come.
+    gbnf: the grammar for SamplingParams; None where any text is allowed.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class OutputFormat:
 
         template: the Jinja source of the chat template, which decides the form of calls: JSON where it holds
             `<tool_call>` and not `<function=`, otherwise XML.
-        prompt_end: the last characters of the prompt, which may have opened the thinking.
+        prompt_end: the last characters of the prompt, which show whether the prompt opens the thinking.
         tools: the tools that the prompt offers.
-        tool_choice: "auto" for text or calls, "required" for calls, a NamedTool for calls of that tool, "none" for
-            text.
-        parallel_tool_calls: whether there may be several calls.
+        tool_choice: "auto" allows text and calls, "required" only calls, a NamedTool only calls of that tool, "none"
+            only text.
+        parallel_tool_calls: whether the output may have several calls.
         schema: the JSON schema of the content, if there is one.
         separate_reasoning: whether the parser separates reasoning from content.
 
@@ -54,7 +54,7 @@ class OutputFormat:
                 raise InvalidRequestError(f"tool_choice names {tool_choice.name!r:.80}, which is none of the tools")
             tools, tool_choice = named, "required"
         if tool_choice not in ("auto", "none", "required"):
-            raise InvalidRequestError(f"tool_choice must be auto, none, required or a tool, not {tool_choice!r:.80}")
+            raise InvalidRequestError(f"tool_choice must be auto, none, required or NamedTool, not {tool_choice!r:.80}")
         if tool_choice == "required" and not tools:
             raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
         self._tools = () if tool_choice == "none" else tuple(tools)
@@ -83,7 +83,7 @@ class OutputFormat:
         )
 
 
-@lru_cache(maxsize=32)  # the requests of an agent have the same tools, one after another
+@lru_cache(maxsize=32)  # an agent sends the same tools with each of its requests
 def _gbnf(
     tools: str, schema: str | None, required: bool, parallel: bool, *, is_json: bool, thinking: ThinkingState
 ) -> str:
@@ -99,5 +99,5 @@ def _gbnf(
     except (SchemaError, RecursionError) as error:
         raise InvalidRequestError(str(error)) from error
     if len(grammar) > MAX_TEXT:
-        raise InvalidRequestError(f"the schemas come to a grammar of more than {MAX_TEXT} characters")
+        raise InvalidRequestError(f"the grammar for the schemas has more than {MAX_TEXT} characters")
     return grammar

@@ -18,19 +18,19 @@ from pymtp.grammar.keywords import SchemaError, check_keywords
 from pymtp.grammar.regex import quoted
 from pymtp.grammar.rules import Rules
 
-# "begun": the prompt has opened the thinking. "may": the model may open it. "no": it may not.
+# "begun": the prompt has opened the thinking. "may": the model may open the thinking. "no": the output has none.
 ThinkingState = Literal["begun", "may", "no"]
 
-# The parser looks for a call where one of these stands.
+# The tags at which the parser looks for a call.
 _CALL, _FUNCTION = Tag(TOOL_CALL_START), Tag("\n<function=")
 _THINK_END = Tag(THINK_END)
-_AFTER_THINKING = "after-thinking"  # the rule of an output without its thinking, where the root has both
-MAX_ANY_ORDER = 6  # with more parameters, a call has them in the schema's order
-_IN_TAG = re.compile(r"[^<>\n]+")
+_AFTER_THINKING = "after-thinking"  # the rule for the output after the thinking, if the root rule has thinking
+MAX_ANY_ORDER = 6  # parameters that a call may have in any order; more must be in the schema's order
+_IN_TAG = re.compile(r"[^<>\n]+")  # a name that fits into a tag
 
 
 def grammar_after_thinking(gbnf: str) -> str | None:
-    """Return the grammar of the output behind its thinking; None for a grammar of outputs that never think."""
+    """Return the grammar for the output after the thinking; None if the output of `gbnf` has no thinking."""
     if f"\n{_AFTER_THINKING} ::= " not in gbnf:
         return None
     return f"root ::= {_AFTER_THINKING}\n{gbnf.partition(chr(10))[2]}"
@@ -41,12 +41,15 @@ def output_gbnf(
 ) -> str:
     """Build the GBNF of an output.
 
-    schema: that of the content; None for any text. required: whether there must be a call. parallel: whether there may
-    be several. is_json: whether calls are in Hermes' JSON form. Raises SchemaError for a schema that no grammar can
-    express.
+    schema: the JSON schema of the content; None for any text.
+    required: whether the output must have a call.
+    parallel: whether the output may have several calls.
+    is_json: whether calls are in Hermes' JSON form; otherwise they are in XML.
+
+    Raises SchemaError for a schema that no grammar can express.
     """
     rules = Rules()
-    rules.bodies["root"] = ""  # the root comes first
+    rules.bodies["root"] = ""  # takes the first place: the root rule must be the first line, see grammar_after_thinking
     alternatives = []
     if schema is not None and not required:
         converter = SchemaConverter(schema, rules, None)
@@ -69,12 +72,13 @@ def output_gbnf(
 
 
 class _CallRules:
-    """The rules of tool calls.
+    """The grammar rules for tool calls.
 
-    calls: the name of the rule of one or several calls, to the end of the output.
-    within_thinking: the tags that begin a call within thinking, and the rules of the rest of the call. There,
-        `<tool_call>` alone is text: a model may think about calls.
-    other_forms: the tags of the other form of calls, which no text may hold, as the parser takes either form.
+    calls: name of the rule for one or several calls, up to the end of the output.
+    within_thinking: for each tag that begins a call within the thinking, the rule for the rest of the call. The tag
+        `<tool_call>` alone is no beginning there, because a model may think about calls.
+    other_forms: tags that begin a call in the form that is not used. Text must not contain them, because the parser
+        parses calls in both forms.
     """
 
     def __init__(self, tools: Sequence[Tool], rules: Rules, *, parallel: bool, is_json: bool) -> None:
@@ -93,9 +97,9 @@ class _CallRules:
         self.other_forms = [Tag(f"{TOOL_CALL_START} {'<function=' if is_json else '{'}"), _FUNCTION]
 
     def text(self) -> str:
-        """Return the name of the rule of text that may end with calls.
+        """Return the name of the rule for text that may end with calls.
 
-        Where calls are in XML, a function without its `<tool_call>` is a call, too.
+        If calls are in XML, `<function=` without `<tool_call>` also begins a call.
         """
         follows = {_CALL: self._after_call_start} | ({} if self._is_json else {_FUNCTION: self._rest})
         text = TagFreeText([_FUNCTION], self._rules, "text", follows)
@@ -103,7 +107,7 @@ class _CallRules:
 
 
 def _xml_function(tools: Sequence[Tool], rules: Rules) -> str:
-    """Return the name of the rule of a function in XML, behind `<function=`."""
+    """Return the name of the rule for an XML call of one of the tools, without the leading `<function=`."""
     strings = StringRules(rules)
     return rules.rule(" | ".join(_xml_tool(tool, strings) for tool in tools), "function")
 
@@ -117,7 +121,7 @@ def _xml_tool(tool: Tool, strings: StringRules) -> str:
             value = values.value(parameters[name], f"{tool.name}/{name}")
             parts[name] = strings.rules.rule(rf'{quoted(f"<parameter={name}>")} "\n" {value} "\n</parameter>\n"', name)
         elif name in parameters.required:
-            raise SchemaError(f"{tool.name} requires a parameter {name!r:.80}, which cannot stand in a tag")
+            raise SchemaError(f"{tool.name} requires a parameter {name!r:.80}, a name that does not fit into a tag")
     required = frozenset(parameters.required)
     rest = _any_order(parts, required, strings.rules) if len(parts) <= MAX_ANY_ORDER else _in_order(parts, required)
     return strings.rules.rule(rf'{quoted(f"{tool.name}>")} "\n" {rest} "</function>"', tool.name)
@@ -128,7 +132,10 @@ def _in_order(parts: Mapping[str, str], required: Set[str]) -> str:
 
 
 def _any_order(parts: Mapping[str, str], required: Set[str], rules: Rules) -> str:
-    """Return the name of the rule of the parts in any order, each at most once: one rule for each set of parts left."""
+    """Return the name of the rule for the parts in any order, each at most once.
+
+    Adds a rule for each set of parts that may still follow.
+    """
     known: dict[frozenset[str], str] = {}
     for n in range(len(parts) + 1):
         for left in map(frozenset, combinations(parts, n)):
@@ -138,7 +145,7 @@ def _any_order(parts: Mapping[str, str], required: Set[str], rules: Rules) -> st
 
 
 def _json_function(tools: Sequence[Tool], rules: Rules) -> str:
-    """Return the name of the rule of a function in Hermes' form, behind the opening quote of its name."""
+    """Return the name of the rule for a call of one of the tools in Hermes' form, from the tool's name on."""
     alternatives = []
     for tool in tools:
         values = ParameterRules(tool.parameters, StringRules(rules), strict=tool.strict)

@@ -37,22 +37,21 @@ from pymtp.chat.tools import Tool
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>")
 _VALUE_END = re.compile(r"\n?</parameter>")
-# The end of a function at the end of the text, where the tag that confirms it has not come.
+# `</function>` at the end of the output. The next tag, which would show that it ends the function, is missing or cut.
 _UNCONFIRMED_FUNCTION_END = re.compile(r"\n?(</parameter>\s*)?</function>\s*(<[a-z_/]*)?")
 _SPACE = " \t\r\n"
 
 
 class OutputParser:
-    """A parser that takes the text in any pieces: joined, the events are the same, and so is the output.
+    """A parser for an output that is pushed in pieces. The pieces do not change the output, or the joined events.
 
-    Reasoning is the text before `</think>`, without the newlines around it. Content follows, without the newlines
-    before it and the whitespace around calls. A call that begins within the thinking counts as a call. Text that looks
-    like a call and is none becomes content, and so do all tags where there are no tools.
+    Reasoning is the text before `</think>`, without the newlines around it. Content is the text after it, without the
+    newlines before the content and the whitespace around calls. A call that begins within the thinking counts as a
+    call. Text that only looks like a call becomes content. Without tools, the tags of calls are content, too.
 
-    The arguments of a call come as JSON: strings piece by piece, all other values whole. Those of Hermes' form come
-    when the call, or the text, has ended. A call that the end of the text cuts off is not among `output.tool_calls`,
-    and its
-    arguments are not closed: see `ParsedOutput.unfinished_call`.
+    The events of a call have its arguments as JSON: strings piece by piece, all other values whole. The arguments of a
+    call in Hermes' form come in one event, when the call or the output has ended. A call that was cut off by the end of
+    the output is not among `output.tool_calls`, and its arguments are not closed: see `ParsedOutput.unfinished_call`.
     """
 
     def __init__(
@@ -63,18 +62,20 @@ class OutputParser:
         separate_reasoning: bool = True,
         json_content: bool = False,
     ) -> None:
-        """Begin a text.
+        """Prepare to parse an output.
 
-        tools: those that may be called. thinking: whether the text begins within thinking.
-        separate_reasoning: whether reasoning is separated; otherwise it is content, with its tags.
-        json_content: whether the content is JSON, in whose strings no call begins.
+        tools: the tools that may be called.
+        thinking: whether the output begins within the thinking, because the prompt has opened it.
+        separate_reasoning: whether reasoning is separated from content; otherwise it is content, together with its
+            tags.
+        json_content: whether the content is JSON. A tag in its strings begins no call.
         """
         self._tools = {tool.name: ToolParameters(tool) for tool in tools}
         self._thinking, self._separate_reasoning = thinking, separate_reasoning
         self._is_json = json_content
-        self._json_undecided = json_content  # whether the first character of the content is still to come
+        self._json_undecided = json_content  # until the content's first character shows whether JSON or a call begins
         self._calls_allowed = bool(tools)
-        self._pending = ""  # text from position `_from` on
+        self._pending = ""  # the text that is not parsed yet; it begins at position `_from`
         self._from = 0
         self._reasoning_trimmer = EdgeTrimmer("\n", "\n")
         self._content_trimmer = EdgeTrimmer("", _SPACE if tools else "")
@@ -82,28 +83,28 @@ class OutputParser:
         self._content: list[str] = []
         self._calls: list[ToolCall] = []
         self._unfinished_call: ToolCall | None = None
-        self._call: ToolCallBuilder | None = None  # the XML call that the text stands in
-        self._json: JsonObjectScanner | None = None  # the Hermes call that the text stands in
-        self._json_tag: tuple[str, int] = "", 0  # its tag, and where that begins
-        self._after_call_at = -1  # where the text behind a call begins
+        self._call: ToolCallBuilder | None = None  # the XML call that is being parsed
+        self._json: JsonObjectScanner | None = None  # the Hermes call that is being parsed
+        self._json_tag: tuple[str, int] = "", 0  # the tag that begins the Hermes call, and the tag's position
+        self._after_call_at = -1  # where the text after a call begins; -1 where no call comes before the text
         self._events: list[OutputEvent] = []
         self._scan_outside_calls(at_start=True)
 
     @property
     def output(self) -> ParsedOutput:
-        """Return the output as far as it has come; after `finish`, all of it."""
+        """Return the output as far as it is parsed; after `finish`, the whole output."""
         reasoning, content = "".join(self._reasoning) or None, "".join(self._content) or None
         return ParsedOutput(reasoning, content, tuple(self._calls), self._unfinished_call)
 
     def push(self, text: str) -> list[OutputEvent]:
-        """Take more text; return the events that are certain by now."""
+        """Parse more text; return the new events, those that no later text can change."""
         self._pending += text
         while self._next():
             pass
         return self._take_events()
 
     def finish(self) -> list[OutputEvent]:
-        """End the text; return the events that were held back."""
+        """End the output; return the events that were held back."""
         if self._next == self._outside_calls:
             self._finish_text()
         elif self._json is not None:
@@ -156,7 +157,7 @@ class OutputParser:
         return True
 
     def _decide_json(self, first: str) -> None:
-        """Decide by its first character whether content that may be JSON is JSON, which holds no calls."""
+        """Decide by the first character of the content whether it is JSON. JSON content has no calls."""
         if first:
             self._json_undecided = False
             if first != "<":
@@ -164,14 +165,17 @@ class OutputParser:
                 self._scan_outside_calls()
 
     def _accepts(self, match: TagMatch) -> bool:
-        """Return whether a tag counts: within thinking and without `<tool_call>`, only a known tool can be called."""
+        """Return whether a tag counts.
+
+        Within the thinking, and where `<tool_call>` is missing, the tag of a call counts only if its tool is known.
+        """
         if match.tag in XML_CALL_TAGS and not self._thinking:
             return True
         name = _FUNCTION.search(self._between(match.start, match.end))
         return name is None or name[1] in self._tools
 
     def _take_text(self, end: int) -> None:
-        """Take the text up to `end` as reasoning or content."""
+        """Add the text up to the position `end` to the reasoning or the content."""
         text, start = self._between(self._from, end), self._from
         self._skip_to(end)
         self._add_text(text, start)
@@ -194,7 +198,7 @@ class OutputParser:
         function = _FUNCTION.match(rest.lstrip("\n"))
         is_call_end = self._from == self._after_call_at and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
         if rest.startswith(TOOL_CALL_START) or (function and function[1] in self._tools) or is_call_end:
-            return  # the beginning of a call that the end of the text cut off, or the last tag of one
+            return  # a call that was cut off within its first tags, or in its `</tool_call>`: neither is content
         self._take_text(self._from + len(rest))
         if not self._calls:
             self._add_content(self._content_trimmer.flush())
@@ -202,7 +206,7 @@ class OutputParser:
     # XML calls
 
     def _begin_xml_call(self, name: str) -> None:
-        """Begin a call whose `<function=…>` stands next."""
+        """Begin an XML call, and skip the tag `<function=…>` that comes next."""
         self._interrupt_text()
         unknown = Tool(name)
         self._call = ToolCallBuilder(len(self._calls), name, self._tools.get(name) or ToolParameters(unknown))
@@ -259,9 +263,10 @@ class OutputParser:
         return True
 
     def _ends_value(self, match: TagMatch) -> bool:
-        """Return whether a tag ends the value.
+        """Return whether a tag ends the value of a parameter.
 
-        A parameter comes once. One that follows without `</parameter>` must be a parameter of the tool.
+        The tag of a parameter that the call already has does not end the value: each parameter comes only once. Without
+        `</parameter>` before it, the tag of a parameter that the tool does not have does not end the value, either.
         """
         assert self._call is not None
         text = self._between(match.start, match.end)
@@ -324,7 +329,7 @@ class OutputParser:
         self._unfinished_call = call
 
     def _can_call(self, call: ToolCall) -> bool:
-        """Return whether the tool can be called: within thinking, only a known tool can."""
+        """Return whether a call counts: within the thinking, only a known tool can be called."""
         return not self._thinking or call.name in self._tools
 
     def _add_call_events(self, call: ToolCall) -> None:
@@ -350,20 +355,23 @@ def _name_in_tag(tag: re.Pattern[str], text: str) -> str:
     return match[1]
 
 
-Slice = tuple[str, int]  # a text, and where it begins
+Slice = tuple[str, int]  # a piece of text, and its position in the output
 
 
 class EdgeTrimmer:
-    """A filter that removes leading and trailing characters from a text that comes piece by piece."""
+    """A filter that removes leading and trailing characters from text that arrives piece by piece."""
 
     def __init__(self, leading: str, trailing: str) -> None:
-        """Begin a text. leading, trailing: the characters to remove."""
+        """Prepare to filter a text.
+
+        leading, trailing: the characters to remove at the beginning, and at the end of the text.
+        """
         self.leading, self.trailing = leading, trailing
         self._begun = self._has_output = False
         self._held_back: list[Slice] = []
 
     def push(self, text: str, start: int) -> list[Slice]:
-        """Take more text; return the slices that are certain by now to stay."""
+        """Filter more text; return the slices that are certainly not trailing characters."""
         if not self._begun:
             rest = text.lstrip(self.leading)
             text, start = rest, start + len(text) - len(rest)
@@ -380,7 +388,10 @@ class EdgeTrimmer:
         return slices
 
     def interrupt(self) -> None:
-        """Note that a call stands here. Held-back characters stay only where text came before and more text comes."""
+        """Note that a call comes next.
+
+        The characters that were held back are kept only if other text comes both before and after the call.
+        """
         self.leading = self.leading or "\n"
         if not self._has_output:
             self._begun, self._held_back = False, []

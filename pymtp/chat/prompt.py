@@ -1,8 +1,8 @@
-"""Prompts of chats: their tokens, and the branch points where later prompts will differ from them.
+"""Prompts of chats: their tokens, and the branch points from which later prompts will differ.
 
 Templates rewrite the past: those of Qwen3.5 and 3.6 drop the thinking before the last user message. So the prompt of
-the next turn does not begin with the whole of this prompt and its answer. The branch points come from the template
-itself, which renders turns that may follow.
+the next turn does not begin with the whole previous prompt and its answer. To find the branch points, the template
+renders several possible next turns, and their prompts are compared with the current one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from pymtp.chat.template_inputs import Message
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
-END_BYTES = 64  # bytes of a prompt's end that ChatPrompt.end holds
+END_BYTES = 64  # length of ChatPrompt.end in bytes
 N_RECENT = 8  # recent prompts whose tokens are cached: the next turn is tokenized only from where it differs
 
-# One text of each kind that may follow a branch point: a token that ends there may grow by it.
+# Samples of text that may follow a branch point: a letter, a space, a line break. The tokenizer may join such text with
+# the text before the branch point to another token.
 FOLLOWING = ("a", " ", "\n")
 
 
@@ -33,7 +34,7 @@ class ChatPrompt(NamedTuple):
     """The prompt of a chat.
 
     branch_points: numbers of tokens, rising, after which later prompts will differ from this one.
-    end: the last characters of its text, which tell how the answer begins.
+    end: the last characters of the prompt's text, which show whether the answer begins within the thinking.
     """
 
     tokens: list[int]
@@ -42,14 +43,14 @@ class ChatPrompt(NamedTuple):
 
 
 class ChatPrompts:
-    """The renderer and tokenizer of one model's chats, with a cache of recent prompts. Any thread may use it."""
+    """The renderer and tokenizer of one model's chats, with a cache of recent prompts. Threads may share it."""
 
     def __init__(self, model: Model, template: ChatTemplate) -> None:
         self._model, self._template = model, template
         self._recent: deque[_TokenizedText] = deque(maxlen=N_RECENT)
 
     def prompt(self, chat: Chat) -> ChatPrompt:
-        """Render and tokenize a chat. Raises as template_messages and ChatTemplate.render."""
+        """Render and tokenize a chat. Raises the errors of template_messages and ChatTemplate.render."""
         messages = template_messages(chat.messages)
 
         def render(messages: Sequence[Message]) -> bytes:
@@ -59,7 +60,7 @@ class ChatPrompts:
         text = self._tokenize(render(messages))
         shared_lengths = set()
         for later in _possible_next_turns(messages):
-            with suppress(InvalidRequestError):  # a turn that this template refuses
+            with suppress(InvalidRequestError):  # a turn that the template refuses gives no branch point
                 shared_lengths.add(_shared_bytes(text.data, render(later)))
         branch_points = {self._stable_tokens(text, length) for length in shared_lengths}
         return ChatPrompt(
@@ -67,7 +68,7 @@ class ChatPrompts:
         )
 
     def _tokenize(self, data: bytes) -> _TokenizedText:
-        """Tokenize a text; reuse the tokens of the recent prompt with which it shares the longest beginning."""
+        """Tokenize a prompt's text; reuse tokens of the recent prompt that shares the longest beginning with it."""
         recent = max(
             list(self._recent), key=lambda text: _shared_bytes(text.data, data), default=_TokenizedText(b"", [], [])
         )
@@ -79,7 +80,7 @@ class ChatPrompts:
             end += len(pieces[-1])
             if not self._model.token_bytes(token):  # a control token
                 cuts.append((i, end))
-        if b"".join(pieces) != data[start:]:  # the tokenizer adds something, perhaps after each cut
+        if b"".join(pieces) != data[start:]:  # the tokenizer adds bytes, perhaps after each cut: then no cut is safe
             cuts = []
         text = _TokenizedText(data, recent.tokens[:n] + tokens, cuts)
         self._recent.append(text)
@@ -88,7 +89,7 @@ class ChatPrompts:
     def _stable_tokens(self, text: _TokenizedText, length: int) -> int:
         """Count the tokens that stay the same whatever follows the first `length` bytes of a text."""
         n, start = text.last_cut(length)
-        head = text.data[start:length].decode(errors="ignore")  # whole characters only
+        head = text.data[start:length].decode(errors="ignore")  # without the bytes of an incomplete last character
         variants = (self._model.tokenize(head + more) for more in FOLLOWING)
         return n + min(_shared_tokens(tokens, text.tokens[n : n + len(tokens)]) for tokens in variants)
 
@@ -96,7 +97,8 @@ class ChatPrompts:
 class _TokenizedText(NamedTuple):
     """A text and its tokens.
 
-    cuts: the ends of control tokens, in tokens and bytes. The text on either side of a cut is tokenized by itself.
+    cuts: the ends of control tokens, each as a number of tokens and a number of bytes. The texts before and after a cut
+        are tokenized independently.
     """
 
     data: bytes
@@ -104,13 +106,13 @@ class _TokenizedText(NamedTuple):
     cuts: list[tuple[int, int]]
 
     def last_cut(self, length: int) -> tuple[int, int]:
-        """Return the last cut within the first `length` bytes; the beginning where there is none."""
+        """Return the last cut within the first `length` bytes; (0, 0) where there is none."""
         i = bisect_right(self.cuts, length, key=lambda cut: cut[1])
         return self.cuts[i - 1] if i else (0, 0)
 
 
 def _possible_next_turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield the messages of prompts that may follow this one."""
+    """Yield the messages of prompts that may follow the prompt of `messages`."""
     answer = {"role": "assistant", "content": "a"}
     yield [*messages, answer, {"role": "user", "content": "a"}]
     if messages[-1]["role"] != "user":  # the model goes on calling tools
@@ -124,13 +126,13 @@ def _possible_next_turns(messages: Sequence[Message]) -> Iterator[list[Message]]
 
 
 def _different_content(message: Message) -> str:
-    """Return content that differs from the message's in its first letter."""
+    """Return a content that differs from the message's content in the first letter."""
     content = message["content"]
     return "b" if isinstance(content, str) and content.lstrip().startswith("a") else "a"
 
 
 def _shared_bytes(a: bytes, b: bytes) -> int:
-    """Count the bytes that both begin with."""
+    """Count the bytes that `a` and `b` share at their beginning."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
@@ -138,5 +140,5 @@ def _shared_bytes(a: bytes, b: bytes) -> int:
 
 
 def _shared_tokens(a: Sequence[int], b: Sequence[int]) -> int:
-    """Count the tokens that both begin with."""
+    """Count the tokens that `a` and `b` share at their beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

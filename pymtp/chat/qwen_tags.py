@@ -11,7 +11,7 @@ A call in XML:
     </tool_call>
 
 A call in Hermes' form: `<tool_call>`, {"name": …, "arguments": {…}} and `</tool_call>`, each on lines of its own.
-Models that no grammar constrains write other whitespace, and leave tags out.
+Without a grammar, models also write other whitespace, and leave out tags.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ TOOL_CALL_START, TOOL_CALL_END = "<tool_call>", "</tool_call>"
 THINK_START_TAG = Tag(f" {THINK_START}", at_start=True)
 THINK_END_TAG = Tag(THINK_END)
 HERMES_CALL_TAG = Tag(f"{TOOL_CALL_START} {{")
-# Text that looks like a call is one only when its first parameter begins, or the function ends without parameters.
+# `<function=NAME>` begins a call only if the first parameter, or the end of the function, follows. If not, it is text.
 XML_CALL_TAGS = [Tag(f"{TOOL_CALL_START} <function=NAME> {then}") for then in ("<parameter=NAME>", "</function>")]
-# Some models leave <tool_call> out.
+# The same for models that leave out `<tool_call>`.
 BARE_FUNCTION_TAGS = [Tag(f"\n<function=NAME> {then}") for then in ("<parameter=NAME>", "</function>")]
 TOOL_CALL_END_TAG = Tag(f" {TOOL_CALL_END}", at_start=True)
 PARAMETER_TAG = Tag(" <parameter=NAME>", at_start=True)
 FUNCTION_END_TAGS = [Tag(f" {end}", at_start=True) for end in ("</function>", TOOL_CALL_END)]
 
-# A value may hold `</function>` as text. It ends the function only where one of these tags follows.
+# `</function>` may be part of a value. It ends the function only if it is followed by one of these tags.
 _FUNCTION_END = [f"</function> {then}" for then in (TOOL_CALL_END, TOOL_CALL_START, "<function=")]
 _AFTER_VALUE = ["<parameter=NAME>", TOOL_CALL_END, *_FUNCTION_END]
-_AFTER_UNCLOSED_VALUE = ["<parameter=NAME>", *_FUNCTION_END]  # </parameter> was left out
-# The end of a value that stands on lines of its own.
+_AFTER_UNCLOSED_VALUE = ["<parameter=NAME>", *_FUNCTION_END]  # for models that leave out </parameter>
+# The ends of a value that has lines of its own, as in the example above.
 BLOCK_VALUE_END_TAGS = [
     *(Tag(f"\n</parameter> {then}") for then in _AFTER_VALUE),
     *(Tag(f"</parameter>\n {then}") for then in _AFTER_VALUE),
     *(Tag(f"\n{then}") for then in _AFTER_UNCLOSED_VALUE),
 ]
-# The end of a value that begins on the line of its tag.
+# The ends of a value that begins on the line of its `<parameter=name>`.
 INLINE_VALUE_END_TAGS = [
     *(Tag(f"{end} {then}") for end in ("\n</parameter>", "</parameter>") for then in _AFTER_VALUE),
     *(Tag(f"{end}{then}") for end in ("\n", "") for then in _AFTER_UNCLOSED_VALUE),
@@ -58,8 +58,10 @@ BLOCK_VALUE_TAGS, INLINE_VALUE_TAGS = TagSet(BLOCK_VALUE_END_TAGS), TagSet(INLIN
 def tags_outside_calls(*, at_start: bool, thinking: bool, calls: bool, after_call: bool) -> TagSet:
     """Return the tags to scan for outside of tool calls.
 
-    at_start: the output begins here, perhaps with `<think>`. thinking: the text stands within thinking. calls: tool
-    calls may come. after_call: a call has just ended, and its `</tool_call>` may follow.
+    at_start: whether the output begins here, perhaps with `<think>`.
+    thinking: whether the text is within the thinking.
+    calls: whether tool calls may follow.
+    after_call: whether a call has just ended, so that its `</tool_call>` may follow.
     """
     tags = [THINK_END_TAG] if thinking else [THINK_START_TAG] if at_start else []
     if calls:

@@ -1,6 +1,6 @@
-"""Estimates of the characters that an operation of a chat template will make, before it runs.
+"""Estimates of the characters that an operation of a chat template will make, before the operation runs.
 
-Most operations make no more than a few times their input. Here are the ones that multiply it.
+The result of most operations is at most a few times as long as their input. The operations here may multiply the input.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pymtp.chat.render_budget import (
     bit_count,
 )
 
-MAX_ATTRIBUTES = 32  # dots and commas in the attribute of a filter
+MAX_ATTRIBUTES = 32  # dots and commas in the attribute path of a filter
 
 _DIGITS = re.compile(r"\d+")
-_NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")  # a field whose width is another value
+_NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")  # a field whose width is taken from another value
 
 
 def operator_cost(budget: RenderBudget, operator: str, left: object, right: object) -> int:
@@ -40,7 +40,7 @@ def operator_cost(budget: RenderBudget, operator: str, left: object, right: obje
 
 
 def method_cost(budget: RenderBudget, method: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Estimate the characters that a method of a text or a number makes; 0 for other calls."""
+    """Estimate the characters of the result of a string's or a number's method; 0 for other calls. Counts steps."""
     owner = getattr(method, "__self__", None)
     if owner is None:
         method = getattr(method, "__wrapped__", None)  # the sandbox wraps `format`
@@ -61,12 +61,12 @@ def method_cost(budget: RenderBudget, method: object, args: Sequence[Any], kwarg
 
 
 def filter_cost(budget: RenderBudget, name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Estimate the characters of `value | name(…)`. Raises RenderLimitError for sums of lists."""
+    """Estimate the characters of `value | name(…)`, and count steps. Raises RenderLimitError for sums of lists."""
     budget.count_input(value, *args, *kwargs.values())
     if name in _NO_COST:
         return 0
     if name not in _CONSTANT_TIME and not isinstance(value, (str, bytes)):
-        budget.step(_length(value) // ITEM_WEIGHT)  # a filter goes through a list faster than a loop does
+        budget.step(_length(value) // ITEM_WEIGHT)  # few steps: a filter iterates faster than a loop
     if name in _ATTRIBUTE_POSITIONS:
         at = _ATTRIBUTE_POSITIONS[name]
         budget.step(
@@ -74,35 +74,35 @@ def filter_cost(budget: RenderBudget, name: str, value: Any, args: Sequence[Any]
         )
     if name == "trim":
         budget.step(_length(value) * sum(map(_length, (*args, *kwargs.values()))) // CHARACTERS_PER_STEP)
-    if name in _SLOW_FILTERS:  # these take as long as a step for a few characters
+    if name in _SLOW_FILTERS:  # a step for every few characters
         budget.step(budget.weigh(value) // ITEM_WEIGHT)
     if name == "format":
         return _percent_format_cost(budget, str(value), kwargs or tuple(args))
     if name == "sum" and not isinstance(kwargs.get("start", args[1] if len(args) > 1 else 0), (int, float)):
-        raise RenderLimitError("it sums up values that are not numbers")
+        raise RenderLimitError("the template sums up values that are not numbers")
     return _FILTER_COSTS[name](budget, value, *args, **kwargs) if name in _FILTER_COSTS else 0
 
 
 def _check_bits(n: int) -> None:
     if n > MAX_BITS:
-        raise RenderLimitError(f"it computes a number of more than {MAX_BITS} bits")
+        raise RenderLimitError(f"the template computes a number of more than {MAX_BITS} bits")
 
 
 def _count_further_attributes(names: object) -> int:
-    """Count the dots and commas in "a.b,c": each adds an attribute that is looked up in each item of a list.
+    """Count the dots and commas in an attribute path such as "a.b,c". Each means one more lookup in each list item.
 
     Raises RenderLimitError for more than MAX_ATTRIBUTES.
     """
     n = names.count(".") + names.count(",") if isinstance(names, str) else 0
     if n > MAX_ATTRIBUTES:
-        raise RenderLimitError(f"it asks for an attribute with {n} dots and commas, and {MAX_ATTRIBUTES} are the most")
+        raise RenderLimitError(f"an attribute path has {n} dots and commas, and at most {MAX_ATTRIBUTES} are allowed")
     return n
 
 
 def _check_codec(encoding: object = "utf-8", errors: object = None) -> None:
     """Raise RenderLimitError for an unusual encoding: "punycode" takes hours for a long text."""
     if str(encoding).lower().replace("_", "-") not in _ENCODINGS:
-        raise RenderLimitError(f"it asks for the encoding {str(encoding)[:100]!r}: {', '.join(_ENCODINGS)} are taken")
+        raise RenderLimitError(f"the encoding {str(encoding)[:100]!r} is not one of {', '.join(_ENCODINGS)}")
 
 
 def _magnitude(value: object) -> int:
@@ -114,7 +114,7 @@ def _length(value: object) -> int:
 
 
 def _total_width(form: str) -> int:
-    """Add up all numbers in a format: any may be the width of a field."""
+    """Add up all numbers in a format string: each may be the width of a field."""
     return sum(int(digits) if len(digits) < len(str(2**63)) else 2**63 for digits in _DIGITS.findall(form))
 
 
@@ -126,7 +126,7 @@ def _percent_format_cost(budget: RenderBudget, form: str | bytes, values: object
 
 def _format_cost(budget: RenderBudget, form: str, values: Sequence[object]) -> int:
     if _NESTED.search(form):
-        raise RenderLimitError("it takes the width of a field from a value")
+        raise RenderLimitError("a format takes the width of a field from a value")
     return len(form) + _total_width(form) + form.count("{") * sum(map(budget.weigh, values))
 
 
@@ -167,7 +167,7 @@ def _wordwrap_cost(
     longest = max(map(len, str(s).splitlines()), default=0)
     budget.step(
         longest**2 // max(1, _magnitude(width)) // CHARACTERS_PER_STEP
-    )  # the rest of a long word is copied for each line
+    )  # for each line, textwrap copies the rest of a long word
     lines = str(s).count("\n") + 2 * budget.weigh(s) // max(1, _magnitude(width)) + 1
     return budget.weigh(s) + lines * _length(wrapstring)
 
@@ -219,16 +219,17 @@ _FILTER_COSTS: dict[str, Callable[..., int]] = {
     "tojson": _tojson_cost,
     "wordwrap": _wordwrap_cost,
 }
-# Methods whose time is the product of the lengths of the text and the argument.
+# Methods whose time grows with the length of the string multiplied by the length of the argument.
 _QUADRATIC_METHODS = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
 _ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
-# Filters that look up an attribute, and the position of that argument.
+# Filters with an argument `attribute`, and its position; `map` takes it only by name.
 _ATTRIBUTE_POSITIONS = dict.fromkeys(("groupby", "rejectattr", "selectattr", "sum"), 0)
 _ATTRIBUTE_POSITIONS |= {**dict.fromkeys(("join", "max", "min", "unique"), 1), "sort": 2, "map": 2**31}
 _CONSTANT_TIME = frozenset(
     {"count", "d", "default", "first", "last", "length"}
-)  # their time does not depend on the length
+)  # filters whose time does not depend on the length of the value
 _NO_COST = frozenset(
     {"items", "lower", "safe", "string", "upper"}
-)  # by far the most frequent filters; they multiply nothing
+)  # the most frequent filters, whose result is about as long as the value
+# Filters that take as long as a step for every few characters.
 _SLOW_FILTERS = frozenset({"pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"})

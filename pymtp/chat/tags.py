@@ -1,4 +1,4 @@
-"""Tags within the output, such as `</parameter>`: their patterns, and a scanner for text that comes piece by piece.
+"""Tags within the output, such as `</parameter>`: their patterns, and a scanner for text that arrives piece by piece.
 
 The grammar and the parser of the output both take the tags from here, so that the parser finds exactly the tags that
 the grammar writes.
@@ -18,7 +18,11 @@ NAME = re.compile(r"[^<>\n]")
 
 
 class TagItem(NamedTuple):
-    """One item of a tag's pattern: a character, or any that matches. repeated: any number of them, or none."""
+    """One item of a tag's pattern.
+
+    character: the character, or a regular expression that matches one character.
+    repeated: whether the item stands for any number of such characters, or none.
+    """
 
     character: str | re.Pattern[str]
     repeated: bool = False
@@ -31,10 +35,10 @@ class TagItem(NamedTuple):
 
 
 class Tag:
-    """A pattern of text that begins or ends something.
+    """The pattern of a tag, which begins or ends a part of the output.
 
-    pattern: the text, where " " stands for any whitespace and "NAME" for a name.
-    at_start: whether the tag counts only where the scan begins.
+    pattern: the text of the tag, in which " " stands for any whitespace and "NAME" for a name.
+    at_start: whether the tag counts only at the position where a scan begins.
     """
 
     def __init__(self, pattern: str, *, at_start: bool = False) -> None:
@@ -50,22 +54,25 @@ class Tag:
         return f"Tag({self.pattern!r})"
 
 
-PartialMatch = tuple[int, int]  # the index of a tag in its set, and how many of its items have matched
+PartialMatch = tuple[int, int]  # the index of a tag in its TagSet, and how many items of the tag have matched
 
 
 class TagSet:
-    """Tags that are scanned for at once: a nondeterministic automaton whose states are partial matches."""
+    """A set of tags that are scanned for at once: a nondeterministic automaton whose states are partial matches."""
 
     def __init__(self, tags: Sequence[Tag]) -> None:
         self.tags = tuple(tags)
 
     @cached_property
     def first(self) -> re.Pattern[str]:
-        """Return a pattern of the characters at which a tag may begin anywhere, with a look at the next character."""
+        """Return a regular expression for places where a tag may begin, with a lookahead to its second character."""
         return re.compile("|".join({_first_character(tag): None for tag in self.tags if not tag.at_start}) or "(?!)")
 
     def begin(self, after: str = "") -> list[PartialMatch]:
-        """Return the partial matches at the start of a scan. after: text that is taken to stand before the start."""
+        """Return the partial matches at the start of a scan.
+
+        after: the text that is assumed to come directly before the start.
+        """
         at_start = [match for i, tag in enumerate(self.tags) if tag.at_start for match in self.skip((i, 0))]
         anywhere: list[PartialMatch] = []
         for character in after:
@@ -73,7 +80,7 @@ class TagSet:
         return [*at_start, *anywhere]
 
     def skip(self, match: PartialMatch) -> Iterator[PartialMatch]:
-        """Yield the partial match, and the ones that leave out the repeated items that come next."""
+        """Yield the partial match, and the partial matches that skip the repeated items after it."""
         tag, n = match
         items = self.tags[tag].items
         yield tag, n
@@ -84,7 +91,7 @@ class TagSet:
     def step(
         self, matches: Iterable[PartialMatch], character: str
     ) -> Iterator[tuple[PartialMatch, PartialMatch | None]]:
-        """Yield the partial matches after a character, each with its predecessor: None where a tag begins."""
+        """Yield the partial matches after a character, each with the match that it extends; None where a tag begins."""
         for match in matches:
             tag, n = match
             items = self.tags[tag].items
@@ -98,7 +105,7 @@ class TagSet:
 
 
 def _first_character(tag: Tag) -> str:
-    """Return a regular expression of the first character of a tag, with a look at the second."""
+    """Return a regular expression for the first character of a tag, with a lookahead to the second."""
     first, *rest = (item for item in tag.items[:2])
     own = re.escape(first.character) if isinstance(first.character, str) else first.character.pattern
     second = rest[0] if rest else first
@@ -108,7 +115,7 @@ def _first_character(tag: Tag) -> str:
 
 
 class TagMatch(NamedTuple):
-    """A complete tag, and its place in the text."""
+    """A complete tag, and the positions where it starts and ends in the whole text."""
 
     tag: Tag
     start: int
@@ -116,28 +123,32 @@ class TagMatch(NamedTuple):
 
 
 class TagScanner:
-    """A scanner for tags in a text that comes piece by piece. Positions count from the beginning of the whole text."""
+    """A scanner for tags in text that arrives piece by piece. Positions count from the beginning of the whole text."""
 
     def __init__(self, tags: TagSet, at: int, after: str = "") -> None:
-        """Begin a scan. at: its position. after: text that is taken to stand before it."""
+        """Begin a scan.
+
+        at: the position where the scan begins.
+        after: the text that is assumed to come directly before that position.
+        """
         self.tags = tags
         self.at = at
         self._matches = dict.fromkeys(tags.begin(after), at)
 
     @property
     def partial_starts(self) -> list[int]:
-        """Return where the texts begin that may yet become a tag, in rising order."""
+        """Return the positions, rising, where tags begin that are not complete yet."""
         return sorted({*self._matches.values()})
 
     @property
     def certain_end(self) -> int:
-        """Return where the text ends that belongs to no tag, whatever comes next."""
+        """Return the position up to which the text belongs to no tag, whatever text follows."""
         return min(self._matches.values(), default=self.at)
 
     def scan(self, text: str, offset: int, accepts: Callable[[TagMatch], bool]) -> TagMatch | None:
-        """Return the first tag that is accepted, at which the scan then ends; None where there is none yet.
+        """Scan the text for the first tag that `accepts` accepts, and return it; None if there is none yet.
 
-        text: all that has come from position `offset` on.
+        text: all text from position `offset` on that has arrived.
         """
         end = offset + len(text)
         while self.at < end:

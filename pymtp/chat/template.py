@@ -1,7 +1,7 @@
 """The chat template of a model, and the fallbacks for templates that refuse some messages or a reasoning effort.
 
-jinja_environment.py, which imports jinja2, is imported where it is used: many programs have no chats, and jinja2 takes
-a tenth of the import of pymtp.
+jinja_environment.py imports jinja2, so it is imported inside the functions that use it: jinja2 would take a tenth of
+pymtp's import time, and many programs have no chats.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.validation import replace_surrogates, shown
 
-REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # rising
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # from no thinking to the most
 _PROBE_WORD = "pymtpxqzv"  # a word that no template knows and no message holds
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A chat for which a template makes a prompt.
+    """A chat, which a template turns into a prompt.
 
-    tools: functions that the model may call, mostly in OpenAI's format.
+    tools: functions that the model may call; most templates expect OpenAI's format.
     chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
     """
 
@@ -38,7 +38,7 @@ class Chat:
 def assistant_message(text: str, prompt: str) -> Message:
     """Build the assistant's message from the text that followed a prompt.
 
-    The reasoning stands apart in `reasoning_content`, for templates that drop it in later turns.
+    The reasoning goes into a field of its own, `reasoning_content`, because templates drop it in later turns.
     """
     if not prompt.rstrip().endswith("<think>") and not text.lstrip().startswith("<think>"):
         return {"role": "assistant", "content": text}
@@ -53,9 +53,10 @@ class ChatTemplate:
     def __init__(self, model: Model, source: str | None = None, variables: Mapping[str, object] | None = None) -> None:
         """Compile the model's template.
 
-        source: another template to use instead. variables: defaults for the variables that `render` is not given.
+        source: a template to use instead of the model's.
+        variables: values of template variables that are used where a call of `render` sets no other.
 
-        Raises InvalidRequestError when the file has no template, or one that cannot be compiled.
+        Raises InvalidRequestError if the model's file has no template, or if the template cannot be compiled.
         """
         template = model.chat_template if source is None else source
         if template is None:
@@ -67,7 +68,7 @@ class ChatTemplate:
         self._template = compile_template(f"{model.path.name} has" if source is None else "chat_template is", template)
         self._defaults = read_variables(variables)
         self._special_tokens = {"bos_token": model.bos_token, "eos_token": model.eos_token}
-        self._effort_substitutes: dict[str, str] = {}  # for an effort that the template refuses, one that it accepts
+        self._effort_substitutes: dict[str, str] = {}  # for each refused effort, the one to use instead
         self._keeps_late_systems: bool | None = None  # whether late system messages reach the prompt; None: unknown
 
     def render(
@@ -79,11 +80,11 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt up to where the assistant's next turn begins. tools, chat_template_kwargs: see `Chat`.
 
-        Where the template refuses the messages or the effort, rewritten messages and other efforts are tried; input
-        that it accepts stays as it is. Half of a surrogate pair becomes U+FFFD.
+        If the template refuses the messages or the reasoning effort, rewritten messages and other efforts are tried.
+        Messages and efforts that the template accepts are used unchanged. Half of a surrogate pair becomes U+FFFD.
 
         Raises InvalidRequestError for messages without role or content, for an unknown reasoning_effort, for a chat
-        that the template refuses in every form, and where it takes too long or writes too much.
+        that the template refuses in every form, and for a template that takes too long or writes too much.
         """
         check_messages(messages)
         check_tools(tools)
@@ -91,10 +92,10 @@ class ChatTemplate:
         if "reasoning_effort" in own:
             defaults.pop("enable_thinking", None)  # the effort decides whether the model thinks
         variables = {**defaults, **own}
-        # As in transformers, None counts as a missing key: templates test for the key, and write None as text.
+        # As in transformers, fields that are None are left out: templates test for the key, and would write "None".
         compact = [{name: value for name, value in message.items() if value is not None} for message in messages]
         refusal: Exception | None = None
-        deadline = time.thread_time() + render_budget.MAX_SECONDS  # for all attempts together, once one was refused
+        deadline = time.thread_time() + render_budget.MAX_SECONDS  # for all attempts together; checked after a refusal
         for attempt in self._effort_attempts(variables):
             incomplete: str | None = None
             for rewrite in message_rewrites(compact):
@@ -112,12 +113,12 @@ class ChatTemplate:
                     continue
                 self._remember_effort(variables.get("reasoning_effort"), attempt.get("reasoning_effort"))
                 return replace_surrogates(text)
-            if incomplete is not None:  # the template accepts this effort, and no rewrite of the messages
+            if incomplete is not None:  # the template accepts this effort, but no rewritten messages
                 return replace_surrogates(incomplete)
         raise InvalidRequestError(f"the chat template refuses these messages: {refusal}") from refusal
 
     def _render_once(self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]) -> str:
-        """Render once. Raises whatever the template raises, and InvalidRequestError where it does too much."""
+        """Render once. Raises the template's own exceptions, and InvalidRequestError if it exceeds its limits."""
         from pymtp.chat.jinja_environment import render
 
         context = {
@@ -135,9 +136,9 @@ class ChatTemplate:
     def _renders_late_systems(
         self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]
     ) -> bool:
-        """Find out whether late system messages reach the prompt: some templates ignore them.
+        """Return whether late system messages appear in the prompt: some templates ignore them.
 
-        Tried once for a template, with a probe word in place of their content.
+        The first call with such messages tries it with a probe word as their content, and remembers the result.
         """
         late = late_system_messages(messages)
         if not late or self._keeps_late_systems:
@@ -148,14 +149,15 @@ class ChatTemplate:
             ]
             try:
                 self._keeps_late_systems = _PROBE_WORD in self._render_once(probe, tools, variables)
-            except Exception:  # the template reads them
+            except Exception:  # an exception shows that the template reads these messages
                 self._keeps_late_systems = True
         return self._keeps_late_systems
 
     def _effort_attempts(self, variables: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-        """Yield the variables, then the same with other efforts, for a template that refuses the effort.
+        """Yield the variables, then the variables with other efforts, which are tried until the template accepts one.
 
-        "none" switches thinking off where the template can. Raises InvalidRequestError for an unknown effort.
+        The effort "none" also switches thinking off, if the template can. Raises InvalidRequestError for an unknown
+        effort.
         """
         effort = variables.get("reasoning_effort")
         if effort is None:
@@ -182,18 +184,18 @@ class ChatTemplate:
             yield {**variables, "reasoning_effort": other}
 
     def _remember_effort(self, requested: object, accepted: object) -> None:
-        """Remember the effort that the template accepts in place of another, to try it first."""
+        """Remember the effort that the template accepted in place of another; later renderings try it first."""
         if requested != accepted and isinstance(requested, str) and isinstance(accepted, str):
             self._effort_substitutes[requested] = accepted
 
     def _knows_effort(self, effort: str, variables: Mapping[str, object]) -> bool:
-        """Find out whether the template knows an effort: whether it treats the word otherwise than an unknown word."""
+        """Return whether the template knows an effort: whether the prompt differs from that for an unknown word."""
         text = self._probe({**variables, "reasoning_effort": effort})
         other = self._probe({**variables, "reasoning_effort": _PROBE_WORD})
         return text is not None and (other is None or other.replace(_PROBE_WORD, effort) != text)
 
     def _probe(self, variables: Mapping[str, object]) -> str | None:
-        """Render a small chat; None where the template refuses it."""
+        """Render a chat of one short message, and return the prompt; None if the template refuses the chat."""
         try:
             return self._render_once([{"role": "user", "content": "a"}], None, variables)
         except InvalidRequestError:
@@ -203,9 +205,9 @@ class ChatTemplate:
 
 
 def _nearest_efforts(effort: str) -> list[str]:
-    """Sort the other efforts by their distance from one: of two at the same distance, the higher first.
+    """Return the other efforts, the nearest one first. Of two efforts at the same distance, the higher is first.
 
-    "none" comes last: no thinking is another thing than little thinking.
+    "none" is always last, because no thinking is very different from little thinking.
     """
     at = REASONING_EFFORTS.index(effort)
     others = (other for other in REASONING_EFFORTS if other != effort)

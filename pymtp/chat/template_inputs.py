@@ -22,7 +22,7 @@ def check_tools(tools: object) -> None:
     """Raise InvalidRequestError for tools that are neither a list of mappings nor None."""
     several = isinstance(tools, Sequence) and not isinstance(tools, (str, bytes))
     if tools is not None and not (several and all(isinstance(tool, Mapping) for tool in tools)):  # type: ignore[attr-defined]
-        raise InvalidRequestError(f"tools are a list of mappings, not {shown(tools)}", "tools")
+        raise InvalidRequestError(f"tools must be a list of mappings, not {shown(tools)}", "tools")
 
 
 def check_messages(messages: object) -> None:
@@ -37,9 +37,9 @@ def check_messages(messages: object) -> None:
 
 
 def read_variables(variables: object) -> dict[str, object]:
-    """Read the variables of a template; {} for None.
+    """Check the variables of a template, and return them; {} for None.
 
-    Raises InvalidRequestError for anything but a mapping of names, and for names that pymtp sets itself.
+    Raises InvalidRequestError for a value that is not a mapping of names, and for names that pymtp sets itself.
     """
     if variables is None:
         return {}
@@ -54,7 +54,7 @@ def read_variables(variables: object) -> dict[str, object]:
 
 
 def read_template(template: object) -> str | None:
-    """Read a template: a text with Jinja tags, or the path of a file; None for None.
+    """Return the source of a template that is given as a string with Jinja tags, or as a file's path; None for None.
 
     Raises InvalidRequestError for a file that cannot be read, and for a template that cannot be compiled.
     """
@@ -79,7 +79,7 @@ def _read_file(path: Path) -> str:
     try:
         # utf-8-sig: some editors of Windows write a byte order mark
         with path.open(encoding="utf-8-sig") as file:
-            text = file.read(MAX_SOURCE + 1)  # a device may never end; a longer text is refused when it is compiled
+            text = file.read(MAX_SOURCE + 1)  # bounded: a device never ends. Longer text is refused below
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             f"chat_template={shown(str(path))} is neither a template, which has {{{{ }}}} or {{% %}}, nor a file that "
@@ -88,14 +88,16 @@ def _read_file(path: Path) -> str:
         ) from error
     if not _has_jinja_tags(text):
         raise InvalidRequestError(
-            f"chat_template={shown(str(path))} is a file without {{{{ }}}} and {{% %}}: it is no template",
+            f"chat_template={shown(str(path))} is a file without {{{{ }}}} and {{% %}}, so it is not a template",
             "chat_template",
         )
     return text
 
 
 def compile_template(whose: str, source: str) -> jinja2.Template:
-    """Compile a template. whose: the beginning of the error message.
+    """Compile a template.
+
+    whose: the beginning of the error message, which names the origin of the template.
 
     Raises InvalidRequestError for a template that cannot be compiled.
     """
@@ -103,7 +105,7 @@ def compile_template(whose: str, source: str) -> jinja2.Template:
 
     try:
         return compile_source(source)
-    except Exception as error:  # Python's compiler, which compiles the code that jinja2 writes, may raise anything, too
+    except Exception as error:  # Python compiles the code that jinja2 writes, and may raise anything
         line = f", line {error.lineno}" if isinstance(getattr(error, "lineno", None), int) else ""  # type: ignore[attr-defined]
         raise InvalidRequestError(
             f"{whose} a broken chat template{line}: {str(error) or type(error).__name__}", "chat_template"

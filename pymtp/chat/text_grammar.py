@@ -10,18 +10,20 @@ from pymtp.chat.tags import SPACE, PartialMatch, Tag, TagSet
 from pymtp.grammar.regex import Ranges, inverse, range_grammar
 from pymtp.grammar.rules import Rules
 
-NOT_IN_TEXT: Ranges = [(0x00, 0x00), (0xD800, 0xDFFF)]  # characters that no text of tokens holds
+NOT_IN_TEXT: Ranges = [(0x00, 0x00), (0xD800, 0xDFFF)]  # characters that no output contains
 
-_CountedState = tuple[int, int, int | None]  # a state, and the smallest and largest number of characters from there
+_CountedState = tuple[int, int, int | None]  # a state, and the least and most characters that may still follow
 
 
 class TagFreeText:
-    """The rules of text without some tags: one rule for the text from each state of the tags' automaton on."""
+    """The grammar rules for text without some tags: one rule for each state of the automaton that finds the tags."""
 
     def __init__(self, tags: Iterable[Tag], rules: Rules, hint: str, follows: Mapping[Tag, str] | None = None) -> None:
-        """Prepare the rules, named after `hint`.
+        """Prepare the rules.
 
-        follows: tags that may stand at the end of the text, and for each the rule of the text behind it.
+        tags: the tags that the text must not contain.
+        hint: the beginning of the names of the rules.
+        follows: tags that may end the text, and for each the rule for the output after the tag.
         """
         self._follows = {_before_name(tag): rule for tag, rule in (follows or {}).items()}
         patterns = dict.fromkeys([*self._follows, *map(_before_name, tags)])
@@ -36,7 +38,10 @@ class TagFreeText:
         return range_grammar([(ord(c), ord(c)) for c in step.characters]) if step.characters else self._others
 
     def rule(self, state: int, *, may_end: bool = True) -> str:
-        """Return the name of the rule of text from a state on. may_end: whether the text may end without a tag."""
+        """Return the name of the rule for the text after a state. Adds the rules that are missing.
+
+        may_end: whether the text may end without a tag.
+        """
         todo = [state] if state not in self._names else []
         self._names.setdefault(state, self._rules.fresh_name(self._hint))
         while todo:
@@ -52,7 +57,10 @@ class TagFreeText:
         return self._names[state]
 
     def counted(self, state: int, minimum: int, maximum: int | None) -> str:
-        """Return the name of the rule of text of so many characters from a state on. maximum: None for any number."""
+        """Return the name of the rule for text of `minimum` to `maximum` characters after a state. Adds missing rules.
+
+        maximum: None for no limit.
+        """
         first = (state, minimum, maximum)
         todo = [first] if first not in self._counted_names else []
         self._counted_names.setdefault(first, self._rules.fresh_name(self._hint))
@@ -81,10 +89,11 @@ _SPACES = " \t\r\n"
 
 
 class Transition(NamedTuple):
-    """A step from a state.
+    """A transition from a state to the next.
 
-    characters: those that lead on; "" for all that belong to no tag.
-    to: the next state. tag: the tag that these characters complete, which then ends the text.
+    characters: the characters that take this transition; "" for all characters that occur in no tag.
+    to: the next state.
+    tag: the tag that the characters complete, which then ends the text; None if they complete no tag.
     """
 
     characters: str
@@ -93,15 +102,20 @@ class Transition(NamedTuple):
 
 
 class TagAutomaton:
-    """The minimal automaton of text without some tags.
+    """The minimal automaton that accepts text without some tags.
 
-    A tag with a name counts as complete where its name would begin, so no text holds the part before it.
+    A tag with a name counts as complete where its name would begin, so the text cannot contain the part before the
+    name. State 0 is the state after a character that occurs in no tag.
 
-    characters: those that belong to tags. State 0 is the one behind a character that belongs to none.
+    characters: all characters that occur in tags.
     """
 
     def __init__(self, patterns: tuple[str, ...], ends: frozenset[str]) -> None:
-        """Build the automaton. patterns: those of the tags. ends: the ones that may stand at the end of a text."""
+        """Build the automaton.
+
+        patterns: the patterns of the tags.
+        ends: the patterns of those tags that may end a text.
+        """
         tag_set = TagSet([Tag(pattern) for pattern in patterns])
         spaces = _SPACES if any(item.character is SPACE for tag in tag_set.tags for item in tag.items) else ""
         literal = {c for tag in tag_set.tags for c, _ in tag.items if isinstance(c, str)}
@@ -127,7 +141,7 @@ class TagAutomaton:
         self._merge_equal_states()
 
     def _merge_equal_states(self) -> None:
-        """Merge states from which the same texts follow (Moore's algorithm)."""
+        """Merge states after which the same texts are accepted (Moore's algorithm)."""
         kinds = [0] * len(self._steps)
         while True:
             known: dict[Hashable, int] = {}
@@ -147,7 +161,7 @@ class TagAutomaton:
         self._begins = {after: kinds[state] for after, state in self._begins.items()}
 
     def begin(self, after: str) -> int:
-        """Return the state of a text that begins behind `after`, which is a newline or nothing."""
+        """Return the state at the beginning of a text that comes after a newline, or after ""."""
         return self._begins[after]
 
     def step(self, state: int, character: str) -> int | None:
@@ -157,7 +171,7 @@ class TagAutomaton:
         return None if step is None or step[1] is not None else step[0]
 
     def transitions(self, state: int) -> list[Transition]:
-        """Return the steps from a state that complete no tag, or one that may stand at the end."""
+        """Return the transitions from a state, except those that complete a tag that cannot end the text."""
         characters: dict[tuple[int, str | None], str] = {}
         for character, step in zip(self.characters, self._steps[state], strict=True):
             if step is not None:
@@ -167,5 +181,8 @@ class TagAutomaton:
 
 @lru_cache(maxsize=64)
 def tag_automaton(patterns: tuple[str, ...], ends: frozenset[str] = frozenset()) -> TagAutomaton:
-    """Return the automaton of some tags. patterns, ends: of each tag the pattern before its name."""
+    """Return the automaton for some tags.
+
+    patterns, ends: see `TagAutomaton`; each pattern is cut off before the name in its tag.
+    """
     return TagAutomaton(patterns, ends)

@@ -1,4 +1,4 @@
-"""Thinking of a text: where it begins and ends, how many tokens it takes, and how it is closed at its budget."""
+"""The thinking in an output: where it begins and ends, how many tokens it has, and how its budget closes it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from pymtp.model.model import Model
 from pymtp.sampling import MAX_MAGNITUDE, Sampler, SamplingParams
 from pymtp.validation import shown
 
-NEWLINES = "\n\n"  # templates write these behind </think>
+NEWLINES = "\n\n"  # templates write these newlines after </think>
 N_END_TOKENS = 16  # last tokens of a prompt that are searched for an open <think>
 
 _START = THINK_START.encode()
 _SPACE = b" \t\r\n"
 _END = re.compile(THINK_END.encode())
 _MAY_END = re.compile(rb"<[/a-z]{0,6}\Z")
-# A call within thinking ends it here: OutputParser parses it as a call.
+# Where there are tools, a call within the thinking ends the thinking, because OutputParser parses it as a call.
 _END_OR_CALL = re.compile(rb"</think>|<tool_call>[ \t\r\n]*(?:<function=|\{)")
 _MAY_END_OR_CALL = re.compile(rb"(?:<tool_call>[ \t\r\n]*)?<[/a-z_=]{0,9}\Z|<tool_call>[ \t\r\n]*\Z")
 
 
 @dataclass(frozen=True)
 class ThinkingPlan:
-    """The plan for the thinking of a text, made before the first token.
+    """The plan for the thinking of an output, made before the first token.
 
     begun: whether the prompt ends within the thinking.
-    no_stop_in_thinking: whether stop strings match only behind the thinking.
+    no_stop_in_thinking: whether stop strings match only after the thinking.
     call_ends: whether a tool call ends the thinking, too.
     budget: the largest number of tokens that the thinking may have; None for any number.
-    closing: the tokens that close the thinking at its budget: the message, `</think>` and newlines.
-    grammar_waits: whether the grammar begins behind the thinking, however it ends.
-    newlines: tokens that come before the grammar where the model itself closed the thinking.
-    grammar: the grammar behind `closing`; None for none.
-    grammar_prefix: how many of the last tokens of `closing` are the beginning of the grammar's text.
+    closing: the tokens that close the thinking at its budget: params.thinking_end, `</think>` and newlines.
+    grammar_waits: whether the grammar begins after the thinking, even if the model ends the thinking itself.
+    newlines: tokens that are forced before the grammar begins if the model ended the thinking itself.
+    grammar: the grammar for the output after `closing`; None for no grammar.
+    grammar_prefix: number of tokens at the end of `closing` that the grammar already covers.
     """
 
     begun: bool = False
@@ -98,21 +98,22 @@ def has_tools(prompt: object) -> bool:
 
 
 def apply_thinking_budget(chat: Chat, params: SamplingParams) -> Chat:
-    """Return the chat; with a thinking budget of 0, one that tells the template not to think."""
+    """Return the chat; for a thinking budget of 0, a copy that tells the template to switch thinking off."""
     variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
-    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # the template refuses other types
+    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # ChatTemplate.render refuses other types
         return chat
     return replace(chat, chat_template_kwargs={**variables, "enable_thinking": False})
 
 
 class ThinkingTracker:
-    """A tracker that follows a text token by token: whether it is thinking, and whether the thinking must be closed.
+    """A tracker that follows an output token by token, and says when its thinking must be closed.
 
-    tokens: how many tokens of thinking begin before `</think>`. Neither tags nor forced tokens count.
-    within: whether the text stands within its thinking.
-    closing: whether the next tokens are the `forced` ones, whatever the model would sample. A grammar may begin behind
-        them.
-    closed_at: how many tokens the text had when the last forced token had come; None before, and where none were
+    tokens: number of thinking tokens: those that begin before `</think>`, except the tags and forced tokens.
+    within: whether the output is within its thinking.
+    closing: whether the next tokens are those in `forced`, instead of sampled tokens. A grammar may begin after the
+        forced tokens.
+    forced: the tokens to force next.
+    closed_at: number of tokens in the output up to the last forced one; None before that token, and if none were
         forced.
     """
 
@@ -127,14 +128,14 @@ class ThinkingTracker:
         self._n_tokens = 0
         self._over = False
         self._start_text = b""  # the beginning of a text that may yet begin with <think>
-        self._undecided = b""  # bytes that may become a tag
-        self._token_starts: list[int] = []  # where the counted tokens begin within it
+        self._undecided = b""  # the last bytes, where they may become a tag
+        self._token_starts: list[int] = []  # where the counted tokens begin in `_undecided`
         self._check_budget()
 
     def push(self, data: bytes) -> int:
-        """Take a token's bytes; return how many stand before the place where the thinking began or ended.
+        """Take the bytes of the next token; return how many come before the place where thinking begins or ends.
 
-        Where neither is within the token, all of them do.
+        If the thinking neither begins nor ends within the token, the number of all its bytes is returned.
         """
         self._n_tokens += 1
         if self.closing:
@@ -186,15 +187,15 @@ class ThinkingTracker:
         self.closing, self.forced = True, deque(tokens)
 
 
-# Any text, which never ends: it would have to end with a character that does not exist.
+# A grammar that allows any text but never its end: the last character would have to be one that does not exist.
 ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
 
 class RequestSamplers:
-    """The samplers of one request, all with its seed.
+    """The samplers of one request, which all use the request's seed.
 
-    first: the sampler from the first token on. Where the grammar begins behind the thinking, the text may not end
-        before.
+    first: the sampler for the first token and the tokens after it. If the grammar begins only after the thinking, this
+        sampler does not let the output end before that.
     """
 
     def __init__(self, params: SamplingParams, plan: ThinkingPlan, seed_offset: int) -> None:
@@ -204,11 +205,14 @@ class RequestSamplers:
             self.first = self.first.with_grammar(ENDLESS_TEXT)
 
     def after_thinking(self, n: int) -> Sampler:
-        """Return the sampler behind a thinking that was closed. n: tokens that the sequence has behind it by then."""
+        """Return the sampler for the output after a thinking that was closed.
+
+        n: number of tokens that the sequence already has after the thinking.
+        """
         return self.first.with_grammar(self._plan.grammar, self._plan.grammar_prefix + n)
 
     def without_grammar(self) -> Sampler:
-        """Return a sampler without a grammar, for a text that is prefilled again."""
+        """Return a sampler without a grammar, for an output that is prefilled again after a preemption."""
         return self.first.with_grammar(None)
 
     def always(self, token: int) -> Sampler:

@@ -15,18 +15,18 @@ _ARGUMENTS = re.compile(r'\s*,\s*"arguments"\s*:\s*(?=\{)')
 
 
 class ToolCallBuilder:
-    """An XML call whose parameters come one by one. Its methods return the next pieces of the JSON arguments."""
+    """A builder of one XML call from its parameters. Each method returns the next piece of the JSON arguments."""
 
     def __init__(self, index: int, name: str, parameters: ToolParameters) -> None:
         self.index, self.name, self.parameters = index, name, parameters
         self.seen_parameters: set[str] = set()
         self._pieces: list[str] = []
         self._parameter_name, self._parameter = "", ToolParameter({}, {})
-        self._value: list[str] = []  # text of a value that is not a string
+        self._value: list[str] = []  # pieces of the current value, if it is not a string
 
     @property
     def call(self) -> ToolCall:
-        """Return the call as far as it has come."""
+        """Return the call as far as it is built."""
         return ToolCall(self.name, "".join(self._pieces))
 
     def begin_parameter(self, name: str) -> str:
@@ -44,7 +44,7 @@ class ToolCallBuilder:
         return ""
 
     def end_parameter(self) -> str:
-        """End the parameter. A parameter that cannot be a string and has no text counts as left out."""
+        """End the parameter. A parameter without text is left out if its schema allows no string."""
         if self._parameter.is_string:
             return self._emit('"')
         value = "".join(self._value)
@@ -84,7 +84,7 @@ def parse_hermes_call(text: str) -> ToolCall | None:
 
 
 def parse_unfinished_hermes_call(text: str) -> ToolCall | None:
-    """Parse a call in Hermes' form that the end of the text cut off; return None before its name is complete."""
+    """Parse a call in Hermes' form that was cut off; return None if even its name is incomplete."""
     name = _NAME.match(text)
     if not name:
         return None

@@ -1,9 +1,9 @@
-"""Tool parameters: how a value is written in its tag by the parameter's schema, and how it is parsed back.
+"""Tool parameters: how the schema of a parameter decides how its value is written between tags, and parsed.
 
-A string is written without quotes, every other value as JSON. Where a schema allows strings and other types, text that
-is JSON of one of the other types has that type, and all other text is a string. This holds only where the schema bounds
-the other types by nothing but their type: a string that looks like a number is parsed as a number, and must be valid as
-one. Otherwise strings are written as JSON, too.
+A string is written without quotes, every other value as JSON. If a schema allows strings and other types, text that is
+JSON of one of the other types gets that type, and all other text is a string. This works only if the schema sets no
+bounds besides the types: the string `12` would be parsed as a number, and might be outside the bounds for numbers. If
+there are such bounds, strings are written as JSON, too, with quotes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from pymtp.grammar.keywords import TYPE_KEYWORDS, SchemaError, find_ref
 from pymtp.grammar.relax import merge_all_of
 
 ALL_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-MAX_STEPS = 64  # references and alternatives that are followed, one within another
-# Subschemas that are visited. Alternatives that share parts by references may be far more than the schema is long.
+MAX_STEPS = 64  # levels of references and alternatives that are followed
+# Subschemas that are visited. A short schema may have a huge number of alternatives that share parts by references.
 MAX_VISITS = 1024
+# Keywords that bound values of types other than string.
 _VALUE_KEYWORDS = frozenset().union(*(keywords for name, keywords in TYPE_KEYWORDS.items() if name != "string"))
 
 
 class ToolParameter:
     """One parameter of a tool.
 
-    schema: that of its value. root: the schema of all parameters, which references point into.
+    schema: the JSON schema of the parameter's value.
+    root: the JSON schema of all parameters, which references point into.
     """
 
     def __init__(self, schema: object, root: Mapping[str, Any]) -> None:
@@ -43,19 +45,19 @@ class ToolParameter:
 
     @cached_property
     def is_string(self) -> bool:
-        """Return whether every value is a string."""
+        """Return whether the schema allows only strings."""
         return self.types == {"string"}
 
     @cached_property
     def is_raw(self) -> bool:
-        """Return whether strings stand in the tag without the quotes of JSON."""
+        """Return whether strings are written between the tags without JSON's quotes and escapes."""
         return "string" in self.types and (
             self.is_string or self._other_types_unbounded(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
         )
 
     @cached_property
     def choices(self) -> tuple[Any, ...]:
-        """Return all values, where the schema lists them."""
+        """Return all allowed values if the schema lists them, otherwise ()."""
         schema = resolve_refs(self.schema, self._root)
         if not isinstance(schema, dict):
             return ()
@@ -63,10 +65,10 @@ class ToolParameter:
         return tuple(values) if isinstance(values, list) else ()
 
     def to_json(self, text: str) -> str:
-        """Return the value that a text stands for, as JSON.
+        """Convert the text between the parameter's tags to JSON.
 
-        A text of no type that the schema allows stays a string where strings are allowed; otherwise it keeps the type
-        that its JSON has, and is a string where it is no JSON.
+        Text that has none of the types that the schema allows becomes a string if the schema allows strings. Otherwise
+        it keeps the type that it has as JSON, and text that is not JSON becomes a string.
         """
         if self.is_string or (self.is_raw and text in self.choices):
             return _dump_json(text)
@@ -82,10 +84,10 @@ class ToolParameter:
         return self._without_fitting_type(text)
 
     def _convert(self, value: Any) -> tuple[Any] | None:
-        """Return the value in an allowed type, within a tuple; None where no allowed type holds it."""
+        """Return a tuple of the value, converted to an allowed type; None if it has no allowed type."""
         if isinstance(value, str):
             if self.is_raw:
-                return None  # a raw string has no quotes: these are part of it
+                return None  # raw strings are written without quotes: these quotes belong to the string
             if "string" in self.types:
                 return (value,)
             try:
@@ -142,7 +144,8 @@ class ToolParameter:
 class ToolParameters:
     """The parameters of a tool, by name.
 
-    schema: that of the arguments object. required: the names of parameters that a call must have.
+    schema: the JSON schema of the arguments object.
+    required: the names of the parameters that a call must have.
     """
 
     def __init__(self, tool: Tool) -> None:
@@ -168,7 +171,7 @@ class ToolParameters:
 
 
 def resolve_refs(schema: object, root: object) -> object:
-    """Return the schema behind a schema's references, with its `allOf` merged into it; {} where a reference fails."""
+    """Follow a schema's references, merge its `allOf`, and return the result; {} if a reference is not resolved."""
     for _ in range(MAX_STEPS):
         if not isinstance(schema, dict):
             return schema
@@ -187,7 +190,7 @@ def resolve_refs(schema: object, root: object) -> object:
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the types of the "type" keyword: all types where one is unknown, None where there is no valid keyword."""
+    """Return the types in a schema's "type": all types if one is unknown, None if the keyword is missing or invalid."""
     types = schema.get("type")
     names = [types] if isinstance(types, str) else types
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):

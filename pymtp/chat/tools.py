@@ -22,7 +22,8 @@ class Tool:
     """A function that the model may call.
 
     parameters: the JSON schema of the arguments object.
-    strict: whether a schema that no grammar can express is refused. Otherwise such parts of it are ignored.
+    strict: whether a schema that no grammar can express is refused; otherwise only the parts that a grammar can express
+        are followed.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class NamedTool:
-    """The choice of one tool, which must be called."""
+    """The tool_choice that demands a call of one tool."""
 
     name: str
 
@@ -44,13 +45,13 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Read tools in OpenAI's form: {"type": "function", "function": {"name": …, "parameters": …}}.
 
-    Raises InvalidRequestError for tools in another form, for two tools of one name, and for names that cannot stand in
+    Raises InvalidRequestError for tools in another form, for two tools of one name, and for names that do not fit into
     a tag.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
         raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}", "tools")
     if len(tools) > MAX_TOOLS:
-        raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}", "tools")
+        raise InvalidRequestError(f"there are {len(tools)} tools, and at most {MAX_TOOLS} are allowed", "tools")
     read, remaining = [], MAX_TEXT
     for i, tool in enumerate(tools):
         read.append(_tool(tool, f"tools[{i}]"))
@@ -62,12 +63,12 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raise InvalidRequestError for two tools of one name, and for names that cannot stand in a tag."""
+    """Raise InvalidRequestError for two tools of one name, and for names that do not fit into a tag."""
     names = set()
     for tool in tools:
         if not _TOOL_NAME.fullmatch(tool.name):
             raise InvalidRequestError(
-                f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right", "tools"
+                f"{tool.name!r:.80} is not allowed as the name of a tool: use letters, digits, _ and -", "tools"
             )
         if tool.name in names:
             raise InvalidRequestError(f"two tools have the name {tool.name!r}", "tools")
@@ -84,9 +85,7 @@ def _tool(tool: object, where: str) -> Tool:
         raise InvalidRequestError(f'{where}.function must be an object with a "name"', f"{where}.function")
     description, strict = function.get("description"), function.get("strict")
     if not isinstance(description, (str, type(None))) or not isinstance(strict, (bool, type(None))):
-        raise InvalidRequestError(
-            f"{where}.function has a description that is no text, or a strict that is no boolean", where
-        )
+        raise InvalidRequestError(f'{where}.function: "description" must be a string, and "strict" a boolean', where)
     parameters = function.get("parameters")
     if not isinstance(parameters, (Mapping, type(None))):
         raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {shown(parameters)}", where)

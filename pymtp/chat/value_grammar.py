@@ -1,6 +1,6 @@
 """Grammar rules for the values of tool parameters.
 
-Each value fits its schema, and holds no text that the parser would take for the value's end.
+Each value matches its schema, and contains no text that the parser would take for the end of the value.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pymtp.grammar.regex import MAX_REPETITIONS, Ranges, inverse, pattern_gramma
 from pymtp.grammar.relax import weaker_schemas
 from pymtp.grammar.rules import Rules
 
-# Rules that count characters exist once for each count and state. So the longer a string may be, the coarser is the
-# automaton that its characters are counted beside.
-MAX_COUNTED_EXACTLY = 16  # characters; up to here, beside the full automaton of the tags
-MAX_COUNTED = 1000  # up to here, beside the automaton of _SHORT_TAGS; beyond, without "<"
+# A grammar that counts characters has a rule for each count and each state of the automaton that finds end tags. So the
+# longer a string may be, the smaller its automaton must be; a smaller one forbids more text than the end tags.
+MAX_COUNTED_EXACTLY = 16  # characters; shorter strings use the automaton of the end tags
+MAX_COUNTED = 1000  # shorter strings use the automaton of _SHORT_TAGS, longer strings have no "<"
 
-# Every end tag holds one of these. A value begins as if behind a newline.
+# Every end tag contains one of these. The beginning of a value is treated as if a newline came before it.
 _SHORT_TAGS = [Tag("\n<"), Tag("r>\n")]
 _TAG_OPENS: Ranges = [(0x3C, 0x3C)]
 _LINE_ENDS: Ranges = [(0x0A, 0x0A)]
 
 
 class StringRules:
-    """Rules of strings that stand in a tag without quotes. All tools share them."""
+    """The grammar rules for strings that are written between tags without quotes. All tools share these rules."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -40,11 +40,11 @@ class StringRules:
         self._short = TagFreeText(_SHORT_TAGS, rules, "text")
 
     def free(self) -> str:
-        """Return the name of the rule of any string."""
+        """Return the name of the rule for any string."""
         return self._free.rule(self._free.automaton.begin("\n"))
 
     def counted(self, minimum: int, maximum: int | None) -> str:
-        """Return the name of the rule of strings of so many characters. maximum: None for any number."""
+        """Return the name of the rule for strings of `minimum` to `maximum` characters. maximum: None for no limit."""
         if max(minimum, maximum or 0) <= MAX_COUNTED_EXACTLY:
             return self._free.counted(self._free.automaton.begin("\n"), minimum, maximum)
         if max(minimum, maximum or 0) <= MAX_COUNTED:
@@ -53,7 +53,9 @@ class StringRules:
         return self.rules.rule(f"{_without(_TAG_OPENS, inverse([]))}{{{minimum},{upper}}}", "text")
 
     def pattern(self, pattern: str) -> str:
-        """Return GBNF for strings that match a pattern and hold no newline; where it needs one, no "<" instead.
+        """Return GBNF for the strings that match a pattern and contain no newline, and so no end tag.
+
+        If the pattern demands a newline, the strings contain no "<" instead.
 
         Raises SchemaError for a pattern that no grammar can express.
         """
@@ -63,10 +65,10 @@ class StringRules:
                 return f"({pattern_grammar(pattern, partial(_without, left_out))})"
             except ValueError as problem:
                 error = error or problem
-        raise SchemaError(f"the pattern {pattern!r:.80} cannot be held to: {error}") from error
+        raise SchemaError(f"the pattern {pattern!r:.80} cannot be enforced: {error}") from error
 
     def literal(self, text: str) -> str | None:
-        """Return GBNF for a text; None for a text in which the parser would find an end."""
+        """Return GBNF for one string; None if the parser would find the end of the value in that string."""
         state = self._free.automaton.begin("\n")
         for character in text:
             after = self._free.automaton.step(state, character)
@@ -79,21 +81,21 @@ class StringRules:
 def _without(left_out: Ranges, ranges: Ranges) -> str:
     remaining = inverse([*inverse(ranges), *left_out, *NOT_IN_TEXT])
     if not remaining:
-        raise ValueError("a class has no character that a text can have")
+        raise ValueError("a character class matches no character that a value can contain")
     return range_grammar(remaining)
 
 
 class ParameterRules:
-    """Rules of the values of one tool's parameters."""
+    """The grammar rules for the values of one tool's parameters."""
 
     def __init__(self, root: Mapping[str, Any], strings: StringRules, *, strict: bool) -> None:
         self._strict, self._root, self._strings = strict, root, strings
         self._json = SchemaConverter(root, strings.rules, None if strict else weaker_schemas)
 
     def value(self, parameter: ToolParameter, path: str) -> str:
-        """Return the name of the rule of a parameter's value, as it stands in its tag.
+        """Return the name of the rule for a parameter's value, as it is written between the tags.
 
-        Raises SchemaError for a schema that no grammar can express, where the tool is strict.
+        Raises SchemaError if the tool is strict and no grammar can express the schema.
         """
         body = (
             self.raw(parameter.schema, path, MAX_STEPS)
@@ -105,7 +107,7 @@ class ParameterRules:
         return rule
 
     def json(self, schema: object, path: str) -> str:
-        """Return the name of the rule of a schema's JSON."""
+        """Return the name of the rule for JSON values of a schema."""
         rule = self._json.rule_for(schema, path)
         self._json.finish()
         return rule
@@ -113,7 +115,7 @@ class ParameterRules:
     # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def raw(self, schema: object, path: str, steps: int) -> str:
-        """Return alternatives for a value whose strings stand without quotes. steps: how deep alternatives may nest."""
+        """Return alternatives for a value whose strings have no quotes. steps: levels that the schema may nest."""
         if self._strict:
             return self._exact(follow_refs(schema, self._root, path), path, steps)
         schema = resolve_refs(schema, self._root)
@@ -146,13 +148,13 @@ class ParameterRules:
     def _choices(self, values: list[Any], path: str) -> str:
         alternatives = [self._strings.literal(value) if isinstance(value, str) else literal(value) for value in values]
         if not any(alternatives) or (self._strict and not all(alternatives)):
-            raise SchemaError(f"{path} has a value that no tag can hold: {json.dumps(values):.80}")
+            raise SchemaError(f"{path} has a value that cannot be written between tags: {json.dumps(values):.80}")
         return " | ".join(filter(None, alternatives))
 
     def _string(self, schema: dict[str, Any], path: str) -> str:
         if "pattern" in schema:
             if not isinstance(schema["pattern"], str):
-                raise SchemaError(f"{path}/pattern must be a text")
+                raise SchemaError(f"{path}/pattern must be a string")
             return self._strings.pattern(schema["pattern"])
         if "format" in schema:
             if schema["format"] not in FORMATS:
@@ -167,7 +169,7 @@ class ParameterRules:
 
 
 def follow_refs(schema: object, root: object, path: str) -> object:
-    """Return the schema behind a schema's references. Raises SchemaError where a reference leads nowhere."""
+    """Follow a schema's references, and return the result. Raises SchemaError if a reference cannot be resolved."""
     for _ in range(MAX_STEPS):
         if not isinstance(schema, dict) or "$ref" not in schema:
             return schema

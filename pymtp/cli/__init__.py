@@ -1,4 +1,7 @@
-"""The command line `pymtp`: one file a command, assembled in app.py. Text on stdout, progress and figures on stderr."""
+"""The command line `pymtp`: each command has a file, and app.py joins them.
+
+Generated text goes to stdout, progress and figures go to stderr.
+"""
 
 from pymtp.cli.app import app_main
 

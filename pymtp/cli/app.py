@@ -1,4 +1,4 @@
-"""The application of all commands; errors become exit codes."""
+"""The command-line application with all commands. It turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pymtp.cli.tap import tap
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.native.build_info import build_info
 
-# rich_markup_mode is None: rich's tables would cut long names
+# rich_markup_mode is None because the tables that rich makes of a help page would cut long option names
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 for command in (generate, chat, serve, prefix, batch, info, tap, pull):
     app.command()(command)
@@ -50,7 +50,9 @@ def options(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and llama.cpp's."),
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the versions of pymtp and llama.cpp."
+        ),
     ] = False,
 ) -> None:
     """Multi-token-prediction speculative decoding for Qwen3-Next, Qwen3.5, 3.6 and 3.8 GGUF models."""
@@ -59,13 +61,17 @@ def options(
 
 
 def app_main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; None stands for the arguments of this process.
+    """Run the command line, and end the process.
 
-    An error of this package, or of writing the output, becomes one line on stderr and an exit code.
+    An error that pymtp raises, or a failure to write the output, is printed as one line on stderr and becomes an exit
+    code.
+
+    arguments: None for the arguments of this process.
     """
     try:
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack a character of a text
+            # print an escape for a character that the encoding of the output lacks, instead of failing
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             app(arguments)
         finally:
@@ -81,7 +87,7 @@ def app_main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(code)
     except OSError as error:
         show_error(error)
-        # Python flushes stdout once more at its end, and would fail again
+        # Python flushes stdout once more when it exits; without this, that would fail again and print a traceback
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)

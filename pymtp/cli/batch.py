@@ -21,8 +21,11 @@ from pymtp.openai.batch import BatchFiles, BatchProgress, run_batch
 @expand_options
 def batch(
     *,
-    requests: Annotated[Path, typer.Argument(help="Requests, one a line, in OpenAI's batch format (JSONL).")],
-    answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that exists is continued.")],
+    requests: Annotated[Path, typer.Argument(help="File of requests, one per line, in OpenAI's batch format (JSONL).")],
+    answers: Annotated[
+        Path,
+        typer.Argument(help="File for the answers, in the order of the requests. If it exists, it is continued."),
+    ],
     n_seq_max: SeqMax = 4,
     load_options: LoadOptions,
 ) -> None:

@@ -31,22 +31,33 @@ def batch(
     sequences: Annotated[str, typer.Option(help="Requests that run at the same time.")] = "1,2,4,8,16",
     depths: Annotated[str, typer.Option(help="Drafts per round and sequence.")] = "none,1,2,3,5,7,auto",
     acceptance: Annotated[
-        str, typer.Option(help="As the target says, or accept each draft with this probability: real,0.5,0.9.")
+        str,
+        typer.Option(
+            help="How drafts are accepted: real for the target's decision, or a probability. For example real,0.5,0.9."
+        ),
     ] = "real",
     prompt: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens of each prompt.")] = 64,
     tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 64,
-    warm_up: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens of each text written before.")] = 32,
+    warm_up: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens of each text of the warm-up.")] = 32,
     requests: Annotated[int, typer.Option(min=1, help="Requests for each sequence.")] = 1,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Requests that arrive in a second, at random.", show_default="at once"),
+        typer.Option(
+            min=0.001, help="Mean number of requests per second, which arrive at random.", show_default="all at once"
+        ),
     ] = None,
     arriving: Annotated[
-        str | None, typer.Option(metavar="TOKENS", help="Measure gaps while a prompt of, say, 4k tokens arrives.")
+        str | None,
+        typer.Option(
+            metavar="TOKENS", help="Also measure how a prompt of this length, such as 4k, delays running requests."
+        ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", "-T", min=0.0, help="0 is greedy.")] = 0.0,
     rounds: Annotated[
-        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each number, acceptance and depth.")
+        int,
+        typer.Option(
+            "--rounds", "-r", min=1, help="Measurements of each number of sequences, acceptance and number of drafts."
+        ),
     ] = 3,
     run_options: BenchOptions,
     draft_vocab: DraftVocab = "auto",
@@ -54,8 +65,8 @@ def batch(
 ) -> None:
     """Compare numbers of drafts for several requests at once.
 
-    Requests run without drafts, with fixed numbers of drafts, and with `auto`. Each measurement has a context of its
-    own. Ctrl-C ends the bench and shows the measurements made so far.
+    Requests run without drafts, with fixed numbers of drafts, and with `auto`. Each measurement has its own context.
+    Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import batch_report
     from pymtp.bench.batch import ARMS, BatchSettings

@@ -30,24 +30,28 @@ def decode(
     depths: Annotated[
         str,
         typer.Option(
-            help="Drafts per round. 3:host-copy takes hidden states through the host, 3:new a new LLM each time."
+            help="Drafts per round. With 3:host-copy, hidden states are copied through the host; with 3:new, each "
+            "completion gets a new LLM."
         ),
     ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
     tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 128,
     rounds: Annotated[
-        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
+        int,
+        typer.Option(
+            "--rounds", "-r", min=1, help="Measurements of each kind of prompt, temperature and number of drafts."
+        ),
     ] = 3,
     synthetic_acceptance: Synthetic = None,
     run_options: BenchOptions,
     draft_vocab: DraftVocab = "auto",
     report_options: ReportOptions,
 ) -> None:
-    """Compare numbers of drafts for one text.
+    """Compare numbers of drafts for one request at a time.
 
-    It is written without drafts, with fixed numbers of drafts, and with `auto`. Each depth has its own context; all
-    share one copy of the weights. Ctrl-C ends the bench and shows the measurements made so far.
+    Text is generated without drafts, with fixed numbers of drafts, and with `auto`. Each has its own context; all share
+    one copy of the weights. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import decode_report
     from pymtp.bench.decode import NONE, DecodeSettings

@@ -1,4 +1,4 @@
-"""Options that all benches share, and the output of their reports."""
+"""Options that several benches share, and the output of their reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TABLE_WIDTH = 140  # columns, at least, where the output is no terminal
+TABLE_WIDTH = 140  # least width of tables, in columns, if the output is not a terminal
 
 
 class ReportFormat(str, Enum):
@@ -35,28 +35,33 @@ class ReportFormat(str, Enum):
 
 
 Format = Annotated[ReportFormat, typer.Option("--output", "-o", help="How to print the report.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw the report, too: a .svg or .png file.")]
+Plot = Annotated[Path | None, typer.Option(help="Also draw the report to this .svg or .png file.")]
 FromFile = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="Show a report that -o json printed. Measures nothing.")
 ]
 
 Synthetic = Annotated[
     str | None,
-    typer.Option(metavar="P0,P1,…", help="Accept the first, second, … draft of a round at these rates."),
+    typer.Option(
+        metavar="P0,P1,…",
+        help="Accept the first, second, … draft of a round at these rates, not as the target decides.",
+    ),
 ]
 
 
 def check_failed(n_failed: int) -> None:
-    """Raise NativeError if measurements failed. The report was shown before."""
+    """Raise NativeError if measurements failed. The message refers to the report, which must have been shown."""
     if n_failed:
         which = "1 measurement failed; it is" if n_failed == 1 else f"{n_failed} measurements failed; they are"
         raise NativeError(f"{which} named under the tables")
 
 
 def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -> list[str]:
-    """Run a bench and show a progress bar, with texts of its report module.
+    """Run a bench, and show its progress.
 
-    Return a line for the report's `left_out` if Ctrl-C interrupted the bench, else an empty list.
+    If Ctrl-C interrupts the bench, return a list with a line for `left_out` of the report, else an empty list.
+
+    report_module: the module of the bench's report, such as decode_report, which describes measurements.
     """
     from pymtp.cli.progress import BenchProgress
 
@@ -74,16 +79,22 @@ def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Options for the output of a report. The functions take the report module of the bench, such as decode_report."""
+    """Options for the output of a report.
+
+    Its methods take two arguments that depend on the bench: report_module, such as decode_report, and `draw`, the
+    function that plots the report.
+    """
 
     output: Format = ReportFormat.table
     plot: Plot = None
     from_file: FromFile = None
 
     def show_saved(self, report_module: ModuleType, draw: Callable[..., None]) -> bool:
-        """Show the report of --from, if that was given. Return whether it was.
+        """Show the saved report if the option --from was given. Return whether it was given.
 
-        Raises InvalidRequestError for a file that is no report, and for a plot that cannot be written.
+        Also checks the option --plot.
+
+        Raises InvalidRequestError if the file is not a report of this bench, or if no plot can be written.
         """
         from pymtp.bench.plot import check_plot
 
@@ -98,7 +109,9 @@ class ReportOptions:
     ) -> None:
         """Show the report, then end the command with exit code 130 if the bench was interrupted.
 
-        Raises NativeError if measurements failed.
+        Raises NativeError if measurements failed and the bench was not interrupted.
+
+        failed: number of failed measurements.
         """
         self._show(report, report_module, draw)
         if interrupted:

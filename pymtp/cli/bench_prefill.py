@@ -49,11 +49,12 @@ def prefill(
         typer.Option(
             "--quick",
             help=f"--sizes {QUICK_SIZES} --depths {QUICK_DEPTHS} --gen {QUICK_GEN} --rounds {QUICK_ROUNDS}, "
-            "where these are not given.",
+            "for those of these options that are not given.",
         ),
     ] = False,
     time_budget: Annotated[
-        float | None, typer.Option(min=0, metavar="MINUTES", help="Leave out measurements that would take longer.")
+        float | None,
+        typer.Option(min=0, metavar="MINUTES", help="Leave out measurements that would end later."),
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
     cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
@@ -63,8 +64,8 @@ def prefill(
 ) -> None:
     """Compare the ways to read a prompt.
 
-    They are: no MTP, every row an output, hidden states copied through the host, fused. Ctrl-C ends the bench and
-    shows the measurements made so far.
+    The modes are: without MTP, with every row as an output, with hidden states copied through the host, and fused.
+    Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import prefill_report
     from pymtp.bench.prefill import NONE, PrefillSettings
@@ -111,7 +112,7 @@ def prefill(
 
 
 def _or_default(value: T | None, default: T) -> T:
-    """Return the value of an option, or its default where it was not given."""
+    """Return the value of an option, or the default if the option was not given."""
     return default if value is None else value
 
 

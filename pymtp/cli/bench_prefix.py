@@ -28,32 +28,35 @@ def prefix(
     model: ModelName = None,
     traces: Annotated[str, typer.Option(help="Traces to run, separated by commas.")] = TRACES,
     ctx: Annotated[
-        int | None, typer.Option("--ctx", "-c", min=1, help="Tokens of a text.", show_default="the trace's longest")
+        int | None,
+        typer.Option(
+            "--ctx", "-c", min=1, help="Context length in tokens.", show_default="the longest text of the trace"
+        ),
     ] = None,
     n_seq_max: Annotated[
-        int, typer.Option("--n-seq-max", "-s", min=1, max=MAX_SEQUENCES, help="Texts written at once.")
+        int, typer.Option("--n-seq-max", "-s", min=1, max=MAX_SEQUENCES, help="Requests that run at once.")
     ] = 4,
     cache: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="MIB",
-            help="Host memory for prefixes.",
-            show_default="half of those of prefixes and messages; else an LLM's own",
+            help="Host memory for cached prefixes.",
+            show_default="half of the prefixes in the traces prefixes and messages; LLM's default in others",
         ),
     ] = None,
-    scale: Annotated[float, typer.Option(min=0.001, max=100, help="Factor of all lengths in the traces.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.001, max=100, help="Multiply all lengths in the traces by this.")] = 1.0,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="The first requests of each trace.", show_default="all")
+        int | None, typer.Option(min=1, help="Run only this many requests of each trace.", show_default="all")
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each trace.")] = 3,
     run_options: BenchOptions,
     report_options: ReportOptions,
 ) -> None:
-    """Compare prompts that begin alike, with prefixes kept and without.
+    """Compare prompts with and without a prefix cache.
 
-    It shows the tokens read, the seconds to the first token, and memory. Ctrl-C ends the bench and shows the
-    measurements made so far.
+    The prompts of a trace have common prefixes. The report shows the prefilled tokens, the time to the first token, and the memory of the cache. Ctrl-C ends the
+    bench and shows the measurements made so far.
     """
     from pymtp.bench import prefix_report
     from pymtp.bench.prefix import PrefixSettings

@@ -1,4 +1,7 @@
-"""Parsers and checks of bench options. They run before any measurement."""
+"""Parsers and checks of bench options, which run before any measurement.
+
+All of them raise InvalidRequestError, which names the option, for invalid values.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from pymtp.bench.prefill import MODES, NONE, format_size
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
-MAX_DEPTH = 64  # drafts per round that a context allows
+MAX_DEPTH = 64  # most drafts per round that a context allows
 
 
 def read_numbers(option: str, text: str, high: int | None = None) -> tuple[int, ...]:
-    """Parse a list of whole numbers from 1 to `high`: "8k,1k" → (1024, 8192). Sort them and drop duplicates."""
+    """Parse a list of whole numbers from 1 to `high`: "8k,1k" → (1024, 8192). Return them sorted, each once."""
     matches = [re.fullmatch(r"([0-9]+)(k?)", item.strip().lower()) for item in text.split(",")]
     numbers = {int(match[1]) * (1024 if match[2] else 1) if match else 0 for match in matches}
     if min(numbers) < 1 or (high and max(numbers) > high):
@@ -39,20 +42,22 @@ def read_number(option: str, text: str, high: int) -> int:
 
 
 def read_modes(text: str) -> tuple[str, ...]:
-    """Parse names of prefill modes. Return them in the order of MODES."""
+    """Parse names of prefill modes. Return the names in the order of MODES."""
     return read_names("--modes", text, MODES)
 
 
 def read_names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Parse a list of names. Return them in the order of `known`. Raises InvalidRequestError for other names."""
+    """Parse a list of names, which must be in `known`. Return the names in the order of `known`."""
     names = {name.strip() for name in text.split(",")}
     if unknown := names - set(known):
-        raise InvalidRequestError(f"{option} {', '.join(sorted(unknown))!r} is not known, there are {', '.join(known)}")
+        raise InvalidRequestError(
+            f"{option} {', '.join(sorted(unknown))!r} is not known, the names are {', '.join(known)}"
+        )
     return tuple(name for name in known if name in names)
 
 
 def read_reals(option: str, text: str, high: float = math.inf) -> tuple[float, ...]:
-    """Parse a list of numbers from 0 to `high`: "0,0.7" → (0.0, 0.7). Keep their order and duplicates."""
+    """Parse a list of numbers from 0 to `high`: "0,0.7" → (0.0, 0.7). Return them in the given order."""
     try:
         numbers = tuple(float(item) for item in text.split(","))
     except ValueError:
@@ -64,29 +69,33 @@ def read_reals(option: str, text: str, high: float = math.inf) -> tuple[float, .
 
 
 def read_arms(text: str) -> tuple[str, ...]:
-    """Parse the depths to compare: "auto,2,none" → ("none", "2", "auto"). Return them in the order of ARMS."""
+    """Parse the numbers of drafts to compare: "auto,2,none" → ("none", "2", "auto"), in the order of ARMS."""
     return read_names("--depths", text, ARMS)
 
 
 def read_synthetic(text: str) -> tuple[float, ...]:
-    """Parse acceptance rates, which must not rise: a draft is accepted only where those before it were."""
+    """Parse the acceptance rates of the first, second, … draft of a round, none of which may exceed the one before.
+
+    A draft can be accepted only if all drafts before it in its round are accepted.
+    """
     rates = read_reals("--synthetic-acceptance", text, 1)
     if any(later > earlier for earlier, later in pairwise(rates)):
         raise InvalidRequestError(
-            f"--synthetic-acceptance {text!r} must not rise: a draft is accepted only where those before it are"
+            f"--synthetic-acceptance {text!r}: no rate can be higher than the rate before it, because a draft is "
+            "accepted only if the drafts before it are accepted"
         )
     return rates
 
 
 def read_acceptance(text: str) -> tuple[str, ...]:
-    """Parse REAL or probabilities: "real,0.50" → ("real", "0.5"). Keep their order and drop duplicates."""
+    """Parse a list of REAL and probabilities: "real,0.50" → ("real", "0.5"). Return each once, in the given order."""
     option = "--acceptance"
     items = [item.strip() for item in text.split(",")]
     return tuple(dict.fromkeys(REAL if item == REAL else f"{read_reals(option, item, 1)[0]:g}" for item in items))
 
 
 def read_text(file: Path) -> str:
-    """Read a prompt file. Raises InvalidRequestError if it cannot be read, or is empty."""
+    """Read a text file from which prompts are cut. Raises InvalidRequestError if it cannot be read, or is empty."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -97,7 +106,10 @@ def read_text(file: Path) -> str:
 
 
 def check_head(model: Model, otherwise: str = "") -> None:
-    """Raise InvalidRequestError for a model without head. otherwise: names what still works, for the message."""
+    """Raise InvalidRequestError for a model without head.
+
+    otherwise: continues the message with an option that works without a head.
+    """
     if not model.has_head:
         raise InvalidRequestError(
             f"{model.path.name} has no multi-token-prediction head{otherwise}; --head FILE gives it one"
@@ -111,18 +123,21 @@ def check_modes(model: Model, modes: tuple[str, ...]) -> None:
     if "all-outputs" in modes and model.tap != "post_norm":
         possible = ",".join(mode for mode in modes if mode != "all-outputs")
         raise InvalidRequestError(
-            f"all-outputs hands over post-norm embeddings, the head of {model.path.name} takes pre-norm ones: "
-            f"--modes {possible or NONE}"
+            f"mode all-outputs gives the head post-norm embeddings, but the head of {model.path.name} needs pre-norm "
+            f"ones: use --modes {possible or NONE}"
         )
 
 
 def sizes_within_context(
     model: Model, sizes: tuple[int, ...], gen: int, *, explicit: bool
 ) -> tuple[tuple[int, ...], list[str]]:
-    """Return the sizes that leave room for `gen` tokens in the model's training context, and a line about the others.
+    """Return the prompt sizes that leave room for `gen` tokens in the model's training context.
 
-    explicit: the user gave the sizes.
-    Raises InvalidRequestError if no size leaves room, or if one of explicit sizes does not.
+    Also returns a list of lines for `left_out` of the report: one line about the sizes that are too large, if any.
+
+    Raises InvalidRequestError if all sizes are too large, or if one is and the user gave the sizes.
+
+    explicit: whether the user gave the sizes.
     """
     too_long = [size for size in sizes if size + gen > model.n_ctx_train]
     reason = (

@@ -26,22 +26,27 @@ MAX_ROWS = 65  # a verification has at most 64 drafts and the token before them
 def rows(
     *,
     model: ModelName = None,
-    rows: Annotated[str, typer.Option(help="Rows of a verification.")] = "1,2,3,4,6,8,12,16,32,64",
-    drafts: Annotated[str, typer.Option(help="Drafts of a chain.")] = "1,3,7",
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 5,
+    rows: Annotated[str, typer.Option(help="Numbers of rows of the verifications.")] = "1,2,3,4,6,8,12,16,32,64",
+    drafts: Annotated[str, typer.Option(help="Numbers of drafts of the chains.")] = "1,3,7",
+    rounds: Annotated[
+        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each verification and chain.")
+    ] = 5,
     memory: Annotated[
         int,
         typer.Option(
-            min=0, max=2**20, metavar="MIB", help="Memory to read for its speed: far more than the caches. 0: none."
+            min=0,
+            max=2**20,
+            metavar="MIB",
+            help="Memory to read to measure its speed; should be far larger than the CPU's caches. 0 reads none.",
         ),
     ] = 1024,
     alike: Annotated[
-        bool, typer.Option("--alike", help="All rows of one token: their experts are mostly the same.")
+        bool, typer.Option("--alike", help="Use the same token in all rows, so that they use mostly the same experts.")
     ] = False,
     run_options: BenchOptions,
     report_options: ReportOptions,
 ) -> None:
-    """Time verifications and chains of drafts against one row.
+    """Time verifications and chains of drafts relative to one row.
 
     Each is timed as a whole and by operation. Ctrl-C ends the bench and shows the measurements made so far.
     """

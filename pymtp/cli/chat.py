@@ -26,7 +26,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     system_file: Annotated[Path | None, typer.Option(help="Read the system message from this file.")] = None,
     prefix: Prefix = None,
-    thinking: Annotated[bool | None, typer.Option(help="Think before an answer.", show_default="the model's")] = None,
+    thinking: Annotated[
+        bool | None, typer.Option(help="Think before an answer.", show_default="as the chat template does")
+    ] = None,
     reasoning_budget: ReasoningBudget = -1,
     reasoning_budget_message: ReasoningBudgetMessage = "",
     max_tokens: Annotated[
@@ -34,8 +36,8 @@ def chat(
         typer.Option(
             "--max-tokens",
             "-n",
-            help="Generate at most this many tokens a turn.",
-            show_default="to the end of the model or of --ctx",
+            help="Generate at most this many tokens per turn.",
+            show_default="until the model ends the turn or --ctx is full",
         ),
     ] = None,
     sampling: ModelSamplingOptions,
@@ -70,7 +72,7 @@ def chat(
                 completion = stream.completion
             print_figures(completion)
             note_unused_prefix(prefix, completion)
-            prefix = None  # only the first turn can use it: later prompts continue from this turn
+            prefix = None  # so that the note is printed once: later prompts continue from this turn, not from the file
             prompt = llm.chat_template.render(conversation, chat_template_kwargs=template_kwargs)
             messages = [*conversation, assistant_message(completion.text, prompt)]
 

@@ -1,4 +1,4 @@
-"""Output of a completion: its text while it is generated, and its figures at the end."""
+"""Output of a completion: the text while it is generated, and the figures when it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymtp.stats import Stats
 
 
 def print_stream(stream: Stream) -> Completion:
-    """Print the text while it is generated. Return the completion."""
+    """Print the text of a stream while it is generated. Return the completion."""
     with stream:
         with screen.status("reading the prompt …"):
             first = next(stream)
@@ -28,13 +28,13 @@ def print_stream(stream: Stream) -> Completion:
 
 
 def print_figures(completion: Completion) -> None:
-    """End the line of the text on stdout, and print the figures on stderr."""
+    """Print a newline after the text on stdout, and the figures of the completion on stderr."""
     print()
     screen.print(format_figures(completion.stats), style="dim", soft_wrap=True)
 
 
 def note_unused_prefix(prefix: Path | None, completion: Completion) -> None:
-    """Print a note on stderr if the prompt does not begin with the text of its prefix file."""
+    """Print a note on stderr if a prefix file was given, but the prompt does not begin with its text."""
     if prefix is not None and not completion.stats.cached_tokens:
         screen.print(
             f"[bold yellow]note:[/] {escape(str(prefix))} is not used: the prompt does not begin with its text",
@@ -52,7 +52,7 @@ def format_figures(stats: Stats) -> str:
     if stats.drafted:
         line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens per round"
     if n_outside := sum(stats.outside_per_position):
-        line += f", drafts lost to the draft vocabulary: {n_outside}"
+        line += f", drafts lost because the draft vocabulary lacks the token: {n_outside}"
     return line
 
 

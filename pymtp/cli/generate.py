@@ -24,8 +24,8 @@ def generate(
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     sampling: SamplingOptions,
-    stop: Annotated[list[str] | None, typer.Option(help="End at this string. May be given several times.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string. May be given several times.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")] = False,
     grammar_file: Annotated[
         Path | None, typer.Option(help="Constrain the text to the GBNF grammar in this file.")
     ] = None,

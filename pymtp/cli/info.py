@@ -51,7 +51,7 @@ def info(
     context: typer.Context,
     name: ModelArgument = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
+        bool, typer.Option("--memory", help="Show the memory that the model needs with the options below.")
     ] = False,
     draft_tokens: Drafts = "auto",
     draft_vocab: DraftVocab = "auto",
@@ -63,7 +63,7 @@ def info(
     placing: PlacementOptions,
     json_output: AsJson = False,
 ) -> None:
-    """Describe a model or a saved prefix, this build, this machine. Reads no weights of the model."""
+    """Describe a model or a saved prefix, and this build of pymtp. No weights are read."""
     if memory:
         with option_names():
             _show_memory(
@@ -107,10 +107,10 @@ def _check_needs_memory(context: typer.Context) -> None:
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name and option.name not in ALWAYS_ALLOWED and source is not None and source.name == "COMMANDLINE":
-            # an option that is off has its names, such as --no-mmap, in secondary_opts
+            # the names that turn an option off, such as --no-mmap, are in secondary_opts
             names = option.opts if context.params[option.name] else option.secondary_opts or option.opts
             raise InvalidRequestError(
-                f"{next(name for name in names if name[:2] == '--')} is for what --memory shows: add --memory"
+                f"{next(name for name in names if name[:2] == '--')} has an effect only with --memory: add --memory"
             )
 
 
@@ -153,7 +153,7 @@ def _show_memory(
     json_output: bool,
 ) -> None:
     model_options = ModelOptions(n_gpu_layers=gpu_layers, **placing.model_options())
-    adapter_bytes = model_options.adapter_bytes()  # the plan does not count them
+    adapter_bytes = model_options.adapter_bytes()  # shown separately, because the plan does not count adapters
     context_options: dict[str, Any] = {
         "draft_tokens": drafts,
         "draft_vocab": vocabulary,
@@ -163,7 +163,7 @@ def _show_memory(
         "type_v": cache_type,
         "offload_kqv": placing.kv_offload,
     }
-    check_keywords(context_options)  # before a model is downloaded
+    check_keywords(context_options)  # already here, so that invalid options are found before a download
     context_options["rope"] = RopeOptions(**placing.rope_options())
     with model_headers(name, {**context_options, **placing.model_options()}) as (model, keywords):
         model_options = replace(model_options, head=keywords.get("head"))
@@ -210,11 +210,14 @@ def _show_memory(
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
         out.print(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
     if adapter_bytes:
-        out.print(f"Adapters take {adapter_bytes / 2**20:,.1f} MiB more, where the tensors are that they change.")
+        out.print(
+            f"Adapters take {adapter_bytes / 2**20:,.1f} MiB more, on the devices of the tensors that they change."
+        )
     out.print(
         f"Cached prompts take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
-        f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB a token and {prefixes.checkpoint_bytes / 2**20:,.1f} "
-        f"MiB a checkpoint, so {prefixes.prompts(ctx):,} prompts of {ctx:,} tokens.",
+        f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB per token and "
+        f"{prefixes.checkpoint_bytes / 2**20:,.1f} MiB per checkpoint, so {prefixes.prompts(ctx):,} prompts of {ctx:,} "
+        "tokens.",
         soft_wrap=True,
     )
 
@@ -229,6 +232,6 @@ def _readable(value: object) -> str:
     if isinstance(value, list):
         separator = "\n" if any(isinstance(v, dict) or len(str(v)) > 20 for v in value) else " "
         return separator.join(_readable(v) for v in value)
-    # a file may hold control characters that a terminal would execute
+    # replace control characters: a terminal would execute those that a model file holds
     printable = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(value))
     return "-" if value in (None, "") else printable

@@ -1,4 +1,4 @@
-"""Options that load a model, and the `LLM` made from them."""
+"""Options for loading a model, and the `LLM` that is made from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pymtp.llm import LLM
 from pymtp.load import check_prefix, load, missing_head_note
 from pymtp.options import check_files, read_keywords
 
-# option of the command line by the name of its keyword in Python
+# option of the command line, by the name of the same option in Python
 _OPTIONS = {
     **OPTIONS,
     "n_ctx": "--ctx",
@@ -102,7 +102,7 @@ def read_json(variables: str) -> object:
 
 @contextmanager
 def option_names() -> Iterator[None]:
-    """Replace names of keywords by names of options, such as --ctx, in an InvalidRequestError from the block."""
+    """Replace Python's names of options in an InvalidRequestError that the block raises: "n_ctx=1" → "--ctx 1"."""
     try:
         yield
     except InvalidRequestError as error:
@@ -128,7 +128,10 @@ class LoadOptions(PlacementOptions):
     chat_template_kwargs: TemplateVariables = None
 
     def keywords(self, n_seq_max: int = 1) -> dict[str, Any]:
-        """Return the keywords of LLM. Raises InvalidRequestError for values that no model can be loaded with."""
+        """Return the options as keywords of LLM. Raises InvalidRequestError for values that are invalid for any model.
+
+        Raises ModelLoadError for a head or adapters that do not exist.
+        """
         keywords: dict[str, Any] = {
             "n_ctx": self.ctx,
             "n_seq_max": n_seq_max,
@@ -154,9 +157,12 @@ class LoadOptions(PlacementOptions):
         return checked
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
-        """Load the model, or the shipped model where none is named, and a prefix file if given. See pymtp.load.load."""
+        """Load the model, or the shipped model if none is named, and the prefix file if one is given.
+
+        Shows notes and warnings on stderr. Raises the errors of pymtp.load.load.
+        """
         keywords = self.keywords(n_seq_max)
-        check_prefix(prefix)  # before a model is downloaded
+        check_prefix(prefix)  # already here, so that an invalid prefix file is found before a download
         file, keywords = model_file(self.model, keywords)
         name = file.name if file else "the shipped model"
         with option_names(), loading_status(name):

@@ -28,17 +28,17 @@ WORDS = {
 
 @dataclass(frozen=True)
 class MemoryComparison:
-    """The memory plans of one device, without and with the head. Unused parts are 0."""
+    """The memory plans of one device, without and with the head. Parts that the device does not hold are 0 bytes."""
 
     without: DeviceMemory
     with_mtp: DeviceMemory
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """Return the name, the bytes without and the bytes with the head for each of PARTS and "total"."""
+        """Return, for each of PARTS and "total", its name, its bytes without the head and its bytes with the head."""
         return [(name, getattr(self.without, name), getattr(self.with_mtp, name)) for name in (*PARTS, "total")]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all parts for JSON; "mtp" is the difference."""
+        """Return the bytes of all parts for JSON. "mtp" is the difference of "with_mtp" and "without_mtp"."""
         rows = self.rows()
         return {
             "device": self.without.device,
@@ -59,7 +59,9 @@ def compare_plans(
 ) -> list[MemoryComparison]:
     """Plan the memory without and with the head, for each device that one of the plans uses.
 
-    Both plans are equal where draft_tokens is 0. Raises the errors of `Model` and `plan_memory`.
+    Both plans are equal if draft_tokens is 0. Raises the errors of `Model` and `plan_memory`.
+
+    options: further keywords of plan_memory.
     """
     placing = placing or ModelOptions()
     with Model(path, vocab_only=True, mtp=False) as bare:
@@ -78,10 +80,12 @@ def compare_plans(
 
 @dataclass(frozen=True)
 class PrefixMemory:
-    """Host memory of cached prompts.
+    """The host memory that cached prompts take.
 
-    cache_bytes: limit for all together. token_bytes: K and V of a token. checkpoint_bytes: the recurrent states that a
-    prompt continues from, with the logits and the head's hidden row, within some percent; a prompt has 1 to 12.
+    cache_bytes: limit for all cached prompts together.
+    token_bytes: bytes of the K and V of one token.
+    checkpoint_bytes: bytes of a checkpoint, accurate to some percent: the recurrent states from which a prompt can be
+        continued, the logits, and the hidden row for the head. A cached prompt has 1 to 12 checkpoints.
     """
 
     cache_bytes: int
@@ -96,7 +100,10 @@ class PrefixMemory:
 def plan_prefix_memory(
     plans: Sequence[MemoryComparison], cache_bytes: int, *, n_ctx: int, n_seq_max: int, row_bytes: int
 ) -> PrefixMemory:
-    """Sum up the plans of all devices. row_bytes: a token's logits, and the hidden row that the head takes."""
+    """Compute the host memory of cached prompts from the plans of all devices.
+
+    row_bytes: bytes of the logits of a token and of the hidden row for the head.
+    """
     cells = sum(plan.with_mtp.kv + plan.with_mtp.head_kv for plan in plans)
     states = sum(plan.without.states for plan in plans)  # drafts need more states, a checkpoint does not
     return PrefixMemory(cache_bytes, cells // (n_ctx * n_seq_max), states // n_seq_max + row_bytes)
@@ -107,7 +114,7 @@ def _device_plan(plan: Sequence[DeviceMemory], device: str, host: bool) -> Devic
 
 
 def as_table(comparison: MemoryComparison, title: str) -> Table:
-    """Format the parts of a device in MiB. Leave out parts that are 0 in both plans."""
+    """Make a table of a device's memory in MiB, without the parts that are 0 in both plans."""
     table = Table("", "without MTP, MiB", "with MTP, MiB", "MTP, MiB", title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"

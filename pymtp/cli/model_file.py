@@ -1,4 +1,4 @@
-"""The model that -m names: a path, or a model of the Hugging Face hub, with its head."""
+"""Finding the file of the model that the option -m names: a path, or a model of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from pymtp.validation import is_hub_name
 def model_file(
     name: str | None, keywords: Mapping[str, Any], *, with_head: bool = True
 ) -> tuple[Path | None, dict[str, Any]]:
-    """Find the file of a model, None for the shipped one. Return the file, and the keywords with its head.
+    """Find the file of a model. Return its path (None for the shipped model), and the keywords.
 
-    A model "hf:…" is downloaded from the hub, with its head unless the keywords name a head or ask for no drafts.
+    A model "hf:…" is downloaded from the hub. If the head is in a separate file, that is downloaded too and added to
+    the returned keywords, unless the keywords name a head or ask for no drafts.
 
-    keywords: some or all keywords of LLM. with_head: False if nothing drafts.
+    keywords: some or all keywords of LLM.
+    with_head: False if no drafts will be made, so that no head is downloaded.
 
     Raises the errors of `local_file` and of `pymtp.hub.from_pretrained.fetch_model`.
     """
@@ -34,9 +36,10 @@ def model_file(
 
 
 def local_file(name: str | None) -> Path | None:
-    """Return the path of a file on this machine, None for the shipped model.
+    """Return the path of a model file on this machine; None stands for the shipped model.
 
-    Raises ModelLoadError for a name of the hub without "hf:", and InvalidRequestError for an empty name.
+    Raises ModelLoadError if the file does not exist but looks like a name of the hub without "hf:", and
+    InvalidRequestError for an empty name.
     """
     if name is None:
         return None
@@ -49,7 +52,7 @@ def local_file(name: str | None) -> Path | None:
 
 @contextmanager
 def model_headers(name: str | None, keywords: Mapping[str, Any]) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """Find a model as `model_file` does, but download only headers from the hub, and delete them at the end."""
+    """Find a model as `model_file` does, but download only the headers of files. Delete them after the block."""
     if name is None or not is_hub_name(name):
         yield local_file(name), dict(keywords)
         return

@@ -29,12 +29,15 @@ class ModelSamplingOptions:
         float | None, typer.Option(help="Subtracted from the logits of tokens that came before.", show_default="0")
     ] = None
     frequency_penalty: Annotated[
-        float | None, typer.Option(help="The same for each time that they came.", show_default="0")
+        float | None,
+        typer.Option(help="Subtracted from the logit of a token, once for each time that it came.", show_default="0"),
     ] = None
     repetition_penalty: Annotated[
         float | None,
         typer.Option(
-            "--repeat-penalty", help="Divides logits of tokens that came before, 1 for none.", show_default=MODEL_VALUE
+            "--repeat-penalty",
+            help="Divides the logits of tokens that came before; 1 has no effect.",
+            show_default=MODEL_VALUE,
         ),
     ] = None
     penalty_last_n: Annotated[
@@ -45,10 +48,11 @@ class ModelSamplingOptions:
     ] = None
 
     def given_params(self, **more: Any) -> dict[str, Any]:
-        """Return the given values by their names in SamplingParams.
+        """Return the values that the user gave, by their names in SamplingParams.
 
-        more: further values, None for those that were not given.
         Raises InvalidRequestError for values out of range.
+
+        more: values of further options; None if an option was not given.
         """
         values = {**asdict(self), **more}
         params = normalize_sampling({name: value for name, value in values.items() if value is not None})

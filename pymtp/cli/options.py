@@ -1,4 +1,4 @@
-"""Options that several commands share, and dataclasses that group them."""
+"""Options that several commands share, and the support for dataclasses that group options."""
 
 from __future__ import annotations
 
@@ -16,35 +16,39 @@ from pymtp.errors import InvalidRequestError
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.validation import shown
 
-# the model, and the devices that run it
+# options of the model, and of the devices that run it
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="FILE|hf:NAME", help=MODEL_HELP)]
 LAYERS = ("--gpu-layers", "--n-gpu-layers", "-g", "-ngl")
 Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for all.")]
 LayersOrAuto = Annotated[
-    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
+    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU, -1 for all, auto for as many as fit.")
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
         "--threads",
         "-t",
-        help="Most CPU threads.",
-        show_default="a thread for each fast core, as far as a container may use them",
+        help="Largest number of CPU threads.",
+        show_default="one for each fast core, within the CPU limit of a container",
     ),
 ]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
-Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
+Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for that of the training.")]
 AllThreads = Annotated[
-    bool, typer.Option("--all-threads", help="Compute with all --threads always: slower beside other work.")
+    bool,
+    typer.Option("--all-threads", help="Always compute with all --threads; slower if other programs use the CPU."),
 ]
-SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
+SeqMax = Annotated[
+    int, typer.Option("--n-seq-max", "-s", help="Largest number of sequences at once, with --ctx tokens each.")
+]
 
-# prompts
+# options of prompts
 File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")]
 Prefix = Annotated[
-    Path | None, typer.Option(help="A file of `pymtp prefix`. A prompt that begins with it is read from there on.")
+    Path | None,
+    typer.Option(help="A file that `pymtp prefix` saved. A prompt that begins with its text continues from there."),
 ]
 Cache = Annotated[
     int | None,
@@ -52,8 +56,8 @@ Cache = Annotated[
         min=0,
         max=2**40,
         metavar="MIB",
-        help="Host memory for cached prefixes: prompts that begin with one are not read again.",
-        show_default="a quarter of the machine's, at most 8 GiB and half of the memory that the model leaves",
+        help="Host memory for cached prefixes, which are not prefilled again for prompts that begin with them.",
+        show_default="a quarter of the machine's, at most 8 GiB and half of the memory that the model leaves free",
     ),
 ]
 
@@ -68,14 +72,14 @@ TemplateVariables = Annotated[
     ),
 ]
 
-# drafts
+# options of drafts
 Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]
 DraftVocab = Annotated[
     str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts are chosen from.")
 ]
 Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: post_norm, pre_norm, auto.")]
 
-# sampling
+# options of sampling
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Generate at most this many tokens.")]
 TEMPERATURE = ("--temperature", "--temp")
 TEMPERATURE_HELP = "0 takes the most likely token."
@@ -88,16 +92,18 @@ TopP = Annotated[float, typer.Option(help=TOP_P_HELP)]
 MinP = Annotated[float, typer.Option(help=MIN_P_HELP)]
 Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
 
-# thinking, by llama.cpp's names
+# options of thinking, named as in llama.cpp
 ReasoningBudget = Annotated[
     int,
-    typer.Option(min=-1, max=2**31 - 1, metavar="N", help="Most tokens of thinking, 0 for none, -1 for any number."),
+    typer.Option(
+        min=-1, max=2**31 - 1, metavar="N", help="Largest number of thinking tokens, 0 for none, -1 for no limit."
+    ),
 ]
 ReasoningBudgetMessage = Annotated[
-    str, typer.Option(metavar="TEXT", help="Write this where a budget is out, before the thinking is closed.")
+    str, typer.Option(metavar="TEXT", help="Insert this text when the thinking is closed because of its budget.")
 ]
 
-# output
+# options of the output
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -112,14 +118,17 @@ class SamplingOptions:
 
 
 def thinking_params(budget: int, message: str) -> dict[str, Any]:
-    """Return both options by their names in SamplingParams. Raises InvalidRequestError for an invalid message."""
+    """Convert the values of --reasoning-budget and --reasoning-budget-message to fields of SamplingParams.
+
+    Raises InvalidRequestError for an invalid message.
+    """
     if not is_thinking_end(message):
         raise InvalidRequestError(f"--reasoning-budget-message {shown(message)} must be {THINKING_END_RULE}")
     return {"thinking_budget": None if budget < 0 else budget, "thinking_end": message}
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a dataclass by one option for each field of it."""
+    """Decorate a command: replace each parameter whose type is a dataclass by one option for each of its fields."""
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
     types = get_type_hints(command, include_extras=True)

@@ -13,7 +13,7 @@ from pymtp.model.options import MODEL_OPTION_NAMES
 from pymtp.model.placement import MAX_NUMBER
 from pymtp.model.rope import ROPE_OPTION_NAMES
 
-# option of the command line by the name of its keyword in Python
+# option of the command line, by the name of the same option in Python
 OPTIONS = {
     **{name: f"--{name.replace('_', '-')}" for name in (MODEL_OPTION_NAMES | ROPE_OPTION_NAMES) - {"n_gpu_layers"}},
     "use_mmap": "--mmap",
@@ -28,7 +28,7 @@ class WeightOptions:
 
     head: Annotated[
         str | None,
-        typer.Option("--head", "-md", metavar="FILE", help="The head (GGUF), where it is a file of its own."),
+        typer.Option("--head", "-md", metavar="FILE", help="The GGUF file of the head, if it is a separate file."),
     ] = None
     n_cpu_moe: Annotated[
         int, typer.Option("--n-cpu-moe", "-ncmoe", help="Keep the experts of the first N layers in the host's memory.")
@@ -39,13 +39,16 @@ class WeightOptions:
             "--override-tensor",
             "-ot",
             metavar="REGEX=BUFFER,…",
-            help="Where tensors with such names go. May be given several times.",
+            help="Buffer for the tensors whose names match. May be given several times.",
         ),
     ] = None
     tensor_split: Annotated[
         str,
         typer.Option(
-            "--tensor-split", "-ts", metavar="N,N,…", help="Shares of the GPUs. Default: by their free memory."
+            "--tensor-split",
+            "-ts",
+            metavar="N,N,…",
+            help="Share of the model on each GPU. Default: by the free memory of the GPUs.",
         ),
     ] = ""
     main_gpu: Annotated[int, typer.Option("--main-gpu", "-mg", help="The GPU for --split-mode none.")] = 0
@@ -55,7 +58,7 @@ class WeightOptions:
     ] = "layer"
     mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
     mlock: Annotated[
-        bool, typer.Option("--mlock", help="Keep the model in memory: the system may not swap it out.")
+        bool, typer.Option("--mlock", help="Lock the model in memory, so that the system cannot swap it out.")
     ] = False
     numa: Annotated[
         str | None,
@@ -66,14 +69,14 @@ class WeightOptions:
     ] = None
     lora_scaled: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE:SCALE", help="The same with a scale. May be given several times."),
+        typer.Option(metavar="FILE:SCALE", help="A LoRA adapter and its scale. May be given several times."),
     ] = None
 
     def model_options(self) -> dict[str, Any]:
-        """Return the keywords of ModelOptions. Raises InvalidRequestError for values that cannot be parsed."""
+        """Return the options as keywords of ModelOptions. Raises InvalidRequestError for values of a wrong form."""
         lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
         if not all(self.lora or ()):
-            raise InvalidRequestError("--lora '' must be a file")
+            raise InvalidRequestError("--lora '' must name a file")
         for text in self.lora_scaled or ():
             path, _, scale = text.rpartition(":")
             if not path:
@@ -98,14 +101,14 @@ class WeightOptions:
         }
 
     def non_default(self) -> dict[str, Any]:
-        """Return the keywords of ModelOptions that differ from their defaults."""
+        """Return the keywords of ModelOptions whose values differ from their defaults."""
         defaults = WeightOptions().model_options()
         return {name: value for name, value in self.model_options().items() if value != defaults[name]}
 
 
 @dataclass(frozen=True)
 class PlacementOptions(WeightOptions):
-    """Options for the fields of ModelOptions and RopeOptions, named as in llama.cpp."""
+    """Options for the fields of ModelOptions and RopeOptions, and of the K and V cache, named as in llama.cpp."""
 
     kv_offload: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
@@ -117,28 +120,32 @@ class PlacementOptions(WeightOptions):
         ),
     ] = None
     rope_freq_base: Annotated[float | None, typer.Option(help="Base frequency of RoPE.")] = None
-    rope_freq_scale: Annotated[float | None, typer.Option(help="Factor of RoPE's frequencies, 0.25 for 4 times.")] = (
-        None
-    )
-    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: tokens of the training's context.")] = None
-    yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: how much extrapolation is mixed in.")] = None
-    yarn_attn_factor: Annotated[
-        float | None, typer.Option(help="YaRN: factor of the size, with --yarn-ext-factor 0.")
+    rope_freq_scale: Annotated[
+        float | None, typer.Option(help="Factor of RoPE's frequencies; 0.25 for 4 times the context.")
     ] = None
-    yarn_beta_fast: Annotated[float | None, typer.Option(help="YaRN: rotations from which nothing is scaled.")] = None
-    yarn_beta_slow: Annotated[float | None, typer.Option(help="YaRN: rotations up to which all is scaled.")] = None
+    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: context length of the training in tokens.")] = None
+    yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: share of extrapolation, 0 or more.")] = None
+    yarn_attn_factor: Annotated[
+        float | None, typer.Option(help="YaRN: factor of rotated vectors, with --yarn-ext-factor 0.")
+    ] = None
+    yarn_beta_fast: Annotated[
+        float | None, typer.Option(help="YaRN: dimensions with more rotations are not scaled.")
+    ] = None
+    yarn_beta_slow: Annotated[
+        float | None, typer.Option(help="YaRN: dimensions with fewer rotations are fully scaled.")
+    ] = None
 
     def rope_options(self) -> dict[str, Any]:
-        """Return the keywords of RopeOptions."""
+        """Return the options as keywords of RopeOptions."""
         return {name: getattr(self, name) for name in sorted(ROPE_OPTION_NAMES)}
 
 
 def _number(option: str, value: str, text: str) -> float:
-    """Parse a part of an option's value. Raises InvalidRequestError if it is not a finite number."""
+    """Parse `text`, a part of an option's value, as a number. Raises InvalidRequestError if it is not finite."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidRequestError(f"{option} {value!r}: {text!r} is no number")
+        raise InvalidRequestError(f"{option} {value!r}: {text!r} is not a number")
     return number

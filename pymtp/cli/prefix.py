@@ -1,4 +1,4 @@
-"""The command `pymtp prefix`: prefill a long prompt once, and save its state for later runs that begin with it."""
+"""The command `pymtp prefix`: prefill a long text once, and save its state for later prompts that begin with it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def prefix(
     *,
     prompt: Annotated[str | None, typer.Argument(help='The text, or "-" to read it from standard input.')] = None,
     file: File = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to save it.")],
-    system: Annotated[bool, typer.Option("--system", help="The text is a chat's system message.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The prefix file to write.")],
+    system: Annotated[bool, typer.Option("--system", help="Save the text as the system message of a chat.")] = False,
     load_options: LoadOptions,
 ) -> None:
-    """Prefill a prompt, and save its state. With --prefix, prompts that begin with it continue from that state."""
+    """Prefill a text, and save its state. With --prefix, prompts that begin with the text continue from that state."""
     text = read_prompt(prompt, file)
     chat_or_text: str | Sequence[Message] = text if not system else [{"role": "system", "content": text}]
     try:
-        target_path(out)  # before a model is downloaded
+        target_path(out)  # already here, so that an unusable path is found before a download
     except OSError as error:
         raise InvalidRequestError(f"cannot save a prefix: {error.strerror or error}") from error
     with load_options.llm() as llm, screen.status("reading the prompt …"):
@@ -41,20 +41,21 @@ def prefix(
 
 
 def is_prefix(path: Path) -> bool:
-    """Tell whether a file looks like a prefix file, and not like a model."""
-    if not os.path.isfile(path):  # reading from a pipe would block
+    """Return whether a file looks like a prefix file, and not like a model."""
+    if not os.path.isfile(path):  # such as a pipe, from which reading could block
         return False
     try:
         with open(path, "rb") as file:
             first_bytes = file.read(9)
     except OSError:
         return False
-    # a safetensors file begins with 8 bytes of length, then JSON; a GGUF has its number of tensors at that place
+    # A prefix file is a safetensors file: after 8 bytes of a length, JSON begins with "{". In a GGUF file, that byte
+    # belongs to the number of tensors, and so may have the same value.
     return first_bytes[8:] == b"{" and not first_bytes.startswith(b"GGUF")
 
 
 def about_prefix(path: Path) -> dict[str, object]:
-    """Describe a prefix file. Raises InvalidRequestError for a damaged file, and for one that is no prefix."""
+    """Return facts about a prefix file. Raises InvalidRequestError if it is damaged, or is not a prefix file."""
     with PrefixFile(path, None) as file:
         about: dict[str, object] = {
             "file": str(path),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 
 class _TimeLeft(ProgressColumn):
-    """A column that counts down to the estimated end of the last measurement."""
+    """A column of the progress display that counts down to the estimated end of the bench."""
 
     def render(self, task: Task) -> Text:
         end_time: float | None = task.fields["end_time"]
@@ -38,12 +38,15 @@ class BenchProgress:
         self._task = self._bar.add_task("warming up", total=total, end_time=None)
 
     def start(self, description: str, seconds_left: float | None) -> None:
-        """Show the measurement that begins. seconds_left: estimated for it and all later ones; None if unknown."""
+        """Show the measurement that is about to start.
+
+        seconds_left: estimated seconds until the bench ends; None if unknown.
+        """
         end_time = None if seconds_left is None else time.monotonic() + seconds_left
         self._bar.update(self._task, description=description, end_time=end_time)
 
     def finish(self, result: str) -> None:
-        """Count the measurement as done, and print a line with its result."""
+        """Count the current measurement as done, and print a line with its result."""
         self._bar.update(self._task, advance=1, description="")
         self._bar.console.print(result, style="dim", soft_wrap=True)
 

@@ -21,9 +21,10 @@ class RunOptions(WeightOptions):
     threads: Threads = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the options by their names in the settings of benches. Call it before a model is downloaded.
+        """Return the options by the names of fields that the settings of all benches have.
 
-        Raises InvalidRequestError for invalid values, and ModelLoadError for a head or adapters that do not exist.
+        Call this method before a model is downloaded, so that mistakes are found early. Raises InvalidRequestError for
+        invalid values, and ModelLoadError for a head or adapters that do not exist.
         """
         threads = default_threads() if self.threads is None else self.threads
         placing = self.non_default()
@@ -40,7 +41,7 @@ class BenchOptions(RunOptions):
     cache_type: CacheType = "f16"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options by their names in the settings of benches. See RunOptions.settings."""
+        """Return the options of RunOptions.settings, and `cache_type`. Raises the same errors."""
         with option_names():
             check_options(type_k=self.cache_type, type_v=self.cache_type)
         return {**super().settings(), "cache_type": self.cache_type}

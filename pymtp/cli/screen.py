@@ -1,4 +1,4 @@
-"""The consoles. stdout is for generated text and tables; progress, figures, notes and errors go to stderr."""
+"""The consoles for stdout, which gets generated text and tables, and for stderr, which gets all other output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ UNLIMITED_WIDTH = 10_000  # columns
 
 
 class _Stderr:
-    """sys.stderr, which drops output that cannot be written: it must not end a command that writes text to stdout."""
+    """A wrapper of sys.stderr that drops output which cannot be written.
+
+    A closed stderr must not end a command that can still write text to stdout.
+    """
 
     def write(self, text: str) -> int:
         try:
             return sys.stderr.write(text) if sys.stderr else 0
         except OSError:
-            with suppress(OSError):  # text left in the buffer would fail again, also at the end of the process
+            with suppress(OSError):  # text left in the buffer would raise again, at the latest when the process exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             return 0
 
@@ -35,12 +38,12 @@ class _Stderr:
         return getattr(sys.stderr, name)
 
 
-# emoji is off: rich would replace a part of "auto:new: 12"
+# emoji is off because rich would replace ":new:" in "auto:new: 12" by an emoji
 screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
 
 
 def tables() -> Console:
-    """Return a console on stdout: as wide as the terminal, or without limit if stdout is a file or a pipe."""
+    """Return a console for stdout, as wide as the terminal, or practically unlimited if stdout is not a terminal."""
     return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else UNLIMITED_WIDTH)
 
 
@@ -58,7 +61,10 @@ class _WarningHandler(logging.Handler):
 
 
 def show_draft_warnings() -> None:
-    """Show warnings about the head from now on: pymtp finds its faults while it generates."""
+    """Show warnings about the head from now on.
+
+    `loading_status` does not suffice, because some faults of a head are found only while text is generated.
+    """
     logger = logging.getLogger("pymtp.drafts")
     if not any(isinstance(handler, _WarningHandler) for handler in logger.handlers):
         logger.addHandler(_WarningHandler())
@@ -68,7 +74,7 @@ def show_draft_warnings() -> None:
 def loading_status(name: str) -> Iterator[None]:
     """Show "loading NAME …" while the block runs, and each warning of pymtp and llama.cpp once.
 
-    Error messages of the log are not shown: the exception holds them.
+    Errors in the log are not shown, because the exception that is raised has their messages.
     """
     handler = _WarningHandler()
     logger = logging.getLogger("pymtp")

@@ -9,7 +9,10 @@ from pymtp.errors import InvalidRequestError
 
 
 def read_text(description: str, file: Path) -> str:
-    """Read a text file. Raises InvalidRequestError, with the description, if it cannot be read or is no text."""
+    """Read a text file. Raises InvalidRequestError if it cannot be read or is not UTF-8.
+
+    description: names the content of the file in the error message, such as "prompt".
+    """
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -17,7 +20,12 @@ def read_text(description: str, file: Path) -> str:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """Read a prompt from an argument, a file, or standard input. Raises InvalidRequestError unless one is given."""
+    """Read a prompt from an argument, a file, or standard input.
+
+    Raises InvalidRequestError if none or two of them are given, or if the prompt cannot be read.
+
+    prompt: the argument; "-" stands for standard input.
+    """
     if (prompt is None) == (file is None):
         raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
     if file is not None:
@@ -26,9 +34,9 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def read_input(*, line: bool = False) -> str:
-    """Read standard input to its end, or its next line with the newline.
+    """Read all of standard input, or only its next line (with the newline) if `line` is True.
 
-    Raises InvalidRequestError if it is closed, or holds bytes that are no text.
+    Raises InvalidRequestError if standard input is closed, or holds bytes that cannot be decoded.
     """
     if sys.stdin is None:
         raise InvalidRequestError("standard input is closed")

@@ -21,11 +21,12 @@ Plan = Callable[[int], Sequence[DeviceMemory]]
 def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
     """Return the largest number of layers that fits in the free memory of each GPU; -1 where all n_layers fit.
 
-    plan: returns the memory with a given number of layers on GPUs, -1 for all. It grows with that number.
-    free: free bytes by device name. A device that is not listed has none.
+    plan: a function that returns the planned memory of each device for a number of layers on GPUs, -1 for all. More
+        layers need more memory.
+    free: free bytes by device name. A device that is not listed has no free memory.
 
-    llama.cpp takes the output layer first and then blocks from the last on, so the head and its cache are among the
-    first: they run several times a round, and each block of the trunk once.
+    llama.cpp places the output layer on GPUs first, and then the blocks from the last to the first. The head is the
+    last block: it is on a GPU before any block of the trunk, which is right, because it runs several times a round.
     """
 
     def fits(layers: int) -> bool:
@@ -33,7 +34,7 @@ def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
 
     if fits(-1):
         return -1
-    # not all layers fit. The result was checked, even where the plan does not grow steadily
+    # each new value of `fit` has been checked, so the result fits even if the plan does not grow with each layer
     fit, not_fit = 0, n_layers
     while not_fit - fit > 1:
         middle = (fit + not_fit) // 2
@@ -49,8 +50,9 @@ def planned_layers(
 ) -> int:
     """Choose n_gpu_layers by the GPUs' free memory at this moment. Return 0 without a GPU.
 
-    of_context: keywords of Context. Raises as Model and plan_memory, and ModelLoadError for an adapter that does not
-    exist.
+    of_context: keywords of Context.
+
+    Raises the errors of Model and plan_memory, and ModelLoadError for an adapter that does not exist.
     """
     free = free_gpu_memory()
     if not free:
@@ -65,7 +67,7 @@ def planned_layers(
         def plan(layers: int) -> Sequence[DeviceMemory]:
             return plan_memory(looked_at, n_gpu_layers=layers, placing=options, draft_tokens=most, **of_context)
 
-        # blocks, those of the head among them, and the output layer
+        # the trunk's blocks, the head's block and the output layer
         return layers_that_fit(plan, room, looked_at.n_layer + 2)
 
 
@@ -74,8 +76,10 @@ def fitting_model(
 ) -> Model:
     """Load a Model for a context with these options.
 
-    keywords: keywords of ModelOptions. of_context: keywords of Context. Raises as Model, and as plan_memory where
-    n_gpu_layers is "auto".
+    keywords: keywords of ModelOptions.
+    of_context: keywords of Context.
+
+    Raises the errors of Model and, if n_gpu_layers is "auto", those of plan_memory.
     """
     keywords = read_options(keywords)
     options = ModelOptions(**keywords)
@@ -86,5 +90,5 @@ def fitting_model(
 
 
 def _takes_head(options: ModelOptions, draft_tokens: int | str) -> bool:
-    """Return whether the head is loaded: for drafts, and for adapters, which may have tensors of the head."""
+    """Return whether the head must be loaded: for drafts, and for adapters, which may have tensors of the head."""
     return draft_tokens != 0 or bool(options.adapters)

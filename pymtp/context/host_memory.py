@@ -20,18 +20,22 @@ from pymtp.validation import read_int
 
 MAX_DEFAULT_CACHE = 8 * 2**30  # bytes
 
-# Arrays of at least so many bytes are mapped by themselves. Linux allows a process 65,530 maps: man 5 proc.
+# Arrays of at least this many bytes get a memory map of their own. Smaller arrays do not, because Linux allows only
+# 65,530 maps in a process (max_map_count in man 5 proc).
 OWN_PAGES = 2**18
 
 SWAP = Path("/proc/meminfo")
 
-# Files with the memory limit of a container: a number, or "max".
+# Files with the memory limit of a container. Each holds a number of bytes, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SWAP_LIMIT = Path("/sys/fs/cgroup/memory.swap.max")
 
 
 def read_cache_bytes(value: int | None) -> int | None:
-    """Check a value of cache_bytes; None stands for the default. Raises InvalidRequestError outside its range."""
+    """Return a checked value of cache_bytes; None stands for the default budget.
+
+    Raises InvalidRequestError for a value outside the range.
+    """
     return None if value is None else read_int("cache_bytes", value, 0, 2**63 - 1)
 
 
@@ -39,9 +43,10 @@ def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:
     """Return the default budget of the prefix cache in bytes.
 
     It is a quarter of the memory of the machine or the container, at most 8 GiB, and at most half of the memory that
-    the model leaves: mapped weights that were dropped must be read from disk again, which costs more than a prompt.
+    the model leaves free. With a larger cache, the system could drop mapped weights from memory; reading them from disk
+    again costs more than computing a prompt.
 
-    taken: the memory of the model and its contexts.
+    taken: the memory of the model and its contexts on each device.
     """
     used = sum(device.total for device in taken if device.host)
     total = host_memory()
@@ -49,7 +54,7 @@ def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:
 
 
 def host_memory() -> int | None:
-    """Return the bytes of memory of the machine or the container, None where unknown."""
+    """Return the bytes of memory of the machine or the container, None where the size is unknown."""
     total = [device["memory_total"] for device in build_info()["devices"] if device["name"] == "CPU"]
     for name in LIMITS:
         with suppress(OSError, ValueError):
@@ -60,9 +65,12 @@ def host_memory() -> int | None:
 def check_room(model: Model, params: Any, options: Any) -> None:
     """Raise InvalidRequestError where a Context certainly needs more host memory than there is, swap included.
 
-    The system would grant such an allocation, and kill this process or another one when it is written to.
+    Without this check, the system would grant the allocation, and would kill this process or another one as soon as
+    the memory is written to.
 
-    params, options: from `native_options`. Raises what least_memory raises.
+    params, options: the structs that `native_options` returned.
+
+    Also raises the errors of least_memory.
     """
     needed, total, swap = least_memory(model, params, options), host_memory(), _swap()
     if total is None or swap is None or needed <= total + swap:
@@ -77,7 +85,7 @@ def check_room(model: Model, params: Any, options: Any) -> None:
 
 
 def _swap() -> int | None:
-    """Return the bytes of swap that this process may use, None where unknown, as on systems whose swap grows."""
+    """Return the bytes of swap that this process may use, None where the size is unknown, as for swap that grows."""
     try:
         (line,) = (line for line in SWAP.read_text().splitlines() if line.startswith("SwapTotal:"))
         found = int(line.split()[1]) * 2**10
@@ -89,9 +97,10 @@ def _swap() -> int | None:
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:
-    """Allocate an array for K, V or states whose memory returns to the system as soon as it is freed.
+    """Allocate an array for K, V or states. Its memory returns to the system as soon as the array is freed.
 
-    malloc keeps freed memory between live arrays: with arrays of two sizes a process grew to 1.37 times their size.
+    Large arrays do not come from malloc, because malloc keeps freed memory between live arrays: a process with arrays
+    of two sizes grew to 1.37 times the size of the arrays.
     """
     n = math.prod(shape)
     if n >= OWN_PAGES:

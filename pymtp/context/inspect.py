@@ -33,7 +33,7 @@ class Inspected(Exclusive):
     @alone
     def check(self) -> None:
         """Raise NativeError where an earlier failure left the context unusable: see pymtp_status in pymtp.h."""
-        # a rewind to the current length changes nothing, and fails as every call then fails
+        # a rewind to the current length changes nothing, but on an unusable context it fails like every other call
         check(lib.pymtp_pair_rewind(self._pair, 0, lib.pymtp_pair_n_past(self._pair, 0)))
 
     @alone
@@ -43,17 +43,23 @@ class Inspected(Exclusive):
 
     @alone
     def trace(self) -> list[Node]:
-        """Return the nodes computed since the last call, in order. The context must be made with trace=True."""
+        """Return the nodes computed since the last call of `trace`, in order.
+
+        The context must have been made with trace=True.
+        """
         return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
 
     @alone
     def time_operations(self, on: bool = True) -> None:
-        """Start or stop timing of the CPU's operations, see `operations`. It adds a few clock readings to each node."""
+        """Start or stop timing the CPU's operations for the method `operations`.
+
+        Timing adds a few clock readings to each node.
+        """
         check(lib.pymtp_pair_time_ops(self._pair, on))
 
     @alone
     def operations(self) -> list[Operation]:
-        """Return the times of the operations computed since the last call, while timing was on."""
+        """Return the times of the operations computed since the last call of `operations`, while timing was on."""
         return read_operations(lambda rows, limit: lib.pymtp_pair_op_times(self._pair, rows, limit))
 
 
@@ -61,14 +67,16 @@ class Inspected(Exclusive):
 class Counters:
     """Work of a context since it was made: wall seconds per phase, decodes, bytes copied from devices to the host.
 
-    sample_seconds: time to sample tokens; part of draft_seconds and verify_seconds.
-    head_sync_seconds: time for prompts to pass through the head, where the target's graph does not include it.
+    sample_seconds: time to sample tokens; draft_seconds and verify_seconds include it.
+    head_sync_seconds: time in which the head computed prompts by itself; 0 if the target's graph includes the head.
     graphs_reused: decodes that reused the graph of the decode before, so that no graph was built.
     hidden_bytes: hidden states copied to the host for the head.
+    logits_bytes, embeddings_bytes: logits and embeddings copied to the host.
     draw_bytes: rows of logits or candidates copied for sampling on the host, and tokens sampled on the device.
-    output_buffer_bytes: size of the host buffer that these copies go to; not a sum.
+    output_buffer_bytes: present size of the host buffer that logits and embeddings are copied to; not a sum.
     sequence_bytes: bytes copied between sequences by `copy`, `move` and `copy_cells`.
-    saved_bytes, loaded_bytes: bytes of sequences copied to the host's memory and back.
+    saved_bytes, loaded_bytes: bytes of saved sequences copied to the host's memory, and of loaded sequences copied from
+        the host's memory.
     """
 
     prefill_seconds: float
@@ -94,7 +102,8 @@ class Counters:
 class Node:
     """A computed graph node. `graph` is "target" or "draft"; `shape` has four sizes in ggml's order.
 
-    aligned: the data begin on a cache line. reads: the number of elements of the largest source.
+    aligned: whether the node's data begin on a cache line.
+    reads: number of elements of the node's largest source.
     """
 
     graph: str
@@ -122,11 +131,12 @@ _MAX_OPERATIONS = 256
 class Operation:
     """The CPU's time for all nodes of one operation; matrix products are split by the type of the weights.
 
-    op: ggml's name of it; for nodes that are computed together, that of the first.
+    op: ggml's name of the operation; for nodes that are computed together, the operation of the first node.
     weights: the type of the weights, "" without weights.
+    nodes: number of nodes.
     seconds: wall time until every thread had finished.
     waiting_seconds: the part of `seconds` in which the calling thread waited for the others.
-    weight_bytes: bytes of weights that were read; of experts, those that a row was routed to.
+    weight_bytes: bytes of weights that were read; only those experts count that a row was routed to.
     """
 
     op: str
@@ -140,7 +150,8 @@ class Operation:
 def read_operations(fill: Callable[[Any, int], int]) -> list[Operation]:
     """Read operation times from a native call. Raises NativeError when the call fails.
 
-    fill: fills an array of `struct pymtp_op_time` up to a limit, and returns the count or a negative number.
+    fill: a function that writes at most `limit` entries to an array of `struct pymtp_op_time`, and returns their
+        number, or a negative number on failure.
     """
     rows = ffi.new("struct pymtp_op_time[]", _MAX_OPERATIONS)
     n = fill(rows, _MAX_OPERATIONS)
@@ -160,10 +171,10 @@ def read_operations(fill: Callable[[Any, int], int]) -> list[Operation]:
 
 
 def memory_seconds(n_bytes: int, n_threads: int, times: int) -> list[float]:
-    """Measure the seconds to read n_bytes of memory with n_threads, `times` times.
+    """Read n_bytes of memory `times` times with n_threads threads, and return the seconds of each time.
 
-    Each thread reads its part. A buffer far larger than the caches measures the bandwidth of the memory. Raises
-    NativeError where the memory cannot be allocated.
+    Each thread reads a part of the buffer. With n_bytes far above the size of the caches, the times show the bandwidth
+    of the memory. Raises NativeError if the buffer cannot be allocated.
     """
     read_int("n_bytes", n_bytes, 1024, 2**62)
     read_int("n_threads", n_threads, 1, 512)

@@ -14,20 +14,23 @@ from pymtp.model.options import ModelOptions
 from pymtp.native import ffi, last_error, lib
 from pymtp.validation import read_int
 
-MAX_DEVICES = 32  # more than llama.cpp splits a model over
+MAX_DEVICES = 32  # more devices than llama.cpp splits a model over
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
     """Bytes in use on one device. Vocabulary, metadata and descriptions of graphs are not counted.
 
-    weights: weights of the model and of a loaded head; of a mapped file, only those that are used on the device.
+    device: the device's name in llama.cpp.
+    host: whether the device's memory is the host's memory.
+    weights: weights of the model and of a loaded head; of a mapped file, only the weights that the device uses.
     kv: K and V of the trunk's attention layers.
-    states: states of the recurrent layers, with the inputs of the tokens to replay.
+    states: states of the recurrent layers, with the inputs of the tokens that these layers may have to replay.
     compute: buffers of the target's graphs.
-    head_kv, head_compute: K and V, and graph buffers, of the draft context.
+    head_kv: K and V of the draft context.
+    head_compute: buffers of the draft context's graphs.
     kept_rows: hidden states that the head has yet to read.
-    draft_vocab: the copied rows of the output layer, where drafts use a part of the vocabulary.
+    draft_vocab: a copy of some rows of the output layer, for drafts that are chosen from a part of the vocabulary.
     """
 
     device: str
@@ -53,7 +56,8 @@ PARTS = tuple(field.name for field in fields(DeviceMemory) if field.name not in 
 def read_memory(fill: Callable[[Any, int], int]) -> list[DeviceMemory]:
     """Read the memory per device from a native call. Raises NativeError when the call fails.
 
-    fill: fills an array of `struct pymtp_memory` up to a limit, and returns the count or a negative number.
+    fill: a function that writes at most `limit` entries to an array of `struct pymtp_memory`, and returns their
+        number, or a negative number on failure.
     """
     rows = ffi.new("struct pymtp_memory[]", MAX_DEVICES)
     n = fill(rows, MAX_DEVICES)
@@ -66,9 +70,11 @@ def read_memory(fill: Callable[[Any, int], int]) -> list[DeviceMemory]:
 
 
 def least_memory(model: Model, params: Any, options: Any) -> int:
-    """Return a lower bound of the host memory that a Context writes to, in bytes, without the weights.
+    """Return the bytes of host memory, without the weights, that a Context writes to at least.
 
-    params, options: of `native_options`. Raises ClosedError for a closed model, NativeError when llama.cpp fails.
+    params, options: the structs that `native_options` returned.
+
+    Raises ClosedError for a closed model, NativeError when llama.cpp fails.
     """
     found: int = lib.pymtp_min_host_memory(model.handle, params, options)
     if found < 0:
@@ -79,12 +85,13 @@ def least_memory(model: Model, params: Any, options: Any) -> int:
 def plan_memory(
     model: Model, *, n_gpu_layers: int = -1, placing: ModelOptions | None = None, **options: Any
 ) -> list[DeviceMemory]:
-    """Plan the memory of a model and a Context once rounds of every depth have run.
+    """Return the memory that a model and a Context will use once rounds of every depth have run.
 
-    `Context.memory` reports less before these have run. Nothing is allocated, and only the file's header is read.
+    `Context.memory` reports less before such rounds. Nothing is allocated, and only the file's header is read.
 
-    model: opened with vocab_only=True; with mtp=False the head is left out.
-    placing: the options that it would be loaded with, except n_gpu_layers. Adapters are not counted.
+    model: a Model opened with vocab_only=True; with mtp=False, the plan is for a model without the head.
+    n_gpu_layers: the number of layers on the GPU, -1 for all.
+    placing: the other options that the model would be loaded with. Adapters are not counted.
     options: keywords of Context.
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.

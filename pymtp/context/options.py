@@ -17,7 +17,8 @@ from pymtp.validation import is_whole, read_bool, read_int, shown
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
 DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_sample_on
-# draft_vocab="auto" takes so many of Qwen's 248,320 tokens, the earliest merges: see docs/draft-vocabulary.md.
+# With draft_vocab="auto", drafts are chosen from this many of Qwen's 248,320 tokens, at first those of the earliest
+# merges: see docs/draft-vocabulary.md.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
@@ -73,7 +74,7 @@ def native_options(
     tap = model.tap if tap == "auto" else tap
     max_outputs = read_int("max_outputs", max_outputs, 1)
     asked_ctx = n_ctx or model.n_ctx_train
-    n_ctx = whole_ctx(asked_ctx)  # llama.cpp limits the batch by n_ctx before it rounds that up
+    n_ctx = whole_ctx(asked_ctx)  # here, since llama.cpp limits the batch by n_ctx before it rounds n_ctx up
     if draft_tokens and not model.mtp:
         raise InvalidRequestError(
             f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
@@ -151,7 +152,7 @@ def check_options(
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
-    # all rows of a verification must be in one ubatch, so that recurrent layers can rewind within them
+    # all rows of a verification must be in one ubatch, so that recurrent layers can be rewound to any of these rows
     min_batch = max(1 + int(draft_tokens), int(n_seq_max))
     read_int("n_batch", n_batch, min_batch)
     read_int("n_ubatch", n_ubatch, min_batch)
@@ -189,7 +190,10 @@ def check_draft_vocab(value: int | str) -> None:
 
 
 def draft_vocab_size(value: int | str, n_vocab: int) -> int:
-    """Return the number of tokens of a draft_vocab, 0 for all. "auto" is all for vocabularies under twice its size."""
+    """Return the number of tokens that a value of draft_vocab stands for, 0 for all tokens.
+
+    "auto" stands for all tokens if the vocabulary has fewer than 2 * AUTO_DRAFT_VOCAB tokens.
+    """
     if value == "auto":
         return AUTO_DRAFT_VOCAB if n_vocab >= 2 * AUTO_DRAFT_VOCAB else 0
     return 0 if isinstance(value, str) or value >= n_vocab else int(value)
@@ -204,7 +208,9 @@ def _check_cells(n_ctx: int, n_seq_max: int) -> None:
 
 def _check_tap(draft_tokens: int, prefill: str, tap: str) -> None:
     if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
-        raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
+        raise InvalidRequestError(
+            'prefill="all-outputs" reads post-norm embeddings: it cannot be used with tap="pre_norm"'
+        )
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

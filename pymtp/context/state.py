@@ -24,10 +24,10 @@ class Saving(Inspected):
     """The methods of a Context that save the state of a sequence and load it into another.
 
     A prefix has two parts: K and V of its tokens, which can be cut between any two tokens, and the recurrent state at
-    one position, which cannot. A sequence gets a prefix in two steps: first K and V, by any number of `load_cells`,
-    `copy_cells` and `keep_cells` calls, each of which continues where the one before ended; the sequence holds no
-    tokens meanwhile. Then `load_state` names the tokens. K and V without a state are dropped when the sequence is
-    emptied or gets tokens in another way.
+    one position, which cannot be cut. A sequence gets a prefix in two steps. First it gets K and V, by any number of
+    calls of `load_cells`, `copy_cells` and `keep_cells`, each of which continues where the one before ended; meanwhile
+    the sequence holds no tokens. Then `load_state` loads the state and gives the sequence its tokens. K and V without a
+    state are dropped when the sequence is emptied or gets tokens in another way.
     """
 
     n_ctx: int
@@ -35,7 +35,10 @@ class Saving(Inspected):
     @property
     @alone
     def cell_bytes(self) -> int:
-        """Return the bytes of one token's K and V: target layers before the head, K before V in a layer."""
+        """Return the number of bytes that K and V of one token have.
+
+        K and V of the target's layers come before those of the head; in each layer, K comes before V.
+        """
         return self._cell_bytes()
 
     def _cell_bytes(self) -> int:
@@ -58,8 +61,8 @@ class Saving(Inspected):
     def cell_options(self) -> dict[str, str]:
         """Return the options that the bits of K, V and states depend on, beside text, model and tap.
 
-        "auto" is resolved. "kernels" names the buffer types of the weights, repacked or not, and the instruction sets
-        that the kernels were compiled for.
+        An option "auto" is replaced by the value in use. "kernels" names the buffer types of the weights, repacked or
+        not, and the instruction sets that the kernels were compiled for.
         """
         found = ffi.new("struct pymtp_cell_format *")
         check(lib.pymtp_pair_cell_format(self._pair, found))
@@ -75,7 +78,7 @@ class Saving(Inspected):
 
     @alone
     def begins_with(self, tokens: NDArray[np.int32], seq: int = 0) -> bool:
-        """Return whether a sequence begins with these tokens."""
+        """Return whether the tokens of a sequence begin with `tokens`."""
         self._check_seq(seq)
         n = lib.pymtp_pair_n_past(self._pair, seq)
         if len(tokens) > n:
@@ -87,11 +90,11 @@ class Saving(Inspected):
     def save_cells(self, seq: int, first: int, n: int) -> Bytes:
         """Return K and V of n tokens from position `first` on: one row per token, shape (n, cell_bytes).
 
-        A row depends neither on the sequence nor on its cells. Before the copy, unverified drafts are dropped and the
-        head computes its pending hidden states; a rewind is not possible afterwards.
+        A row does not depend on the sequence or on the cells that it is read from. Before the copy, unverified drafts
+        are dropped and the head computes its pending hidden states; a rewind is not possible afterwards.
 
-        Raises InvalidRequestError for tokens that the sequence does not hold, and CancelledError, which may leave the
-        sequence empty where the head had pending hidden states.
+        Raises InvalidRequestError for tokens that the sequence does not hold, and CancelledError. After CancelledError
+        the sequence may be empty, if the head had pending hidden states.
         """
         self._check_seq(seq)
         held = lib.pymtp_pair_n_past(self._pair, seq)
@@ -108,9 +111,9 @@ class Saving(Inspected):
         cells: arrays of shape (n, cell_bytes), in the order of their tokens. The sequence must have K and V of all
         tokens before `first`.
 
-        Raises InvalidRequestError for a sequence that holds tokens, gaps, and arrays of another shape, and
-        ContextFullError for more tokens than n_ctx: then nothing is changed. After CancelledError and NativeError the
-        sequence is empty.
+        Raises InvalidRequestError for a sequence that holds tokens, for a gap before `first`, and for arrays of another
+        shape, and ContextFullError for more tokens than n_ctx; in all these cases nothing is changed. After
+        CancelledError and NativeError the sequence is empty.
         """
         width = self._cell_bytes()
         for rows in cells:
@@ -128,26 +131,28 @@ class Saving(Inspected):
 
     @alone
     def copy_cells(self, source: int, seq: int, first: int, n: int) -> None:
-        """Copy K and V of another sequence on the device; otherwise as `load_cells`.
+        """Copy K and V of n tokens, from position `first` on, from sequence `source`, on the device.
 
-        The source's drafts are dropped and its head catches up first, as for `save_cells`.
+        The source's drafts are dropped and its head catches up first, as for `save_cells`. The conditions for `seq` and
+        the errors are those of `load_cells`.
         """
         check(lib.pymtp_pair_copy_cells(self._pair, source, seq, first, n))
 
     @alone
     def keep_cells(self, n: int, seq: int = 0) -> None:
-        """Empty a sequence but for K and V of its first n tokens, as if these had been loaded.
+        """Empty a sequence, but keep K and V of its first n tokens as if `load_cells` had loaded them.
 
-        Raises InvalidRequestError for a sequence of fewer tokens.
+        Raises InvalidRequestError for a sequence of fewer than n tokens.
         """
         check(lib.pymtp_pair_retain_cells(self._pair, seq, n))
 
     @alone
     def save_state(self, seq: int = 0, *, logits: bool = True) -> Bytes:
-        """Return the state of a sequence beside K and V: recurrent states and a hidden state for the head.
+        """Return the state of a sequence except K and V: the recurrent states and a hidden state for the head.
 
-        With `logits` the logits of the last token are included, where `first_token` could use them. Drafts are dropped
-        and the head catches up first, as for `save_cells`, and errors are the same.
+        logits: include the logits of the last token, if `first_token` could sample from them now.
+
+        Drafts are dropped and the head catches up first, as for `save_cells`. Raises as `save_cells`.
         """
         needed = ffi.new("size_t *")
         check(lib.pymtp_pair_save_state(self._pair, seq, logits, ffi.NULL, 0, needed))
@@ -170,19 +175,19 @@ class Saving(Inspected):
     def load_state(self, seq: int, tokens: Sequence[int], state: Bytes | bytes) -> None:
         """Load a state into a sequence that has K and V of `tokens`; the sequence holds these tokens from then on.
 
-        Its logits, drafts and text are those of the saved sequence. Its sampling stays its own, with the tokens as the
-        prompt. A rewind is not possible.
+        The sequence continues with the logits, drafts and text of the saved sequence. It keeps its own sampling, which
+        treats the tokens as a prompt. A rewind is not possible.
 
-        Raises InvalidRequestError for a sequence that holds tokens or has K and V of fewer, and for a state of another
-        text or context, or one cut short: then nothing is changed. After CancelledError and NativeError the sequence is
-        empty.
+        Raises InvalidRequestError for a sequence that holds tokens or lacks K and V of some of `tokens`, and for a
+        state that is cut short or belongs to another text or context; in all these cases nothing is changed. After
+        CancelledError and NativeError the sequence is empty.
         """
         data = ffi.from_buffer("uint8_t[]", state)
         check(lib.pymtp_pair_load_state(self._pair, seq, list(tokens), len(tokens), data, len(data)))
 
 
 def replays(state: Bytes) -> bool:
-    """Return whether the state holds tokens to replay: it does not fit a context with fewer draft_tokens then."""
+    """Return whether the state holds tokens to replay. A context with fewer draft_tokens cannot load such a state."""
     return bool(state[12:16].any())  # see state_header in runtime/save.cpp
 
 

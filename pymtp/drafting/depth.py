@@ -14,8 +14,8 @@ from pymtp.native import ffi, lib
 from pymtp.native.cores import control_groups
 from pymtp.native.locking import refuse_copies
 
-# The maximum depth of "auto". A verification of up to eight rows has kernels of its own (CUDA's MMVQ, pymtp's for AMX);
-# the ninth row costs far more there.
+# The maximum depth of "auto". Verifications of up to eight rows have kernels of their own (CUDA's MMVQ, pymtp's for
+# AMX); where these are used, a ninth row costs far more than the others.
 MAX_AUTO = 7
 
 
@@ -29,12 +29,12 @@ def thread_changes() -> int:
 
 
 def thread_trials() -> int:
-    """Return how many graphs this thread computed so far with another number of threads, to find the fastest."""
+    """Return how many graphs this thread computed so far with a number of threads on trial, to find the fastest."""
     return int(lib.pymtp_thread_count_trials())
 
 
 def watch_quotas() -> None:
-    """Make the compute threads respect the processor quotas of this process's control groups, also when they change."""
+    """Make the compute threads respect the CPU quotas of this process's control groups, also after these change."""
     for folder in control_groups():
         lib.pymtp_watch_cpu_quota(os.fsencode(folder))
 
@@ -43,7 +43,11 @@ class DepthPolicy(Protocol):
     """A policy that chooses the draft depth of each round, and learns from the result of the round."""
 
     def choose(self, room: int, n_past: int) -> int:
-        """Return the number of drafts to make now. room: the maximum. n_past: tokens in the sequence."""
+        """Return the number of drafts to make now.
+
+        room: the maximum number of drafts.
+        n_past: the number of tokens in the sequence.
+        """
         ...
 
     def n_to_verify(self, confidences: Sequence[float]) -> int:
@@ -54,24 +58,24 @@ class DepthPolicy(Protocol):
         self,
         drafted: int,
         verified: int,
-        right: int,
+        n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
         confidences: Sequence[float],
     ) -> None:
         """Learn from a round.
 
-        drafted, verified: the number of drafts made, and of those verified.
-        right: the drafts before the first wrong one. If all verified drafts are right, the target's next token also
-            tells about the draft after them, so right may be verified + 1.
-        draft_seconds, verify_seconds: the time of the two phases.
+        drafted, verified: the number of drafts that were made, and the number of drafts that were verified.
+        n_correct: the number of drafts before the first wrong one. It is verified + 1 if all verified drafts are
+            correct, and the target's next token equals the first draft that was not verified.
+        draft_seconds, verify_seconds: the seconds that drafting and verification took.
         confidences: the head's probability of each draft; may be empty.
         """
         ...
 
 
 class FixedDepth:
-    """A policy with the same depth in every round, as far as there is room."""
+    """A policy that chooses the same depth in every round, or the maximum where that is lower."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -92,7 +96,7 @@ class RoundCosts:
 
     They are measured before the first round and then updated by each round. All requests share them.
 
-    lock: held during each call that uses `native`, or an AutoDepth with these costs.
+    lock: must be held during each call that uses `native`, or that uses an AutoDepth with these costs.
     """
 
     def __init__(self) -> None:
@@ -102,7 +106,8 @@ class RoundCosts:
     def begin(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
         """Set the seconds that were measured before the first round; rounds correct them.
 
-        verify: seconds by the rows of a verification. draft: seconds by the steps of a draft chain.
+        verify: seconds of a verification, by its number of rows.
+        draft: seconds of a draft chain, by its number of steps.
         """
         with self.lock:
             for rows, seconds in verify.items():
@@ -111,19 +116,19 @@ class RoundCosts:
                 lib.pymtp_costs_seed_draft(self.native, steps, seconds)
 
     def forget(self) -> None:
-        """Forget all costs: rounds take another time from now on."""
+        """Discard all costs. Must be called when rounds take a different time from now on."""
         with self.lock:
             lib.pymtp_costs_reset(self.native)
 
     def observe(
-        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
+        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, repeats: int
     ) -> None:
         """Learn from a round: a chain of `drafted` steps and a verification of `rows` rows after n_past tokens.
 
-        run: the number of rounds with the same number of rows directly before this one.
+        repeats: the number of rounds with the same `drafted` and `rows` directly before this one.
         """
         with self.lock:
-            lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, run)
+            lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, repeats)
 
     def verify_seconds(self, rows: int, n_past: int = 0) -> float:
         """Return the estimated seconds of a verification of `rows` rows; infinite before the first measurement."""
@@ -157,7 +162,7 @@ class AutoDepth:
         """
         Make the policy of a new sequence.
 
-        costs: those of the model and its context, shared by all sequences.
+        costs: the costs of rounds in this context, shared by all sequences.
         max_depth: the maximum number of drafts in a round.
         after: the policy of an earlier sequence; its acceptance rates are the first guess for this one.
         """
@@ -170,7 +175,7 @@ class AutoDepth:
         refuse_copies(self)
 
     def choose(self, room: int, n_past: int) -> int:
-        """Return the depth of the next round. room: the maximum. n_past: tokens in the sequence."""
+        """Return the depth of the next round, see `DepthPolicy.choose`."""
         with self._costs.lock:
             return int(lib.pymtp_depth_choose(self.native, room, n_past))
 
@@ -190,7 +195,7 @@ class AutoDepth:
         self,
         drafted: int,
         verified: int,
-        right: int,
+        n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
         confidences: Sequence[float],
@@ -198,7 +203,7 @@ class AutoDepth:
         """Learn from a round, see `DepthPolicy.observe`."""
         with self._costs.lock:
             lib.pymtp_depth_observe(
-                self.native, drafted, verified, right, draft_seconds, verify_seconds, confidences, len(confidences)
+                self.native, drafted, verified, n_correct, draft_seconds, verify_seconds, confidences, len(confidences)
             )
 
 
@@ -212,8 +217,8 @@ class SharedDepth:
         """
         Make the policy.
 
-        costs: those of rounds of one sequence, the first estimate for rounds of several.
-        first: rounds of several sequences that were timed before.
+        costs: the costs of rounds of one sequence, from which those of rounds of several sequences are first estimated.
+        first: the times of rounds of several sequences that were measured before the first round.
         """
         self._costs = costs
         with costs.lock:
@@ -223,47 +228,52 @@ class SharedDepth:
             lib.pymtp_batch_depth_seed(self.native, n, drafted, draft_seconds, verify_seconds)
 
     def forget(self) -> None:
-        """Forget the costs of rounds of several sequences."""
+        """Discard the costs of rounds of several sequences."""
         lib.pymtp_batch_depth_reset_costs(self.native)
 
-    def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
+    def choose(self, rooms: Sequence[int], n_past: int, top: int, n_new: int) -> int:
         """Return the number of drafts for each sequence of the next round, at most `top`.
 
-        rooms: the maximum of each sequence. n_past: the mean number of tokens in the sequences. opened: the number of
-            new sequences since the last round.
+        rooms: the maximum number of drafts of each sequence.
+        n_past: the mean number of tokens in the sequences.
+        top: the maximum number of drafts of all sequences.
+        n_new: the number of sequences that were not in the last round.
         """
-        return int(lib.pymtp_batch_depth_choose(self.native, len(rooms), rooms, n_past, top, opened))
+        return int(lib.pymtp_batch_depth_choose(self.native, len(rooms), rooms, n_past, top, n_new))
 
     def n_to_verify(self, made: int) -> int:
-        """Return how many of the last `made` drafts of each sequence to verify."""
+        """Return how many of the `made` drafts of each sequence to verify in this round."""
         return int(lib.pymtp_batch_depth_n_to_verify(self.native, made))
 
     def observe(
         self,
-        own: Sequence[DepthPolicy],
-        told: Sequence[int],
-        right: Sequence[int],
-        came: Sequence[int],
+        policies: Sequence[DepthPolicy],
+        judged: Sequence[int],
+        n_correct: Sequence[int],
+        n_tokens: Sequence[int],
         n_past: int,
         drafted: int,
         draft_seconds: float,
         verify_seconds: float,
     ) -> None:
-        """Learn from the round that was chosen last. Each list has one item for each sequence.
+        """Learn from the round whose depth was chosen last. Each list has one item for each sequence.
 
-        own: its policy for rounds by itself, which learns from its drafts too.
-        told: its drafts that the target decided on. right: those of them before the first wrong one.
-        came: its new tokens.
-        n_past, drafted, draft_seconds, verify_seconds: as for `choose` and `DepthPolicy.observe`.
+        policies: the policy of each sequence for rounds of one sequence, which learns from this round's drafts, too.
+        judged: the number of drafts that the target's tokens showed to be correct or wrong.
+        n_correct: the number of judged drafts before the first wrong one.
+        n_tokens: the number of new tokens.
+        n_past: the mean number of tokens in the sequences.
+        drafted: the number of drafts that were made for each sequence.
+        draft_seconds, verify_seconds: the seconds that drafting and verification took.
         """
         with self._costs.lock:
             lib.pymtp_batch_depth_observe(
                 self.native,
-                len(own),
-                [depth.native if isinstance(depth, AutoDepth) else ffi.NULL for depth in own],
-                told,
-                right,
-                came,
+                len(policies),
+                [depth.native if isinstance(depth, AutoDepth) else ffi.NULL for depth in policies],
+                judged,
+                n_correct,
+                n_tokens,
                 n_past,
                 drafted,
                 draft_seconds,

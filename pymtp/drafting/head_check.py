@@ -1,6 +1,7 @@
 """Detection of a head that does not fit its model.
 
-The text is right with any head. Without this check's warning, nothing would show why drafts are not accepted.
+The generated text is right with any head. Without this check's warning, a user would not learn why few drafts are
+accepted.
 """
 
 from __future__ import annotations
@@ -9,64 +10,70 @@ import logging
 
 _logger = logging.getLogger("pymtp.drafts")
 
-# The first draft of a round is accepted 50 to 90% of the time with a head that fits, 30% with a poor head, and as often
-# as a random token with random weights. With an acceptance of 15%, the chance of less than 3% in 256 first drafts is
-# 1e-11. Where drafts are useless, "auto" soon drafts once in 100 tokens or less. With a poor head, the chance that none
-# of 16 such drafts is accepted is 1 in 300.
-FIRST_DRAFTS = 256
+# The check counts in how many rounds the first draft was accepted: in 50 to 90% of the rounds with a head that fits, in
+# 30% with a poor head, and as seldom as a random token with random weights. Even if the true share were 15%, the chance
+# to see less than 3% in 256 rounds with drafts would be 1e-11. Where drafts are useless, "auto" soon drafts only once
+# in 100 tokens; then 16 rounds with drafts are enough. With a poor head, the chance that none of 16 drafts is accepted
+# is 1 in 300.
+MANY_DRAFTS = 256  # after this many rounds with drafts, the head is judged
 MIN_ACCEPTANCE = 0.03
-ROUNDS = 1024  # after this many rounds, FEW_DRAFTS are enough
+ROUNDS = 1024  # after this many rounds in all, FEW_DRAFTS rounds with drafts are enough
 FEW_DRAFTS = 16
-MAX_TEMPERATURE = 1.0  # above it, the drafts of any head are seldom accepted
+MAX_TEMPERATURE = 1.0  # at higher temperatures, the drafts of any head are seldom accepted
 MAX_TEXTS_WITHOUT_LOGITS = 3  # after this many texts in a row without finite logits, the head is not used any more
 
 
 class HeadCheck:
-    """The acceptance of the first drafts of an LLM's rounds, for one warning about a head that does not fit."""
+    """A check whether an LLM's head fits its model, by the share of rounds in which the first draft is accepted.
+
+    It logs one warning if that share is far too low, and one if the head's logits are not finite.
+    """
 
     def __init__(self, model: str = "the model", remedy: str = "draft_tokens=0") -> None:
         """
-        Begin without drafts.
+        Start a check that has not seen any rounds.
 
         model: the name of the model's file, for warnings.
-        remedy: the advice of the warning when drafts are hardly ever accepted.
+        remedy: the advice in the warning about drafts that are hardly ever accepted.
         """
         self._model, self._remedy = model, remedy
-        # rounds, those with drafts, and those whose first draft was right
-        self._rounds = self._first = self._right = 0
+        self._rounds = 0  # number of rounds
+        self._with_drafts = 0  # number of rounds with drafts
+        self._accepted = 0  # number of rounds whose first draft was accepted
         self._judged = self._warned_of_logits = False
         self._texts_without_logits = 0
 
     @property
     def head_failed(self) -> bool:
-        """Return whether the head gave no finite logits in the last texts: it makes no drafts from now on."""
+        """Return whether the head's logits were not finite in the last few texts, so that it must not be used again."""
         return self._texts_without_logits >= MAX_TEXTS_WITHOUT_LOGITS
 
-    def add(self, made: int, right: int, mute: bool, temperature: float = 0.0) -> None:
-        """Count a sequence's part of a round.
+    def add(self, made: int, n_correct: int, not_finite: bool, temperature: float = 0.0) -> None:
+        """Record a sequence's drafts in one round. Logs a warning once it is clear that the head does not fit.
 
-        made, right: the number of its drafts, and of those before the first wrong one.
-        mute: whether its drafts ended because the head's logits were NaN or infinite.
-        temperature: that of the request.
+        made: the number of drafts that were made.
+        n_correct: the number of drafts before the first wrong one.
+        not_finite: whether drafting ended because the head's logits were NaN or infinite.
+        temperature: the temperature of the request.
         """
-        if mute:
+        if not_finite:
             self._add_text_without_logits()
         elif made:
             self._texts_without_logits = 0
         if self._judged or temperature > MAX_TEMPERATURE:
             return
         self._rounds += 1
-        self._first += made > 0
-        self._right += right > 0
-        if self._first >= FIRST_DRAFTS or (self._rounds >= ROUNDS and self._first >= FEW_DRAFTS):
+        self._with_drafts += made > 0
+        self._accepted += n_correct > 0
+        if self._with_drafts >= MANY_DRAFTS or (self._rounds >= ROUNDS and self._with_drafts >= FEW_DRAFTS):
             self._judged = True
-            if self._right < MIN_ACCEPTANCE * self._first:
+            if self._accepted < MIN_ACCEPTANCE * self._with_drafts:
                 _logger.warning(
-                    "%s: of the first %d drafts %d were accepted: this head does not fit the model. The text is right "
-                    "all the same. Try %s; `pymtp tap` measures it",
+                    "%s: the first draft was accepted in only %d of %d rounds: this head does not fit the model. The "
+                    "generated text is right all the same. Try %s; `pymtp tap` measures the acceptance",
                     self._model,
-                    self._first,
-                    self._right,
+                    self._accepted,
+                    self._with_drafts,
                     self._remedy,
                 )
 
@@ -75,7 +82,7 @@ class HeadCheck:
         if not self._warned_of_logits:
             self._warned_of_logits = True
             _logger.warning(
-                "%s: the head's logits are no finite numbers (NaN or infinity): its drafts are dropped, and the text "
-                "is written without them. Try another file, or draft_tokens=0",
+                "%s: the head's logits are not finite (NaN or infinity): its drafts are dropped, and text is generated "
+                "without drafts. Try another file, or draft_tokens=0",
                 self._model,
             )

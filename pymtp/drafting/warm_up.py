@@ -1,6 +1,6 @@
 """The time of rounds, measured by a few decodes in an empty context, so that "auto" drafts from the first token on.
 
-An LLM measures it in its constructor, an AsyncLLM before the first request.
+An LLM measures these times in its constructor, an AsyncLLM before the first request.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from pymtp.errors import NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
-CHAIN_STEPS = 3  # the steps of the measured draft chain: each further step costs as much
-VERIFY_ROWS = (4, 8, 2)  # measured after one row and the chain, the most informative first
-BATCH_DEPTHS = (0, 1, 3, 7)  # depths of rounds of all sequences; each runs twice, as the first allocates memory
+CHAIN_STEPS = 3  # number of steps of the measured draft chain; in longer chains, each further step costs as much
+VERIFY_ROWS = (4, 8, 2)  # verifications measured after one row and the chain, the most informative number first
+BATCH_DEPTHS = (0, 1, 3, 7)  # depths of measured rounds of all sequences; two runs each, as the first allocates memory
 MIN_REPEATS, MAX_REPEATS = 2, 4  # no third repeat after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.2
-MAX_SECONDS = 2.0  # no decode begins after these seconds; the first token counts, which may load weights from disk
-MAX_REQUEST_DELAY = 0.1  # the seconds that a request may wait for measured rounds of all sequences
-N_TOKENS = 64  # different tokens, so that a mixture of experts chooses experts as it does for text
+MAX_SECONDS = 2.0  # no decode begins later; the first token counts, too, which may load weights from disk
+MAX_REQUEST_DELAY = 0.1  # the most seconds that a request may have to wait for a measured round of all sequences
+N_TOKENS = 64  # number of different tokens, so that a mixture of experts chooses experts as it does for text
 
 
 @dataclass(frozen=True)
 class MeasuredCosts:
     """Measured seconds of decodes; empty where there was no time to measure.
 
-    verify: seconds of a verification, by its rows. draft: seconds of a draft chain, by its steps.
-    batch: seconds of the drafts and of the verification, by the number of sequences and the drafts of each.
+    verify: seconds of a verification, by its number of rows.
+    draft: seconds of a draft chain, by its number of steps.
+    batch: seconds of the drafts and of the verification of a round of several sequences, by the number of sequences and
+        the number of drafts of each.
     """
 
     verify: dict[int, float] = field(default_factory=dict)
@@ -65,17 +67,17 @@ class TimedContext(Protocol):
 def measure_costs(
     model: Model, options_key: Hashable, context: TimedContext, should_stop: Callable[[], object] | None = None
 ) -> MeasuredCosts | None:
-    """Measure the time of rounds in an empty context of the model, once for each options_key; leave it empty.
+    """Measure the time of rounds in an empty context of the model, once for each options_key. Empties the context.
 
     options_key: all options of a context that the time of its rounds depends on. Later rounds correct a measurement
         that a busy machine has disturbed.
-    should_stop: called before each decode, returns True when a request waits for the context: the measurements so far
-        are returned. The decodes run on this thread then, and None is returned at once while another context of the
-        model is measured. With None, the decodes run on a thread of their own, to the end, after those of other
-        contexts.
+    should_stop: a function that is called before each decode. It returns True when a request waits for the context;
+        the measurements made until then are returned. The decodes run on this thread, and None is returned at once
+        while another context of the model is measured. Without should_stop, the decodes run on a thread of their own,
+        after the measurements of other contexts, and all of them are made.
 
-    Returns no measurements for weights without finite logits: the first request reports these. Raises the other errors
-    of the context.
+    If the model's logits are not finite, returns empty MeasuredCosts, because the first request raises that error.
+    Raises the other errors of the context.
     """
     if should_stop is None:
         with model.measuring_lock:
@@ -105,7 +107,7 @@ def _cached_or_measured(
         context.clear()
         context.forget_chosen()
         return MeasuredCosts()
-    # without a verification, the time was used up by loading weights from disk, or a request stopped it
+    # a stopped measurement is not kept, nor one without a verification, whose time was used up by loading weights
     if costs.verify and not (should_stop and should_stop()):
         model.measured_costs[options_key, thread_changes()] = costs
     return costs
@@ -131,7 +133,7 @@ def _measure_on_own_thread(context: TimedContext, n_vocab: int) -> MeasuredCosts
     except RuntimeError:  # the interpreter shuts down and starts no thread
         return measure(context, n_vocab)
     try:
-        while not ended.acquire(timeout=0.1):  # a signal directly before the wait does not wake it
+        while not ended.acquire(timeout=0.1):  # a timeout, as a signal directly before the wait does not end it
             pass
     except BaseException:  # from a signal handler
         context.cancel()
@@ -150,10 +152,12 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     should_stop: Callable[[], object] | None = None,
 ) -> MeasuredCosts:
-    """Measure each kind of decode several times, and return the fastest times.
+    """Measure each kind of decode several times, and return the fastest time of each kind.
 
-    Slower ones build graphs, find cold caches, or run on a busy machine.
-    n_vocab: the number of tokens of the vocabulary. should_stop: as for `measure_costs`.
+    Slower decodes built graphs, found cold caches, or ran on a busy machine.
+
+    n_vocab: the number of tokens of the vocabulary.
+    should_stop: as for `measure_costs`.
     """
     tokens = [(i + 1) * n_vocab // (N_TOKENS + 1) for i in range(N_TOKENS)]
     times: dict[tuple[str, int], list[float]] = {}
@@ -186,7 +190,7 @@ def measure(
                 (verify if phase == "verify" else draft)(n)
                 times.setdefault((phase, n), []).append(clock() - started)
     context.clear()
-    if stopped():  # a decode that ran once only was slower than later ones will be
+    if stopped():  # keep no decode that ran only once: later ones will be faster
         times = {decode: seconds for decode, seconds in times.items() if len(seconds) >= MIN_REPEATS}
     costs = fastest_costs(times)
     if costs.verify:
@@ -210,8 +214,10 @@ def _measure_batch_rounds(
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Measure rounds of all sequences at a few depths.
 
-    It ends when the next round is expected to end after the deadline or to take longer than max_delay seconds, and when
-    a request waits for the context. row_seconds: the time of one row.
+    No round is started that is expected to end after the deadline or to take longer than max_delay seconds, and none
+    while a request waits for the context.
+
+    row_seconds: the seconds of a verification of one row.
     """
     measured: dict[tuple[int, int], tuple[float, float]] = {}
     n = context.n_seq_max
@@ -237,7 +243,7 @@ def _measure_batch_rounds(
             verified = context.verify_chains(chains)
             last = drafted - begun, clock() - drafted
             for outcome in verified.values():
-                if isinstance(outcome, PymtpError):  # its sequence was emptied
+                if isinstance(outcome, PymtpError):  # the failed sequence is empty now
                     raise outcome
             n_past += 1
             if depth:
@@ -251,7 +257,7 @@ def _measure_batch_rounds(
 def fastest_costs(times: dict[tuple[str, int], list[float]]) -> MeasuredCosts:
     """Return the fastest time of each kind of decode.
 
-    A verification of n rows, and a chain of n steps, costs at most n times one row.
+    The time of a verification of n rows, or of a chain of n steps, is limited to n times the time of one row.
     """
     if ("verify", 1) not in times:
         return MeasuredCosts()

@@ -15,7 +15,7 @@ from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, NativeError
 from pymtp.native.locking import Exclusive
 
-RETRY_SECONDS = 0.1  # until the warm-up goes on, after it was stopped for a call that needs the context
+RETRY_SECONDS = 0.1  # a warm-up that was stopped for a call that needs the context continues after this time
 
 
 class AsyncWakeup:
@@ -27,7 +27,7 @@ class AsyncWakeup:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
-        self._is_set = False  # the loop was told to set the event, and no `wait` has returned since
+        self._is_set = False  # from the time when the loop is asked to set the event until `wait` returns
         self.waiter = Waiter(self._set)
 
     def _set(self) -> None:
@@ -43,7 +43,8 @@ class AsyncWakeup:
         """Wait until the event is set, and reset it."""
         await self._event.wait()
         self._event.clear()
-        self._is_set = False  # the coroutine looks at its requests after this line, and sees all that came before
+        # reset before the coroutine looks at its requests: it would miss a change between the look and the reset
+        self._is_set = False
 
 
 class EngineThread:
@@ -52,12 +53,16 @@ class EngineThread:
     def __init__(self, owner: Exclusive, runner: EngineRunner, warm_up: WarmUp, context: Callable[[], Context]) -> None:
         """Start the thread if the context needs a warm-up; otherwise `add_requests` starts it.
 
-        owner: the LLM, whose lock the thread takes. context: returns its context, or raises ClosedError.
+        owner: the LLM, whose lock the thread takes.
+        runner: the runner of the LLM's engine.
+        warm_up: the warm-up of the LLM's context.
+        context: returns the LLM's context, or raises ClosedError.
         """
         self._owner, self._runner, self._warm_up, self._context = owner, runner, warm_up, context
         self._work: SimpleQueue[bool] = SimpleQueue()  # True: look for work; False: end the thread
         self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()  # a destructor may run at any line, also within this lock, and cancel requests
+        # reentrant, because a destructor that cancels requests may run at any line, even while this lock is held
+        self._lock = threading.RLock()
         self._unfinished: set[Request] = set()
         self._stopping: list[Request] = []  # unfinished requests at the time of stop()
         self._stopped = False
@@ -70,7 +75,7 @@ class EngineThread:
         self._lock = threading.RLock()
 
     def add_requests(self, requests: Sequence[Request]) -> None:
-        """Let the thread run these requests, too. After stop(), wait until they have ended, and raise ClosedError."""
+        """Let the thread run these requests. After stop(), cancel them, wait for their end, and raise ClosedError."""
         with self._lock:
             if not self._stopped:
                 self._unfinished.update(requests)
@@ -78,13 +83,13 @@ class EngineThread:
                 self.wake()
                 return
         self.cancel(requests)
-        with suppress(ClosedError):  # the LLM is closed: it has ended the requests, too
+        with suppress(ClosedError):  # a closed LLM has ended the requests already
             self._runner.run_until(self._owner, Waiter(), [], lambda: all(request.ended for request in requests))
         raise ClosedError("the AsyncLLM is closed")
 
     def wake(self) -> None:
         """Make the thread look for work."""
-        if self._work.empty():  # otherwise the thread will look again
+        if self._work.empty():  # otherwise the thread will look for work anyway
             self._work.put(True)
 
     def cancel(self, requests: Sequence[Request]) -> None:
@@ -97,7 +102,7 @@ class EngineThread:
         self.wake()
 
     def end(self) -> None:
-        """Let the thread end when its requests have ended. It then refers to the LLM no longer."""
+        """Let the thread end when its requests have ended, so that it keeps no reference to the LLM."""
         self._work.put(False)
 
     def stop(self) -> None:
@@ -120,8 +125,8 @@ class EngineThread:
             try:
                 self._runner.run_until(self._owner, Waiter(), [], self._may_pause)
             except ClosedError:
-                return  # the LLM has ended the requests, too
-            except Exception as error:  # not an error of one request: MemoryError, perhaps. All requests must end
+                return  # closing the LLM has ended the requests
+            except Exception as error:  # such as MemoryError: not an error of one request, so all must end
                 threading.excepthook(
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
@@ -137,7 +142,7 @@ class EngineThread:
         while self._warms_up and not warm_up.done:
             try:
                 self._runner.call_between_steps(self._owner, lambda: warm_up.run(self._context(), should_stop))
-            except Exception:  # if the context is broken, the first request gets the error
+            except Exception:  # if the context is broken, the first request will get the error
                 break
             if not warm_up.done:
                 with suppress(Empty):
@@ -145,10 +150,10 @@ class EngineThread:
         return self._work.get()
 
     def _may_pause(self) -> bool:
-        """Tell whether the thread need not run the engine for now."""
+        """Return whether the thread may stop running the engine for now."""
         return self._runner.engine.idle or self._stopped_and_done
 
     @property
     def _stopped_and_done(self) -> bool:
-        """Tell whether stop() was called and its requests have ended. Requests of other callers may still run."""
+        """Return whether stop() was called and its requests have ended. Requests of other callers may still run."""
         return self._stopped and all(request.ended for request in self._stopping)

@@ -11,11 +11,14 @@ from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.sampling import Logits, TokenLogprobs
 
-MAX_LOGITS_ROWS = 16  # rows that are in memory at once: one may take a megabyte
+MAX_LOGITS_ROWS = 16  # largest number of rows of logits in memory at a time: a row may take a megabyte
 
 
 def closing_batches(requests: Iterable[Request]) -> list[list[Request]]:
-    """Return the requests whose thinking must be closed, by batch: those with log-probabilities each have their own."""
+    """Return the requests whose thinking must be closed, in batches.
+
+    All requests without log-probabilities share a batch; each request with log-probabilities has its own.
+    """
     closing = [request for request in requests if request.must_close_thinking]
     shared = [request for request in closing if request.logprobs is None]
     return [*([shared] if shared else []), *([request] for request in closing if request.logprobs is not None)]
@@ -24,8 +27,8 @@ def closing_batches(requests: Iterable[Request]) -> list[list[Request]]:
 def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
     """Prefill the tokens that close the thinking of each request, and sample the next token.
 
-    Then each decode state has its new tokens, or its error, as after a round. Nothing is prefilled for a text that ends
-    within the closing tokens. If this raises an error, no request has new tokens.
+    Afterwards each decode state has its new tokens, or its error, as after a round. Nothing is prefilled for a request
+    whose text ends within the closing tokens. If this raises an error, no request has new tokens.
     """
     continued = [request for request in requests if _add_closing_tokens(request)]
     states = {request: request.require_decode_state() for request in continued}
@@ -47,7 +50,7 @@ def _prefill_with_logprobs(context: EngineContext, request: Request, chain: list
 
 
 def _add_closing_tokens(request: Request) -> bool:
-    """Add the closing tokens to the output. Return False if the text ends with them."""
+    """Add the closing tokens to the output. Return False if the output ends within them."""
     state, thinking = request.require_decode_state(), request.text.thinking
     state.new_tokens, state.verified_drafts, state.n_accepted = [], (), 0
     for token in list(thinking.forced)[: state.tokens_left]:
@@ -85,5 +88,5 @@ def logprobs_of(row: Logits, token: int, n_top: int) -> TokenLogprobs:
     """Return the log-probabilities of a row of logits, in the format of the native sampler, for a forced token."""
     largest = row.max()
     logprobs = row - (largest + np.log(np.exp(row.astype(np.float64) - largest).sum()))
-    top = np.lexsort((np.arange(len(row)), -row))[:n_top]  # equal logits in the order of their ids
+    top = np.lexsort((np.arange(len(row)), -row))[:n_top]  # tokens with equal logits are ordered by their ids
     return TokenLogprobs(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in top))

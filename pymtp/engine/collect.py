@@ -29,7 +29,10 @@ def collect_completions(requests: Sequence[Request]) -> list[Completion]:
 
 
 def _with_completions(results: list[Completion | PymtpError]) -> PymtpError:
-    """Return a copy of the first error, with all results. The error itself would refer to itself, and be freed late."""
+    """Return a copy of the first error, with the results of all prompts.
+
+    The results contain the first error itself: without a copy, it would be a reference cycle, which is freed late.
+    """
     first = next(result for result in results if isinstance(result, PymtpError))
     raised = type(first)(*first.args)
     raised.completions = tuple(results)

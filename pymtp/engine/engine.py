@@ -44,8 +44,8 @@ class Engine(PrefillMixin):
         """Create an engine without requests.
 
         cache_prompt: whether prompts reuse the K and V and states of earlier requests. If False, only completions of
-            the same prompt do.
-        cache_bytes: host memory for cached prefixes that are in no sequence.
+            the same prompt share them.
+        cache_bytes: the limit of host memory for cached prefixes that are in no sequence.
         head_check: warns about a head that does not fit the model; None for a warning without file names.
         clock: returns the time in seconds.
         """
@@ -57,50 +57,52 @@ class Engine(PrefillMixin):
         self._cancelled_requests: deque[Request] = deque()
         self._close_error: PymtpError | None = None
         self._unfinished: dict[Request, None] = {}  # submitted, and not ended
-        self._in_step = False  # a step runs, or an interrupt ended it
-        self._late_cancel = False  # cancel() was called before requests that it is to end were taken from their queue
+        self._in_step = False  # True during a step, and after an interrupted one
+        self._late_cancel = False  # cancel() was called while requests that it must end were still in a queue
         self._stats = EngineStats()
         self._head_check = head_check or HeadCheck()
-        self._uncompacted: list[int] = []  # numbers of running requests between which gaps stay: moving does not pay
+        # numbers of the running requests when moves were last planned: between these requests, gaps may stay
+        self._uncompacted: list[int] = []
 
     def check(self, prompt: Sequence[int]) -> None:
         """Raise ContextFullError for a prompt that is longer than the context."""
         self._scheduler.check(prompt)
 
     def submit(self, request: Request, cancel_count: int | None = None) -> None:
-        """Add a request, which the next steps run. After close(), it ends at once.
+        """Add a request, which the next steps run. After close(), the request ends at once.
 
-        cancel_count: Context.cancels when the caller asked for the request; None for its present value. A cancel()
-            after that ends the request.
+        cancel_count: the value of Context.cancels when the caller made the request; None for the present value. Every
+            cancel() after that ends the request.
         """
         request.cancel_count = self._context.cancels if cancel_count is None else cancel_count
         request.number = next(self._numbers)
         request.arrival_time = self._clock()
         self._unfinished[request] = None
         self._new_requests.append(request)
-        if self._close_error is not None:  # after the line before: this thread ends the request, or the one in close()
+        # Must be read after the previous line; otherwise a close() between the two would leave a request that hangs
+        if self._close_error is not None:
             self._reject_new_requests(self._close_error)
 
     def cancel(self, request: Request) -> None:
-        """End a request as "cancelled" before the next step."""
+        """Let the next step end a request as "cancelled", before it does anything else."""
         if not request.ended:
             self._cancelled_requests.append(request)
 
     def figures(self) -> Figures:
         """Return a snapshot of the statistics."""
-        cancelled = list(self._cancelled_requests)  # the next step ends them, if there is a next step
+        cancelled = list(self._cancelled_requests)  # not counted: the next step will end them
         seqs = [request.seq for request in list(self._unfinished) if not request.ended and request not in cancelled]
         n_waiting = seqs.count(None)
         return self._stats.figures(len(seqs) - n_waiting, n_waiting, self._n_prefilled, self.prefix_cache.figures())
 
     @property
     def idle(self) -> bool:
-        """Tell whether a step would do nothing: there are no requests, or all are paused streams."""
+        """Return whether a step would do nothing: there are no requests, or all are paused streams."""
         return not self._has_events and not self._in_step and self._scheduler.idle
 
     @property
     def _has_events(self) -> object:
-        """Return a true value if requests are new or cancelled."""
+        """Return a true value if there are new or cancelled requests."""
         return self._new_requests or self._cancelled_requests or self._late_cancel or self._context.cancelled
 
     def process_queues(self) -> None:
@@ -110,11 +112,11 @@ class Engine(PrefillMixin):
         self._in_step = False
 
     def _begin_step(self) -> None:
-        """Begin a step. If an interrupt ended the last one, restart all requests: their output stays the same."""
+        """Begin a step. If the last step was interrupted, also restart all requests: their output stays the same."""
         if self._in_step:
             self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
             self._uncompacted = []
-            self._late_cancel = True  # perhaps: a cancel() may have been missed
+            self._late_cancel = True  # the interrupted step may have missed a cancel()
             unfinished = list(self._unfinished)
             for request in unfinished:
                 request.seq, request.prefill_state, request.received = None, None, True
@@ -129,7 +131,8 @@ class Engine(PrefillMixin):
         self._in_step = True
 
     def _process_queues(self) -> None:
-        n_cancelled = len(self._cancelled_requests)  # read first: all of these leave the other queue in the next lines
+        # Must be read first: then the next lines take all these requests from the queue of new ones before they end
+        n_cancelled = len(self._cancelled_requests)
         while self._new_requests:
             request = self._new_requests.popleft()
             if not request.received:
@@ -138,7 +141,8 @@ class Engine(PrefillMixin):
             self._late_cancel |= request.cancel_count < self._context.cancels
         if self._late_cancel or self._context.cancelled:
             self._context.cancel(False)
-            cancel_count = self._context.cancels  # after the line before: no cancel() is missed
+            # Must be read after the previous line; otherwise a cancel() between the two would be missed
+            cancel_count = self._context.cancels
             for request in list(self._scheduler):
                 if request.cancel_count < cancel_count:
                     self._abort(request, emit_piece=True)
@@ -150,8 +154,8 @@ class Engine(PrefillMixin):
     def step(self) -> bool:
         """Admit requests, prefill a share of their prompts, run a round, and emit its tokens.
 
-        Returns False if there was nothing to do. A request that fails has an error then. Raises the errors of signal
-        handlers: the next step restarts all requests, and their output stays the same.
+        Returns False if there was nothing to do. The error of a request that fails is stored in the request. Raises the
+        errors of signal handlers; the next step then restarts all requests, and their output stays the same.
         """
         self._begin_step()
         scheduler = self._scheduler
@@ -168,7 +172,8 @@ class Engine(PrefillMixin):
         in_round = [request for request in decoding if not request.must_close_thinking]
         for batch in closing_batches(decoding):
             self.run_guarded(batch, self._close_thinking)
-        in_round = [request for request in in_round if request.decode_state is not None]  # a failure may restart others
+        # a failed batch may have restarted some of these requests
+        in_round = [request for request in in_round if request.decode_state is not None]
         if in_round:
             self.run_guarded(in_round, self._run_round)
         self._in_step = False
@@ -182,7 +187,7 @@ class Engine(PrefillMixin):
         self._begin_step()
         try:
             self.prefix_cache.import_file(file)
-        except (PymtpError, OSError):  # the cache is unchanged: the file is read before
+        except (PymtpError, OSError):  # the cache is unchanged: the file is read before the cache changes
             self._in_step = False
             raise
         self._in_step = False
@@ -195,7 +200,7 @@ class Engine(PrefillMixin):
 
     def fail_all(self, error: PymtpError) -> None:
         """End all requests with an error."""
-        with suppress(Exception):  # the error that interrupted a step may come again
+        with suppress(Exception):  # the error that interrupted a step may be raised again
             self._begin_step()
         self._reject_new_requests(error)
         for request in [request for request in list(self._unfinished) if request.received]:
@@ -210,7 +215,10 @@ class Engine(PrefillMixin):
                 self._abort(self._new_requests.popleft(), error)
 
     def _abort(self, request: Request, error: PymtpError | None = None, *, emit_piece: bool = False) -> None:
-        """End a request as "cancelled", with its error, if it has one."""
+        """End a request as "cancelled", with an error if one is given.
+
+        emit_piece: whether the reader of a stream gets a last piece, without tokens.
+        """
         if request.ended:
             return
         with suppress(PymtpError):  # the context may be closed
@@ -227,7 +235,7 @@ class Engine(PrefillMixin):
 
     def fail_request(self, request: Request, error: PymtpError) -> None:
         """End a request with an error."""
-        self._abort(request, error.with_traceback(None))  # the frames of the traceback refer to the context
+        self._abort(request, error.with_traceback(None))  # without the traceback, whose frames refer to the context
 
     # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,6 +270,7 @@ class Engine(PrefillMixin):
         """Release the sequence of a request: later requests may reuse its contents, if these are known.
 
         new_tokens: tokens of the last round, which are not emitted yet.
+        reusable: whether the contents are valid; otherwise the sequence is cleared.
         """
         state, n_past = request.prefill_state, request.n_past
         if state is None:
@@ -282,11 +291,11 @@ class Engine(PrefillMixin):
         self._scheduler.add(request)
 
     def _close_gaps(self) -> None:
-        if self._running_numbers == self._uncompacted:  # with fewer rounds left, a move pays even less
+        if self._running_numbers == self._uncompacted:  # a move that did not pay before pays even less now
             return
         moves = self._scheduler.plan_moves(self.prefix_cache.reuse_value if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
-            if request.seq is not None:  # else a failed move before has restarted it
+            if request.seq is not None:  # None if an earlier failed move has restarted the request
                 self.run_guarded([request], self._move_sequence, seq)
         self._uncompacted = self._running_numbers
 
@@ -303,14 +312,14 @@ class Engine(PrefillMixin):
             self._context.move(request.seq, seq)
         except (CancelledError, NativeError):
             self.restart_lost_requests()
-            return  # it stays in its sequence
+            return  # the request stays in its sequence
         self.prefix_cache.on_move(request.seq, seq)
         self._scheduler.move(request, seq)
 
     # ── Prefill ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_first_token(self, request: Request, token: int) -> None:
-        """Emit the first token of a request, and begin to decode."""
+        """Emit the first token of a request, and start to decode."""
         self._start_decoding(request, token, 1).ended |= request.text.add_token(token)
         self._stats.add_tokens(1)
         self._emit(request, [token], self._clock())
@@ -325,7 +334,7 @@ class Engine(PrefillMixin):
         self._unfinished.pop(request, None)
 
     def on_recomputed(self, request: Request) -> None:
-        """Decode again after a restart: the sequence holds the prompt and the output, except the last token."""
+        """Continue to decode a restarted request, whose sequence holds the prompt and all output but the last token."""
         state = self._start_decoding(request, request.tokens[-1], len(request.tokens))
         closed_at = request.text.thinking.closed_at
         if closed_at is not None:
@@ -356,7 +365,7 @@ class Engine(PrefillMixin):
         self._stats.add_round(len(states), rows, n_tokens, now)
 
     def _close_thinking(self, requests: Sequence[Request]) -> None:
-        # A failure of another batch may have restarted some of them
+        # A failure of another batch may have restarted some of these requests
         requests = [request for request in requests if request.must_close_thinking]
         close_thinking(self._context, requests)
         now = self._clock()
@@ -386,14 +395,17 @@ class Engine(PrefillMixin):
             self._unfinished.pop(request, None)
 
     def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """Make a call for some requests. They fail with its error; if it is cancelled, they end or restart."""
+        """Make a call for some requests.
+
+        If the call raises an error, the requests fail with it; if the call is cancelled, they end or restart.
+        """
         try:
             call(requests, *arguments)
         except CancelledError:
             for request in requests:
                 if not self._context.cancelled:  # the process is ending
                     self._abort(request, emit_piece=True)
-                elif not request.ended and request.seq is not None:  # process_queues() ends those that cancel() is for
+                elif not request.ended and request.seq is not None:  # process_queues() ends those meant by cancel()
                     self._restart(request)
         except (NativeError, ClosedError) as error:
             for request in requests:
@@ -403,7 +415,7 @@ class Engine(PrefillMixin):
         self.restart_lost_requests()
 
     def restart_lost_requests(self) -> None:
-        """Restart requests whose sequences were emptied by a failed copy from there."""
+        """Restart the requests whose sequences lost their contents when a copy from them failed."""
         with suppress(PymtpError):  # the context may be closed
             lost = self.prefix_cache.lost_sequences()
             for request in [request for request in self._scheduler.running if request.seq in lost]:

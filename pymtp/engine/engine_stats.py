@@ -8,20 +8,25 @@ from dataclasses import dataclass, field
 
 from pymtp.prefix_cache.records import PrefixFigures
 
-RECENT_ROUNDS = 256  # for tokens_per_second
+RECENT_ROUNDS = 256  # number of rounds that tokens_per_second covers
 
 
 @dataclass(frozen=True)
 class Figures:
     """The statistics of an engine, since it was created.
 
-    running, waiting: requests with a sequence, and without one. finished, failed, cancelled: requests that have ended.
-    tokens: generated tokens. tokens_per_second: over the last 256 rounds.
-    rounds: verifications by the target model. rows: rows of their batches, with padding.
-    drafted, accepted: drafts that were verified, and drafts that the target model agreed with.
-    drafted_per_position, accepted_per_position: the same for the first, second, … draft of a round.
-    depths: rounds by their number of drafts per sequence. sequences: rounds by their number of sequences.
-    read: prompt tokens that were prefilled, and not reused. prefixes: of the prefix cache.
+    running, waiting: number of requests with a sequence, and of requests without one.
+    finished, failed, cancelled: number of requests that ended in each of these ways.
+    tokens: number of generated tokens.
+    tokens_per_second: the speed of generation over the last 256 rounds.
+    rounds: number of rounds; each has one verification by the target model.
+    rows: number of rows of all verification batches, padding included.
+    drafted, accepted: number of drafts that were verified, and of drafts that the target model agreed with.
+    drafted_per_position, accepted_per_position: the same numbers for the first, second, … draft of a round.
+    depths: number of rounds for each number of drafts per sequence.
+    sequences: number of rounds for each number of sequences.
+    read: number of prompt tokens that were prefilled, not reused.
+    prefixes: the counters of the prefix cache.
     """
 
     running: int = 0
@@ -59,16 +64,21 @@ class EngineStats:
     def __init__(self) -> None:
         self.finished = self.failed = self.cancelled = 0
         self._tokens = 0
-        self._drafts: Counter[tuple[int, int]] = Counter()  # a sequence's rounds, by its verified and accepted drafts
-        self._rounds: Counter[tuple[int, int]] = Counter()  # by the number of sequences, and of rows per sequence
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)
+        self._drafts: Counter[tuple[int, int]] = Counter()  # rounds of single sequences, by (verified, accepted) drafts
+        self._rounds: Counter[tuple[int, int]] = Counter()  # rounds, by (sequences, rows per sequence)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)  # end times, and generated tokens
 
     def add_drafts(self, drafted: int, accepted: int) -> None:
-        """Count the drafts of one sequence in a round."""
+        """Count the verified and the accepted drafts of one sequence in a round."""
         self._drafts[drafted, accepted] += 1
 
     def add_round(self, n_sequences: int, rows: int, tokens: int, now: float) -> None:
-        """Count a round. rows: of each sequence. tokens: generated in the round."""
+        """Count a round.
+
+        rows: number of rows of each sequence.
+        tokens: number of tokens that the round generated.
+        now: the time at the end of the round.
+        """
         self._rounds[n_sequences, rows] += 1
         self._tokens += tokens
         self._recent.append((now, tokens))
@@ -78,7 +88,7 @@ class EngineStats:
         self._tokens += count
 
     def figures(self, running: int, waiting: int, read: int, prefixes: PrefixFigures) -> Figures:
-        """Return a snapshot."""
+        """Return a snapshot of the statistics."""
         recent = list(self._recent)
         seconds = recent[-1][0] - recent[0][0] if recent else 0.0
         depths: Counter[int] = Counter()
@@ -96,7 +106,7 @@ class EngineStats:
             failed=self.failed,
             cancelled=self.cancelled,
             tokens=self._tokens,
-            # The tokens of the first were generated before the time that is measured
+            # The tokens of the first recent round were generated before the measured time begins
             tokens_per_second=sum(tokens for _, tokens in recent[1:]) / seconds if seconds else 0.0,
             rounds=sum(rounds.values()),
             rows=sum(n_sequences * rows * times for (n_sequences, rows), times in rounds.items()),
@@ -112,7 +122,10 @@ class EngineStats:
 
 
 def _per_position(lengths: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Count the first, second, … elements of lists. lengths: pairs of a length, and the number of such lists."""
+    """Return the number of first, second, … drafts of all rounds.
+
+    lengths: pairs of a number of drafts, and the number of rounds with that many drafts.
+    """
     counts = Counter[int]()
     for length, times in lengths:
         counts[length] += times

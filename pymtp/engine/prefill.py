@@ -1,4 +1,4 @@
-"""The prefill of prompts: from the prefix cache on, in chunks, up to the first output token."""
+"""The prefill of prompts: the tokens that are not in the prefix cache, in chunks, up to the first output token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class PrefillMixin:
 
     _context: EngineContext
     prefix_cache: PrefixCache
-    _n_prefilled = 0  # tokens of all prompts, without those from the cache
+    _n_prefilled = 0  # prompt tokens that were prefilled, and not taken from the cache
 
     @abstractmethod
     def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """Make a call for some requests. If it raises an error, the requests fail with it."""
+        """Make a call for some requests.
+
+        If the call raises an error, the requests fail with it; if the call is cancelled, they end or restart.
+        """
 
     @abstractmethod
     def fail_request(self, request: Request, error: PymtpError) -> None:
@@ -31,11 +34,11 @@ class PrefillMixin:
 
     @abstractmethod
     def restart_lost_requests(self) -> None:
-        """Restart requests whose sequences were emptied by a failed copy from there."""
+        """Restart the requests whose sequences lost their contents when a copy from them failed."""
 
     @abstractmethod
     def on_first_token(self, request: Request, token: int) -> None:
-        """Begin to decode: the prompt is prefilled, and `token` was sampled after it."""
+        """Start to decode a request whose first output token was sampled."""
 
     @abstractmethod
     def on_saved(self, request: Request) -> None:
@@ -43,12 +46,13 @@ class PrefillMixin:
 
     @abstractmethod
     def on_recomputed(self, request: Request) -> None:
-        """Decode again after a restart: the sequence holds the prompt and the output, except the last token."""
+        """Continue to decode a restarted request, whose sequence holds the prompt and all output but the last token."""
 
     def prefill_step(self, requests: Sequence[Request]) -> bool:
-        """Prefill n_ubatch tokens of these prompts, in their order, or one chunk. Return False if there was nothing.
+        """Prefill at most n_ubatch tokens of these prompts, in their order. Return False if there was nothing to do.
 
-        The limit keeps the time between two rounds of the requests that decode short.
+        The limit keeps the pause between two rounds of decoding requests short. A call that computes output again, or
+        saves K and V, counts as n_ubatch tokens.
         """
         left = limit = self._context.n_ubatch
         worked = False
@@ -67,7 +71,10 @@ class PrefillMixin:
         return worked
 
     def _max_reuse(self, request: Request) -> int | None:
-        """Return how many prompt tokens a request may take from the cache; None for no limit."""
+        """Return how many prompt tokens a request may take from the cache; None for no limit.
+
+        Also adds cached states to the saver of a request whose prefix is saved.
+        """
         saver = request.saver
         if saver is None:
             return None
@@ -75,7 +82,7 @@ class PrefillMixin:
         return saver.max_reuse
 
     def _can_prefill(self, request: Request) -> bool:
-        """Load cached tokens of the prompt. Return False if another request still prefills tokens of it."""
+        """Load the cached tokens of a prompt. Return False if another request still prefills tokens that both share."""
         if not request.first_token_sampled:
             self.run_guarded([request], self._prepare_chunk)
         return request.prefill_state is not None and not request.prefill_state.waiting
@@ -88,7 +95,7 @@ class PrefillMixin:
             state.max_reuse = saver.max_reuse
         try:
             ready = self.prefix_cache.prepare_chunk(state)
-        except NativeError:  # no memory for a copy, perhaps
+        except NativeError:  # for example, no memory for a copy
             self.prefix_cache.prefill_uncached(state)
             self.restart_lost_requests()
             ready = True
@@ -105,13 +112,13 @@ class PrefillMixin:
         return end if request.saver is None else min(end, request.saver.next_stop(request.n_prefilled))
 
     def _is_saving(self, request: Request) -> bool:
-        """Tell whether the prompt is prefilled, and is to be written to a file."""
+        """Return whether the prompt is prefilled, and must be written to a prefix file now."""
         return request.saver is not None and request.prefill_state is not None and not request.prefill_state.unfinished
 
     def _prefill_chunk(self, requests: Sequence[Request], others: Iterable[Request]) -> None:
-        """Prefill the next chunk, if there is one, and sample or save after the last one.
+        """Prefill the next chunk of a prompt, if any is left. After the last one, sample a token, or save K and V.
 
-        Requests that wait for this chunk copy the sequence before anything else changes it.
+        Other requests that wait for this chunk copy the sequence before anything else changes it.
         """
         (request,) = requests
         seq, state = request.seq, request.prefill_state
@@ -135,7 +142,7 @@ class PrefillMixin:
             self._save_part(request)
 
     def _save_part(self, request: Request) -> None:
-        """Write some of the K and V to the file."""
+        """Write the next chunk of a request's K and V to its prefix file. After the last chunk, end the request."""
         state, saver = request.prefill_state, request.saver
         assert state is not None
         assert saver is not None
@@ -147,7 +154,7 @@ class PrefillMixin:
         (request,) = requests
         state = request.prefill_state
         assert state is not None
-        forced = () if request.tokens else request.text.thinking.forced  # with a thinking budget of 0
+        forced = () if request.tokens else request.text.thinking.forced  # not empty with a thinking budget of 0
         try:
             if forced and request.logprobs is not None:
                 self._context.set_sampling(request.samplers.always(forced[0]), state.seq)
@@ -157,13 +164,13 @@ class PrefillMixin:
             return
         self.prefix_cache.on_first_token(state)
         request.first_token_sampled = True
-        if not request.tokens:  # else it restarted: the next steps compute its output again
+        if not request.tokens:  # else the request was restarted: the next steps compute its output again
             self.on_first_token(request, forced[0] if forced else token)
 
     def _recompute_output(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
         """Compute the next output tokens of a restarted request again.
 
-        They are verified, as rounds did it, and not prefilled: the same kernels give the same bits.
+        The tokens are verified, as rounds did it, and not prefilled, because only the same kernels give the same bits.
         """
         (request,) = requests
         tokens, start, seq = request.tokens, request.n_recomputed, request.seq

@@ -25,7 +25,7 @@ Path: TypeAlias = str | os.PathLike[str]
 
 
 class PrefixFileMixin(Exclusive):
-    """The methods `save_prefix` and `load_prefix` of an LLM, which defines the other ones."""
+    """The methods `save_prefix` and `load_prefix` of an LLM. The LLM defines the other methods of this class."""
 
     _engine: Engine
     _runner: EngineRunner
@@ -56,15 +56,16 @@ class PrefixFileMixin(Exclusive):
     def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.
 
-        Prompts that begin with the same tokens then continue from there, in this process or in another one. Other calls
-        run meanwhile. Returns the number of tokens saved.
+        Prompts that begin with the same tokens then continue from the saved state, in this process or in another one.
+        Other calls run meanwhile. Tokens in the prefix cache are not prefilled again. Returns the number of saved
+        tokens.
 
-        prompt: a string, token ids, a chat's messages, or a Chat. Of messages, the tokens are saved with which all
-            chats begin that continue these; the last message may be longer there.
-        priority: as for `generate`. Tokens in the prefix cache are not prefilled again.
+        prompt: a string, token ids, a chat's messages, or a Chat. For messages, the saved tokens are those with which
+            every continuation of the chat begins, even one whose last message is longer.
+        priority: as for `generate`.
 
-        The file is written under another name first: after a crash, either the old file or the new one is there. At
-        most 16 MiB of it are in memory at a time, in addition to the states.
+        The file is written under another name first, so that after a crash the path has either the old file or the
+        complete new one. At most 16 MiB of the file are in memory at a time, in addition to the states.
 
         Raises the errors of `generate`, OSError if the file cannot be written, and CancelledError after cancel(): then
         the old file stays.
@@ -90,32 +91,33 @@ class PrefixFileMixin(Exclusive):
             tokens = tokens[: len(tokens) - len(tokens) % alignment or None]
         else:
             tokens = self._prompt_tokens(prompt)  # type: ignore[arg-type]
-            branch_points = (len(tokens) - TAIL_TOKENS,)  # the text after it may change the last token
+            branch_points = (len(tokens) - TAIL_TOKENS,)  # the text that follows the prompt may change its last token
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
         self._engine.check(tokens)
         checkpoints = {len(tokens), *(point - point % alignment for point in branch_points)}
         settings = self._runner.call_between_steps(self, lambda: made_with(self.context))
-        # With a larger alignment, no chunk is so short
+        # With a larger alignment, no chunk is short enough to leave a state with tokens to replay
         max_rewindable = 1 + self.context.draft_tokens if alignment == 1 else 1
         saver.open(path, tokens, sorted(n for n in checkpoints if n > 0), settings, max_rewindable)
 
     def load_prefix(self, path: Path) -> int:
         """Load a prefix that `save_prefix` saved: prompts that begin with its tokens do not prefill them again.
 
-        Logits, drafts and text are those of a prompt that is prefilled from its beginning. Returns the number of tokens
-        of the file.
+        Logits, drafts and text are the same as for a prompt that is prefilled from its beginning. Returns the number of
+        tokens of the file.
 
         The prefix is in host memory, and counts in cache_bytes: other prefixes are evicted for it, and it is evicted
         when it was not used for long. Loading a file again costs nothing. Other calls wait while the file is read.
 
-        Raises InvalidRequestError for a file that is damaged, cut short or newer than this pymtp, that is of another
-        model or was made with other options, or that cache_bytes has no room for; ContextFullError for a file with more
-        tokens than n_ctx; OSError for one that cannot be read. The message says what does not fit.
+        Raises InvalidRequestError for a file that is damaged, cut short, or in a newer format than this pymtp reads,
+        that was made with another model or with other options, or that is larger than cache_bytes; ContextFullError for
+        a file with more tokens than n_ctx; and OSError for a file that cannot be read. The message says what does not
+        fit.
         """
         if not self._engine.cache_prompt:
             raise InvalidRequestError(
-                "cache_prompt=False: prompts reuse no prefix: make the LLM with cache_prompt=True"
+                "with cache_prompt=False, prompts reuse no prefix: create the LLM with cache_prompt=True"
             )
         context = self.context
         with PrefixFile(path, self._runner.call_between_steps(self, lambda: made_with(context))) as file:
@@ -126,7 +128,7 @@ class PrefixFileMixin(Exclusive):
 
 
 def commit_saver(saver: PrefixSaver, requests: Sequence[Request]) -> int:
-    """Complete the file, and return its number of tokens. Raises the error of a request that failed."""
+    """Complete a prefix file, and return its number of tokens. Raises the error of its request, if that failed."""
     (request,) = requests
     if (error := request.error_copy()) is not None:
         raise error
@@ -137,13 +139,14 @@ def _are_messages(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
-MIN_SAVED_TOKENS = 64  # that each further state in a file must save: loading it takes as long as prefilling them
+# The prefill of tokens that each further state in a file must save: loading a state takes as long as prefilling these
+MIN_SAVED_TOKENS = 64
 
 
 def common_prefix(prompts: ChatPrompts, chat: Chat) -> ChatPrompt:
-    """Return the tokens with which all chats begin that continue these messages, and the branch points within them.
+    """Return the tokens with which all continuations of a chat begin, and the branch points within these tokens.
 
-    The last message may be longer in these chats, if it is a user's or a tool's. Otherwise a user's message follows.
+    If the last message is a user's or a tool's, a continuation may have a longer one. Otherwise a user message follows.
 
     Raises InvalidRequestError for messages that the template refuses.
     """
@@ -157,7 +160,7 @@ def common_prefix(prompts: ChatPrompts, chat: Chat) -> ChatPrompt:
 
 
 def _continuations(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Return two continuations of the messages, which differ from the first character on."""
+    """Return two continuations of the messages, which differ from their first new character on."""
     last = messages[-1] if messages else None
     if isinstance(last, Mapping) and last.get("role") in ("user", "tool") and isinstance(last.get("content"), str):
         return list(messages), [*messages[:-1], {**last, "content": f"{last['content']}a"}]

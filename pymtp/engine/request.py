@@ -32,7 +32,7 @@ class Completion:
         "cancelled".
     token_ids: the generated tokens, with the end token; `text` has neither the end token nor the stop string.
     seed: the sampling seed that was used.
-    logprobs: one for each token of `token_ids`; None if SamplingParams(logprobs=…) was not given.
+    logprobs: the log-probabilities of each token of `token_ids`; None if SamplingParams(logprobs=…) was not given.
     others: the other completions of the prompt, if SamplingParams(n=…) asked for several.
     """
 
@@ -53,10 +53,10 @@ class Completion:
 class Piece:
     """The tokens of one round of a streamed completion.
 
-    text: may be empty while a character is incomplete, or while the text may be the beginning of a stop string.
+    text: the new text; empty while a character is incomplete, or the text may be the beginning of a stop string.
     drafted: the number of drafts that the round verified; 0 for the first token, which is sampled after the prefill.
-    accepted: the number of drafts among the tokens; they come first, the i-th from draft step i. The target model
-        sampled the other tokens.
+    accepted: the number of accepted drafts among the tokens. They come first, the i-th from draft step i; the target
+        model sampled the other tokens.
     """
 
     text: str
@@ -69,42 +69,44 @@ class Piece:
 class UnreadPieces(deque[Piece]):
     """The pieces of a stream that its reader has not taken yet. The reader may be on any thread."""
 
-    last_taken: Piece | None = None  # or about to be taken
+    last_taken: Piece | None = None  # the piece that was taken last, or is about to be taken
 
     def popleft(self) -> Piece:
-        self.last_taken = self[0]  # before the next line: Request.restart looks here for a piece that has gone
+        # Must come before the next line: after an interrupt between the two, Request.restart would emit a piece twice
+        self.last_taken = self[0]
         return super().popleft()
 
 
 class Waiter:
-    """The thread or coroutine that waits for requests: until all have ended, or for the next piece of one."""
+    """A thread or coroutine that waits until its requests have ended, or until one of them has a new piece."""
 
     def __init__(self, callback: Callable[[], None] | None = None) -> None:
         """Create a waiter without requests.
 
         callback: called by `notify`, on the thread that runs the engine; None if a thread calls `wait`.
         """
-        self._unfinished: set[int] = set()  # id() of its requests: a reference would make a cycle, and free them late
+        # id() of each request: with references, a cycle would keep the requests in memory until garbage collection
+        self._unfinished: set[int] = set()
         self._callback = callback
         self._waiting = False
         self._notifications: SimpleQueue[None] = SimpleQueue()
 
     @property
     def waiting(self) -> bool:
-        """Tell whether a thread is in `wait`."""
+        """Return whether a thread is in `wait`."""
         return self._waiting
 
     @property
     def n_unfinished(self) -> int:
-        """Count its requests that have not ended."""
+        """Return how many of the waiter's requests have not ended."""
         return len(self._unfinished)
 
     def add(self, request: Request) -> None:
-        """Wait for this request, too."""
+        """Add a request to those that this waiter is notified of. Does not block."""
         self._unfinished.add(id(request))
 
     def done(self, request: Request) -> None:
-        """Note that a request has ended. May be called twice for one request."""
+        """Record that a request has ended. May be called twice for one request."""
         self._unfinished.discard(id(request))
 
     def notify(self) -> None:
@@ -115,7 +117,7 @@ class Waiter:
             self._notifications.put(None)
 
     def wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        """Wait until `notify` is called; return at once if `ready`. Return False after a timeout, in seconds."""
+        """Wait until `notify` is called, unless `ready()` is true already. Return False after `timeout` seconds."""
         self._waiting = True
         try:
             if not ready():
@@ -128,11 +130,14 @@ class Waiter:
 
 
 class Request:
-    """One request for a completion. The thread that runs the engine changes it; a stream's reader takes from `unread`.
+    """One request for a completion.
+
+    Only the thread that runs the engine changes a request; a stream's reader takes pieces from `unread`.
 
     prompt, tokens: token ids of the prompt, and of the output so far.
     seq: the sequence of the context that the request has; None while it waits for one.
-    prefill_state: of the prompt, while the request has a sequence. decode_state: from the first output token on.
+    prefill_state: the prefill of the prompt; None while the request has no sequence.
+    decode_state: the state of its decoding; None before the first output token.
     """
 
     def __init__(
@@ -152,15 +157,15 @@ class Request:
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
 
-        waiter: is notified of new pieces, and of the end.
-        priority: requests with a lower one come first.
+        waiter: is notified of new pieces, and of the end of the request.
+        priority: requests with a lower number are served first.
         max_unread: pieces that may wait in `unread` before the request pauses. None for a request that is not streamed:
             `unread` stays empty.
-        seed_offset: added to the seed, for several completions of one prompt.
+        seed_offset: number to add to the seed, for several completions of one prompt.
         group: one object, the same for all completions of one prompt (SamplingParams.n); None for a single completion.
         branch_points: numbers of prompt tokens after which later prompts are likely to differ from this one.
         saver: saves the prompt's prefix to a file; the request ends after that, without output.
-        thinking: the plan for the thinking block of the output; None if nothing is known of it.
+        thinking: the plan for the thinking block of the output; None if nothing is known of the block.
 
         Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
@@ -184,17 +189,17 @@ class Request:
         self.unread = UnreadPieces()
         self.finish_reason: FinishReason | None = None
         self.error: PymtpError | None = None
-        # While it has a sequence
+        # Valid while the request has a sequence
         self.seq: int | None = None
         self.prefill_state: PrefillState | None = None
         self.decode_state: DecodeState | None = None
         self.n_recomputed = 0  # output tokens that the sequence holds again after a restart
         self.first_token_sampled = False
-        self.preempted = False  # another request got its sequence once
-        self.received = False  # the engine's thread took it from the queue of new requests
-        # Its order and its times
-        self.number = 0  # by arrival
-        self.cancel_count = 0  # Context.cancels at its arrival: a later cancel() ends it
+        self.preempted = False  # whether another request has already taken its sequence once
+        self.received = False  # whether the engine's thread took the request from the queue of new ones
+        # The order and the times of the request
+        self.number = 0  # counts the requests in the order of their arrival
+        self.cancel_count = 0  # Context.cancels at the arrival: a later cancel() ends the request
         self.arrival_time = self.start_time = self.first_token_time = self.last_piece_time = 0.0
         self.cached_tokens = 0  # prompt tokens that were not prefilled
         self.counters_before: Counters | None = None
@@ -207,7 +212,7 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Tell whether the last piece was emitted."""
+        """Return whether the last piece was emitted."""
         return self.finish_reason is not None
 
     @property
@@ -217,12 +222,12 @@ class Request:
 
     @property
     def n_prefilled(self) -> int:
-        """Count the prompt tokens that its sequence holds."""
+        """Return the number of prompt tokens that the request's sequence holds."""
         return 0 if self.prefill_state is None else self.prefill_state.n_computed
 
     @property
     def n_past(self) -> int:
-        """Count the tokens that its sequence holds."""
+        """Return the number of tokens that the request's sequence holds."""
         return self.n_prefilled + self.n_recomputed if self.decode_state is None else self.decode_state.n_past
 
     def require_decode_state(self) -> DecodeState:
@@ -232,7 +237,7 @@ class Request:
 
     @property
     def must_close_thinking(self) -> bool:
-        """Tell whether forced tokens must close its thinking before the next round."""
+        """Return whether forced tokens must close the thinking block before the next round."""
         if self.decode_state is None or self.text.ended:
             return False
         return self.text.thinking.closing and self.decode_state.tokens_left > 0
@@ -240,20 +245,20 @@ class Request:
     @property
     def prefill_sampler(self) -> Sampler:
         """Return the sampler for the prefill and, after a restart, for the output tokens that are computed again."""
-        # The grammar may not allow the tokens that closed the thinking
+        # No grammar after a closed thinking block: it might refuse the forced tokens that closed the block
         return self.sampler if self.text.thinking.closed_at is None else self.samplers.without_grammar()
 
     @property
     def paused(self) -> bool:
-        """Tell whether it waits for its reader: `unread` is full."""
+        """Return whether the request waits for its reader, because `unread` is full."""
         return self.max_unread is not None and len(self.unread) >= self.max_unread
 
     def error_copy(self) -> PymtpError | None:
-        """Return a copy of its error, to be raised: a raised error holds the frames of its traceback."""
+        """Return a copy of the request's error, to raise: a raised error keeps the frames of its traceback alive."""
         return None if self.error is None else type(self.error)(*self.error.args)
 
     def max_output_tokens(self, n_ctx: int) -> int:
-        """Return the limit of its output: the last token needs no place in the context."""
+        """Return the largest number of output tokens, of which the last one needs no room in the context."""
         room = n_ctx + 1 - len(self.prompt)
         return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
 
@@ -283,7 +288,7 @@ class Request:
         """Emit the tokens of a round as a piece.
 
         reason: given with the last piece, which also has the text that was held back.
-        drafts: the number of drafts verified, and of drafts accepted.
+        drafts: the number of verified drafts, and of accepted drafts.
         """
         if not self.tokens:
             self.first_token_time = now
@@ -295,7 +300,7 @@ class Request:
             self.waiter.notify()
 
     def restart(self) -> None:
-        """Forget the sequence, before a new prefill. After an interrupt, make all fields agree with `_pieces`."""
+        """Reset the request for a new prefill, and make all fields agree with `_pieces` again after an interrupt."""
         self.tokens = [token for piece, _ in self._pieces for token in piece.token_ids]
         if self.logprobs is not None:
             self.logprobs = [entry for piece, _ in self._pieces for entry in piece.logprobs or ()]
@@ -312,7 +317,7 @@ class Request:
         self.n_recomputed = 0
         self.first_token_sampled = False
         self.forced_logprobs = []
-        # The old one may have tokens of a round that was interrupted
+        # The old RequestText may have tokens of a round that was interrupted
         self.text = RequestText(self._model, self.params, self.thinking)
         with suppress(PymtpError):  # the model may be closed: its next use raises the error again
             for token in self.tokens:
@@ -320,14 +325,14 @@ class Request:
         self.text.take()
 
     def finish(self, reason: FinishReason) -> None:
-        """Set the finish reason, after all other fields: from now on any thread may read them."""
+        """Set the finish reason. Must come after all other changes: from now on any thread may read the fields."""
         self.finish_reason = reason
         self.waiter.done(self)
 
     def abort(self, now: float, error: PymtpError | None = None, *, emit_piece: bool = False) -> None:
-        """End it as "cancelled", with its error, if it has one. Does nothing if it has ended.
+        """End the request as "cancelled", with an error if one is given. Does nothing if it has ended.
 
-        emit_piece: whether its reader gets a last piece, without tokens.
+        emit_piece: whether the reader of a stream gets a last piece, without tokens.
         """
         if self.finish_reason is not None:
             return

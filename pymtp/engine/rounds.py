@@ -26,17 +26,22 @@ class DecodeState:
     """The decode state of a sequence: its position, its drafts, and the result of its last round.
 
     token: the last output token, with which the next round begins; the target model does not hold it yet.
-    n_past: tokens that the target model holds. tokens_left: the number of tokens that may still be generated.
-    max_drafts: the limit for each round; 0 after the head once gave logits that are not finite: its cache may hold
-        such numbers from there on. head_failed: the head did so for the first time in the last round.
-    ended: the last token was generated.
+    n_past: the number of tokens that the target model holds.
+    tokens_left: the number of tokens that may still be generated.
+    max_drafts: the largest number of drafts per round; 0 once the head gave logits that are not finite, because its
+        cache may hold such numbers from then on.
+    head_failed: whether the head gave such logits for the first time in the last round.
+    ended: whether the last token was generated.
 
-    Of the last round:
-    made_drafts, confidences: all drafts, and the head's probability of each. verified_drafts: the first of them.
+    Results of the last round:
+
+    made_drafts, confidences: all drafts that the head made, and its probability of each.
+    verified_drafts: those drafts, from the first on, that were verified.
     new_tokens: the accepted drafts and the token after them, up to the end of the text.
-    n_correct: made_drafts before the first wrong one, as far as verification shows it. n_accepted: the
-        verified_drafts that are among new_tokens.
-    error: given if there are no tokens. The state of the sequence in the context is not known then.
+    n_correct: the number of made_drafts before the first wrong one, as far as verification shows.
+    n_accepted: the number of verified_drafts that are among new_tokens.
+    error: the error of the sequence; None if there are new tokens. With an error, the state of the sequence in the
+        context is not known.
     """
 
     __slots__ = (
@@ -74,7 +79,7 @@ class DecodeState:
         """Create the state of a sequence that holds n_past tokens, before its first round.
 
         is_last: called once for each generated token, in order. Returns True to end the round after this token.
-        max_drafts: the limit for each round; None for no limit.
+        max_drafts: the largest number of drafts per round; None for no limit.
         """
         self.seq, self.token, self.n_past, self.tokens_left = seq, token, n_past, tokens_left
         self.is_last, self.draft_stats, self.depth = is_last, draft_stats, depth
@@ -90,12 +95,12 @@ class DecodeState:
 
     @property
     def draft_limit(self) -> int:
-        """Return the number of drafts that the next round can use: a round generates one token more."""
+        """Return the number of drafts that the next round can use: a round generates one token more than its drafts."""
         left = self.tokens_left - 1
         return left if left < self.max_drafts else self.max_drafts
 
     def accept(self, context: RoundContext, sampled: list[int]) -> None:
-        """Accept the drafts that the target model sampled, too, and rewind the other rows that it verified."""
+        """Accept the drafts that equal the tokens that the target model sampled, and rewind the other verified rows."""
         made, n_drafts, is_last = self.made_drafts, len(self.verified_drafts), self.is_last
         agreed = len(sampled) - 1
         # The last sampled token also shows whether the first draft that was not verified is right
@@ -107,7 +112,7 @@ class DecodeState:
                 break
         self.new_tokens = sampled
         n_new = len(sampled)
-        self.n_accepted = agreed if agreed < n_new else n_new  # less than `agreed` if the text ended before
+        self.n_accepted = agreed if agreed < n_new else n_new  # less than `agreed` if the text ended within the drafts
         self.n_past += n_new
         if n_new <= n_drafts:
             context.rewind(self.n_past, self.seq)
@@ -157,18 +162,18 @@ class SingleSequenceDepth:
         self._n_ctx = n_ctx
 
     def choose(self, states: Sequence[DecodeState]) -> int:
-        """Choose the number of drafts to make: not more than the context has room for."""
+        """Choose the number of drafts to make, at most as many as the context has room for."""
         state = states[0]
         limit, fits = state.draft_limit, self._n_ctx - state.n_past - 1
         return state.depth.choose(limit if limit < fits else fits, state.n_past)
 
     def n_to_verify(self, states: Sequence[DecodeState]) -> int:
-        """Choose how many of the drafts just made to verify."""
+        """Choose how many of the drafts that were just made are verified."""
         state = states[0]
         return state.depth.n_to_verify(state.confidences)
 
     def observe(self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """Learn from the round."""
+        """Learn from the round that has just run."""
         state = states[0]
         if state.error is None:
             verified = len(state.verified_drafts)
@@ -183,8 +188,8 @@ def run_round(
 ) -> int:
     """Run one round of all sequences: one draft call, if there are drafts, and one verification.
 
-    Then each state has its new tokens, at least one, or its error; the context holds all tokens of a sequence without
-    an error, except the last one. If this raises an error, no sequence has new tokens.
+    Afterwards each state has its new tokens, at least one, or its error; the context holds all tokens of a sequence
+    without an error, except the last one. If this raises an error, no sequence has new tokens.
 
     Returns the number of rows that each sequence has in the verification batch, with padding.
     """
@@ -217,7 +222,7 @@ def run_round(
             state.accept(context, sampled)
         except PymtpError as error:  # the model may have been closed meanwhile
             state.error = error.with_traceback(None)
-    # The time after the verification counts, too: for a small model it is a part of the round
+    # The time after the verification counts, too: for a small model it is a large part of the round
     depth.observe(states, n_drafts, drafted - started, clock() - drafted)
     return max(map(len, chains.values()))
 

@@ -12,9 +12,9 @@ from pymtp.errors import ContextFullError
 # The pieces of a stream that may wait for its reader before the stream pauses.
 MAX_UNREAD_PIECES = 4
 
-# The costs of moving a request to another sequence, in rounds: the time of one round is that of copying so many tokens.
-# And so many tokens that the target sequence loses count as one round: a later prompt may need them.
-# docs/tuning.md has the measurements.
+# The cost of moving a request to another sequence, measured in rounds. Copying COPIED_TOKENS_PER_ROUND tokens takes as
+# long as one round. Cached tokens that the target sequence loses may be needed by a later prompt: losing
+# LOST_TOKENS_PER_ROUND of them costs as much as one round. docs/tuning.md has the measurements.
 COPIED_TOKENS_PER_ROUND = 2048
 LOST_TOKENS_PER_ROUND = 8
 
@@ -23,15 +23,16 @@ class Scheduler:
     """The queues of an engine: requests that have a sequence of the context, and requests that wait for one.
 
     A request keeps its sequence to its end, with one exception: a stream whose reader does not take its pieces is
-    preempted once if other requests wait. It restarts when its reader is back, and its output is the same. After that
-    it is not preempted again: it decodes ahead of its reader if other requests wait.
+    preempted once if other requests wait, which means that it loses its sequence. It restarts when its reader continues
+    to read, and its output is the same. It is not preempted again: from then on, it decodes ahead of its reader if
+    other requests wait.
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:
         self._n_ctx = n_ctx
-        self._free = list(range(n_seq_max))  # in rising order: the native side wants sequences without gaps
-        self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap
-        self._preempted: list[Request] = []  # streams that wait for their readers, without a sequence
+        self._free = list(range(n_seq_max))  # in rising order, so that sequences are given out without gaps
+        self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap, ordered by rank
+        self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
         self.running: list[Request] = []  # in the order of their sequences
 
     def check(self, prompt: Sequence[int]) -> None:
@@ -45,12 +46,12 @@ class Scheduler:
 
     @property
     def n_waiting(self) -> int:
-        """Count the requests without a sequence."""
+        """Return the number of requests without a sequence."""
         return len(self._waiting) + len(self._preempted)
 
     @property
     def idle(self) -> bool:
-        """Tell whether there is nothing to do: all requests, if there are any, are paused streams."""
+        """Return whether there is nothing to do: all requests, if there are any, are paused streams."""
         paused = all(request.paused and request.decode_state is not None for request in self.running)
         return paused and not self._waiting and all(request.paused for request in self._preempted)
 
@@ -67,7 +68,7 @@ class Scheduler:
             heapq.heappush(self._waiting, (request.rank, request))
 
     def requeue_preempted(self) -> None:
-        """Move preempted streams whose readers are back to the waiting queue."""
+        """Move preempted streams whose readers have taken pieces again to the queue of waiting requests."""
         preempted, self._preempted = self._preempted, []
         for request in preempted:
             self.add(request)
@@ -98,17 +99,17 @@ class Scheduler:
 
     @property
     def has_gap(self) -> bool:
-        """Tell whether a free sequence lies between running ones: then a round takes more than one decode call."""
+        """Return whether a free sequence lies between running ones: then a round takes more than one decode call."""
         running = self.running
         return len(running) > 1 and _sequence(running[-1]) - _sequence(running[0]) >= len(running)
 
     def plan_moves(self, reuse_value: Callable[[int], int]) -> list[tuple[Request, int]]:
         """Return requests, and the free sequences that they should move to, so that there are no gaps.
 
-        Returns an empty list if moving does not pay: it pays if the requests on both sides of the gap will run for more
-        rounds than the moves cost.
+        Returns an empty list if moving does not pay. It pays if, both among the requests that move and among those that
+        stay, one will run for more rounds than the moves cost.
 
-        reuse_value: the number of cached tokens that a free sequence loses if a request moves there.
+        reuse_value: returns the number of cached tokens that a free sequence loses if a request moves there.
         """
         n_running = len(self.running)
         min_cost, moved, targets = math.inf, self.running, range(0)
@@ -150,7 +151,7 @@ class Scheduler:
     def decoding(self) -> list[Request]:
         """Return the requests of the next round, in the order of their sequences.
 
-        Paused streams are among them only if other requests wait for a sequence: streams that cannot be preempted again
+        Paused streams take part only if other requests wait for a sequence: streams that cannot be preempted again
         then decode to their ends.
         """
         has_waiting = bool(self._waiting)

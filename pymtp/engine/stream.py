@@ -20,7 +20,11 @@ class Stream:
     """
 
     def __init__(self, owner: Exclusive, runner: EngineRunner, request: Request) -> None:
-        """Create the stream of a request. owner: the LLM. runner: of its engine."""
+        """Create the stream of a request.
+
+        owner: the LLM.
+        runner: the runner of the LLM's engine.
+        """
         self._owner = owner
         self._runner = runner
         self._request = request
@@ -35,7 +39,7 @@ class Stream:
             self._runner.run_until(self._owner, request.waiter, [request], self._ready)
             try:
                 return request.unread.popleft()
-            except IndexError:  # another thread took it
+            except IndexError:  # the request has ended, or another thread took the piece
                 if not request.ended:
                     continue
             if (error := request.error_copy()) is not None:
@@ -49,7 +53,7 @@ class Stream:
     def close(self) -> None:
         """Stop generating, and drop the pieces that were not read.
 
-        `completion` has all that was generated, as "cancelled" if it was not complete.
+        Afterwards `completion` has everything that was generated, as "cancelled" if the generation was not complete.
         """
         request = self._request
         self._runner.engine.cancel(request)
@@ -66,8 +70,8 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # a signal handler may have raised an error in __init__
-            self._runner.engine.cancel(self._request)  # no reader is left
+        with suppress(AttributeError):  # an error of a signal handler may have interrupted __init__
+            self._runner.engine.cancel(self._request)  # nobody can read the rest
 
     @property
     def completion(self) -> Completion:

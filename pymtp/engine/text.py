@@ -21,11 +21,11 @@ class RequestText:
         self._stop_strings = params.stop
         self.thinking = ThinkingTracker(thinking)
         self._detokenizer = self._new_detokenizer()
-        self._new_text = ""  # not taken yet
+        self._new_text = ""  # text that `take` has not returned yet
         self.ended = False
 
     def add_token(self, token: int) -> bool:
-        """Add the next token. Return True if the round ends here: the text ends, or its thinking must be closed."""
+        """Add the next token. Return True if the round must end: the text ends, or its thinking must be closed."""
         if not self._ignore_eos and self._model.ends_generation(token):
             self.ended = True
             return True
@@ -64,7 +64,7 @@ class IncrementalDetokenizer:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self._stop = tuple(spelling for string in stop for spelling in stop_spellings(string))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._pending = ""  # may be the beginning of a stop string
+        self._pending = ""  # text that may be the beginning of a stop string
         self.stopped = False
 
     def push(self, data: bytes) -> str:
@@ -75,7 +75,7 @@ class IncrementalDetokenizer:
         return self._filter_stop_strings(self._decoder.decode(data))
 
     def flush(self) -> str:
-        """Return the rest, at the end of the text, with U+FFFD for an incomplete character."""
+        """Return the text that was held back, at the end of all bytes. An incomplete character becomes U+FFFD."""
         return self._filter_stop_strings(self._decoder.decode(b"", final=True)) + self._drain()
 
     def _drain(self) -> str:
@@ -98,7 +98,10 @@ class IncrementalDetokenizer:
 
 
 def stop_spellings(stop: str) -> tuple[str, ...]:
-    """List the spellings that a stop string matches: its own, and NFC, which models write if a client sends NFD."""
+    """Return the spellings of a stop string to look for: as given, and in NFC, which models write.
+
+    Clients may send NFD.
+    """
     return tuple({stop, normalize("NFC", stop)})
 
 

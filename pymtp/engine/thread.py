@@ -16,18 +16,18 @@ POLL_SECONDS = 0.05  # a waiting thread checks at this interval whether another 
 
 
 class EngineRunner:
-    """Lets one of the waiting threads at a time run the engine, until its own request is done; then another one.
+    """Lets one of the waiting threads at a time run the engine, until its own request is done.
 
-    An error that a signal handler raises at any line leaves no lasting damage: locks are only taken by `with lock`, and
-    a waiting thread polls.
+    Then another waiting thread runs the engine. An error that a signal handler raises at any line leaves no lasting
+    damage: locks are only taken by `with lock`, and a waiting thread polls.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._running = threading.Lock()  # locked while a thread runs the engine; taken within the owner's lock
-        self._thread = 0  # the thread that runs the engine
-        self._next: dict[int, None] = {}  # threads that will run the engine next, and may wait for the owner's lock
-        self._waiting: list[Waiter] = []  # threads that wait while another one runs the engine
+        self._thread = 0  # id of the thread that runs the engine; 0 if none does
+        self._next: dict[int, None] = {}  # ids of the threads that run it next; they may wait for the owner's lock
+        self._waiting: list[Waiter] = []  # waiters of threads that wait while another one runs the engine
 
     def refuse_reentry(self, owner: Exclusive) -> None:
         """Raise InvalidRequestError in a signal or log handler of the thread that runs the engine.
@@ -40,9 +40,11 @@ class EngineRunner:
     def run_until(
         self, owner: Exclusive, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]
     ) -> None:
-        """Run the engine until `ready`, or wait while another thread runs it.
+        """Run the engine until `ready()` is true, or wait while another thread runs it.
 
-        owner: the LLM of the engine. waiter: of this thread. requests: cancelled if this raises an error.
+        owner: the LLM of the engine.
+        waiter: the waiter of this thread.
+        requests: the requests to cancel if this raises an error.
 
         Raises ClosedError if the owner is closed meanwhile, and the errors of signal handlers.
         """
@@ -56,7 +58,7 @@ class EngineRunner:
                 _run_steps(owner, self, requests, ready)
                 if not ready() and not self._wait_for_change(waiter, lambda: ready() or self._unclaimed):
                     self._next.clear()  # a thread in `_next` did not run the engine: an interrupt may have ended it
-            self._wake_next()  # the thread that ran the engine last may have woken this one, which returns
+            self._wake_next()  # this thread may have been woken to run the engine, but it returns
         except BaseException:
             self._next.pop(threading.get_ident(), None)
             self.cancel(requests)
@@ -65,7 +67,7 @@ class EngineRunner:
     def cancel(self, requests: Sequence[Request]) -> None:
         """Cancel the requests that have not ended."""
         for request in requests:
-            if request.arrival_time:  # else it was never submitted
+            if request.arrival_time:  # else the request was never submitted
                 self.engine.cancel(request)
         self._wake_next()
 
@@ -89,16 +91,16 @@ class EngineRunner:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether a thread waits to run the engine, or to make a call between two of its steps."""
+        """Return whether a thread waits to run the engine, or to make a call between two of its steps."""
         return bool(self._next or self._waiting)
 
     @property
     def _unclaimed(self) -> bool:
-        """Tell whether no thread runs the engine, or will run it next."""
+        """Return whether no thread runs the engine, and none will run it next."""
         return not self._next and not self._running.locked()
 
     def _wait_for_change(self, waiter: Waiter, ready: Callable[[], object]) -> bool:
-        """Wait for a notification, or until `ready`. Return False if neither came and no thread runs the engine."""
+        """Wait until notified, unless `ready()`. Return False after a timeout if no thread runs the engine then."""
         self._waiting.append(waiter)
         try:
             return waiter.wait(ready, POLL_SECONDS) or self._running.locked()
@@ -107,7 +109,7 @@ class EngineRunner:
 
     def _wake_next(self) -> None:
         if not self._unclaimed:
-            return  # that thread will wake the next one
+            return  # the thread that runs the engine will wake the next one
         for waiter in list(self._waiting):
             if waiter.waiting:
                 waiter.notify()
@@ -124,7 +126,7 @@ class EngineRunner:
                 self._thread = 0
 
     def run_steps(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-        """Run the engine until `ready`, or until another thread wants to run it. The caller holds the owner's lock."""
+        """Run the engine until `ready()`, or until another thread wants to. The caller holds the owner's lock."""
         with self._running:
             self._thread = threading.get_ident()
             self._next.pop(self._thread, None)

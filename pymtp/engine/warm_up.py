@@ -14,20 +14,21 @@ from pymtp.errors import PymtpError
 class WarmUp:
     """The warm-up of a context: its drafts and verifications are timed once, before the first request.
 
-    done: nothing is left to be timed.
+    done: whether nothing is left to be timed.
     """
 
     def __init__(self, depth: BatchDepth, options_key: Hashable, *, done: bool) -> None:
         """Create a warm-up that has not run.
 
-        depth: the policy that gets the times. options_key: as for `measure_costs`.
-        done: whether nothing is to be timed.
+        depth: the policy that gets the times.
+        options_key: as for `measure_costs`.
+        done: whether there is nothing to time.
         """
         self._depth, self._options_key, self.done = depth, options_key, done
         self._claimed = False
 
     def claim(self) -> bool:
-        """Tell whether the caller must run the warm-up: only the first one, as two would stop each other forever."""
+        """Return True to the first caller, which must run the warm-up: two threads would stop each other for ever."""
         claimed, self._claimed = self._claimed, True
         return not claimed and not self.done
 

@@ -1,8 +1,9 @@
 """Conversion of JSON schemas to grammars.
 
-Where a grammar cannot express all that a schema allows, it allows a part: properties in the schema's order, no more
-items than `prefixItems`, no escapes in the names of additional properties, numbers of 16 digits, and strings and arrays
-of at most 2,000 where there is a maximum. `oneOf` counts as `anyOf`.
+Where a grammar cannot express everything that a schema allows, the grammar allows only a part of it: properties in the
+schema's order, no more items than `prefixItems` lists, no escapes in the names of additional properties, numbers of at
+most 16 digits, and strings and arrays of at most 2,000 characters or items if the schema sets a maximum. `oneOf` is
+treated like `anyOf`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pymtp.grammar.keywords import TYPE_KEYWORDS, TYPES, SchemaError, check_keyw
 from pymtp.grammar.regex import MAX_REPETITIONS, NOT_PLAIN, inverse, pattern_grammar, quoted, range_grammar
 from pymtp.grammar.rules import Rules
 
-MAX_NAME_CHARACTERS = 10_000  # in the names of properties beside which additional properties are allowed
+MAX_NAME_CHARACTERS = 10_000  # in all property names of an object that also allows additional properties
 
 FORMATS = ("date", "date-time", "time", "uuid")
 
@@ -35,24 +36,27 @@ def schema_gbnf(schema: object) -> str:
 
 
 class SchemaConverter:
-    """A converter of the schemas within one document to rules of a grammar."""
+    """A converter that turns the schemas within one JSON document into rules of a grammar."""
 
     def __init__(self, root: object, rules: Rules, weaker: Callable[[object, object], Iterable[object]] | None) -> None:
-        """Prepare the conversion. root: the document.
+        """Prepare the conversion.
 
-        weaker: a function of a schema and the document that returns the schemas to try in its place. The first that a
-            grammar can express counts; where there is none, any value is allowed. None refuses a schema that no grammar
-            can express.
+        root: the document, into which the references of its schemas point.
+        rules: the rules to which the converter adds its rules.
+        weaker: a function that takes a schema and the document, and returns weaker schemas to try in place of the
+            schema. The first one that a grammar can express is used; if there is none, the grammar allows any value.
+            With weaker=None, a schema that no grammar can express raises SchemaError.
         """
         self.root = root
         self.rules = rules
         self.weaker = weaker
         self.refs: dict[str, str] = {}
-        # References whose rules are still to be made: a queue, as recursion could be as deep as a schema is long.
+        # References whose rules are not made yet. A queue instead of recursion: a chain of references may be longer
+        # than Python can recurse.
         self.pending_refs: deque[str] = deque()
 
     def finish(self) -> None:
-        """Make the rules of all references."""
+        """Make the rules of all references in the converted schemas."""
         while self.pending_refs:
             ref = self.pending_refs.popleft()
             self.rules.bodies[self.refs[ref]] = self.schema(find_ref(self.root, ref, ref), ref)
@@ -60,7 +64,10 @@ class SchemaConverter:
     # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def schema(self, schema: object, path: str) -> str:
-        """Convert a schema, or a weaker one. path: its place in the document, for error messages."""
+        """Convert a schema, or the first of its weaker schemas that a grammar can express.
+
+        path: the schema's place in the document, for error messages.
+        """
         if self.weaker is None:
             return self.exact(schema, path)
         for weaker_schema in self.weaker(schema, self.root):
@@ -69,7 +76,7 @@ class SchemaConverter:
         return self.rules.known("value")
 
     def exact(self, schema: object, path: str) -> str:
-        """Convert a schema as it stands. Raises SchemaError where no grammar can express it."""
+        """Convert exactly this schema. Raises SchemaError if no grammar can express it."""
         if not isinstance(schema, dict):
             raise SchemaError(f"{path} must be an object, not {schema!r:.40}")
         types = types_of(schema, path)
@@ -84,7 +91,7 @@ class SchemaConverter:
             values = [schema["const"]] if "const" in schema else non_empty_list(schema, "enum", path)
             values = [v for v in values if not types or any(TYPES[name](v) for name in types)]
             if not values:
-                raise SchemaError(f"{path} has no value of its type")
+                raise SchemaError(f"{path}: its const or enum has no value of its type")
             return " | ".join(map(literal, values))
         if not types:
             types = [next((name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()), "value")]
@@ -92,11 +99,11 @@ class SchemaConverter:
         return " | ".join(converters[t](schema, path) if t in converters else self.rules.known(t) for t in types)
 
     def rule_for(self, schema: object, path: str) -> str:
-        """Return the name of the rule of a schema."""
+        """Convert a schema to a rule, and return the name of the rule."""
         return self.rules.rule(self.schema(schema, path), path.rpartition("/")[2])
 
     def ref(self, ref: object, path: str) -> str:
-        """Return the name of the rule of a reference."""
+        """Return the name of the rule for a reference. `finish` makes the rule of a new reference."""
         if not isinstance(ref, str) or ref not in self.refs:
             find_ref(self.root, ref, path)
             assert isinstance(ref, str)
@@ -118,7 +125,8 @@ class SchemaConverter:
             return self.rules.known("object")
         if extra is not False and sum(map(len, properties)) > MAX_NAME_CHARACTERS:
             raise SchemaError(
-                f"{path} has names of more than {MAX_NAME_CHARACTERS} characters beside additionalProperties"
+                f"{path} has property names of more than {MAX_NAME_CHARACTERS} characters in all, which is too many "
+                "beside additionalProperties"
             )
         space = self.rules.known("space")
         members = [
@@ -127,13 +135,13 @@ class SchemaConverter:
             )
             for name, part in properties.items()
         ]
-        rest = ""  # the members that may follow
+        rest = ""  # GBNF of the members that may follow a member
         if extra is not False:
             value = self.rules.known("value") if extra is True else self.rule_for(extra, f"{path}/additionalProperties")
             other = self.rules.rule(f'{self.extra_name(properties)} {space} ":" {space} {value}', "other")
             members.append(other)
             rest = self.rules.rule(f'( "," {space} {other} )*', "others")
-        first: list[str] = []  # each member that may come first, with the members that may follow
+        first: list[str] = []  # for each member that may be the first: GBNF of it and the members after it
         for name, member in reversed([*zip([*properties, None], members, strict=False)]):
             if name in required_names:
                 first.clear()
@@ -148,7 +156,7 @@ class SchemaConverter:
         return f'"{{" {space} {some if required_names else f"( {some} )?"} "}}"'
 
     def extra_name(self, names: dict[str, Any]) -> str:
-        """Return GBNF for a JSON string that is none of the names: one rule for each prefix of a name, as in a trie."""
+        """Return GBNF for a JSON string that equals none of the names. Adds a rule for each prefix of a name."""
         children: list[dict[str, int]] = [{}]
         ends = set()
         for name in names:
@@ -160,7 +168,7 @@ class SchemaConverter:
                 node = children[node][c]
             ends.add(node)
         rules = [""] * len(children)
-        for i in reversed(range(len(children))):  # children were added later
+        for i in reversed(range(len(children))):  # backwards, because the rule of a node uses the rules of its children
             known = [(c, child) for c, child in children[i].items() if not any(a <= ord(c) <= b for a, b in NOT_PLAIN)]
             other = range_grammar(inverse([*NOT_PLAIN, *((ord(c), ord(c)) for c, _ in known)]))
             alternatives = [f"{range_grammar([(ord(c), ord(c))])} {rules[child]}" for c, child in known]
@@ -175,7 +183,7 @@ class SchemaConverter:
         items = schema.get(keyword)
         if isinstance(items, list):
             if not minimum <= len(items) <= (len(items) if maximum is None else maximum):
-                raise SchemaError(f"{path} has {len(items)} items, and bounds that forbid it")
+                raise SchemaError(f"{path} lists {len(items)} items, which its minItems or maxItems forbids")
             parts = [self.rule_for(item, f"{path}/{keyword}/{i}") for i, item in enumerate(items)]
             some = f' "," {space} '.join(parts)
             return f'"[" {space} {some} {space} "]"' if parts else f'"[" {space} "]"'
@@ -190,11 +198,11 @@ class SchemaConverter:
         if "pattern" in schema:
             try:
                 if not isinstance(schema["pattern"], str):
-                    raise ValueError("it is no text")
+                    raise ValueError("it is not a string")
                 return rf'"\"" ( {pattern_grammar(schema["pattern"])} ) "\""'
             except ValueError as error:
                 raise SchemaError(
-                    f"{path}: the pattern {schema['pattern']!r:.80} cannot be held to: {error}"
+                    f"{path}: the pattern {schema['pattern']!r:.80} cannot be enforced: {error}"
                 ) from error
         if "format" in schema:
             if schema["format"] not in FORMATS:
@@ -229,7 +237,7 @@ class SchemaConverter:
 
 
 def non_empty_list(schema: dict[str, Any], keyword: str, path: str) -> list[Any]:
-    """Return the list of a keyword. Raises SchemaError for anything else, and for an empty list."""
+    """Return the value of a keyword that must be a list. Raises SchemaError if it is empty or not a list."""
     values = schema[keyword]
     if not isinstance(values, list) or not values:
         raise SchemaError(f"{path}/{keyword} must be a list that is not empty")
@@ -237,7 +245,10 @@ def non_empty_list(schema: dict[str, Any], keyword: str, path: str) -> list[Any]
 
 
 def size_bounds(schema: dict[str, Any], of: str, path: str) -> tuple[int, int | None]:
-    """Return the minimum and the maximum of a size; the maximum is None for any number. of: "Length" or "Items"."""
+    """Return the smallest and the largest size that a schema allows; None as the largest size means no limit.
+
+    of: "Length" to read minLength and maxLength, "Items" to read minItems and maxItems.
+    """
     for keyword in {f"min{of}", f"max{of}"} & schema.keys():
         value = schema[keyword]
         if not is_number(value) or value < 0 or value != math.floor(value):
@@ -255,13 +266,13 @@ def _repetitions(minimum: int, maximum: int | None) -> str:
 
 
 def literal(value: object) -> str:
-    """Return GBNF for the JSON of a value."""
+    """Return GBNF that allows exactly the JSON text of a value."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return quoted(re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text))
 
 
-MAX_DEPTH = 64  # levels of nested values, which are walked by recursion
-MAX_TEXT = 2**20
+MAX_DEPTH = 64  # levels of nested values in a schema; limited because the converter recurses
+MAX_TEXT = 2**20  # length of a schema's JSON, and of a grammar that is made from schemas
 
 
 def schema_text(schema: str | Mapping[str, Any]) -> str:
@@ -278,7 +289,7 @@ def schema_text(schema: str | Mapping[str, Any]) -> str:
 
 
 def schema_grammar(text: str) -> str:
-    """Convert the text of a schema to GBNF. Raises InvalidRequestError for a schema that no grammar can express."""
+    """Convert a schema, as JSON text, to GBNF. Raises InvalidRequestError for a schema that no grammar can express."""
     try:
         return schema_gbnf(json.loads(text))
     except (SchemaError, RecursionError) as error:
@@ -287,21 +298,21 @@ def schema_grammar(text: str) -> str:
 
 def _check_depth(value: object, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise InvalidRequestError(f"json_schema is nested more than {MAX_DEPTH} deep")
+        raise InvalidRequestError(f"json_schema is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
             _check_depth(item, depth + 1)
 
 
-MAX_DIGITS = 16  # in integers without a bound
-MAX_INTEGER = 10**30
+MAX_DIGITS = 16  # digits of an integer that the schema does not bound
+MAX_INTEGER = 10**30  # the largest absolute value of a bound
 
 
 def integer_grammar(minimum: int | None, maximum: int | None) -> str:
     """Return GBNF for the integers from `minimum` to `maximum`.
 
-    Without one of these, they have up to MAX_DIGITS digits, or one digit more than the other bound. Raises ValueError
-    where there is no such integer, and for bounds beyond MAX_INTEGER.
+    If a bound is None, the integers have up to MAX_DIGITS digits, or one digit more than the other bound. Raises
+    ValueError if there is no integer between the bounds, and for bounds beyond MAX_INTEGER.
     """
     if any(bound is not None and abs(bound) > MAX_INTEGER for bound in (minimum, maximum)):
         raise ValueError(f"a bound is beyond {MAX_INTEGER:.0e}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-ANNOTATIONS = {  # keywords that constrain no value
+ANNOTATIONS = {  # keywords that do not restrict the values
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "$defs", "definitions"),
 }
@@ -17,7 +17,8 @@ TYPE_KEYWORDS = {  # supported keywords, by type
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
-# Keywords that stand alone, or beside "type" only. The first one that a schema has counts.
+# Keywords that cannot be combined with other keywords than "type", or with none at all. If a schema has several of
+# them, the first one in this tuple is kept, and the others are reported as not supported beside it.
 EXCLUSIVE_KEYWORDS = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format", "prefixItems")
 TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -35,9 +36,9 @@ class SchemaError(ValueError):
 
 
 def find_ref(root: object, ref: object, path: str) -> object:
-    """Return the schema behind a reference. Raises SchemaError for a reference to nothing in the same document."""
+    """Return the schema that a reference points to. Raises SchemaError if the document has no such schema."""
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-        raise SchemaError(f"{path}: $ref {ref!r:.80} is not one into the same document, as '#/$defs/name'")
+        raise SchemaError(f"{path}: $ref {ref!r:.80} does not point into the same document, as '#/$defs/name' does")
     target = root
     for step in ref.split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -51,12 +52,12 @@ def find_ref(root: object, ref: object, path: str) -> object:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number of JSON, which a boolean is not."""
+    """Return whether a value is a JSON number. A bool, which is an int in Python, is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def types_of(schema: dict[str, Any], path: str) -> list[str]:
-    """Return the types that a schema names, each once; [] without the keyword. Raises SchemaError for unknown types."""
+    """Return the types in a schema's "type", each once; [] without a "type". Raises SchemaError for unknown types."""
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if (
@@ -64,14 +65,14 @@ def types_of(schema: dict[str, Any], path: str) -> list[str]:
         or not all(isinstance(name, str) for name in types)
         or ("type" in schema and not types)
     ):
-        raise SchemaError(f"{path}/type must be a type, or a list of them")
+        raise SchemaError(f"{path}/type must be the name of a type, or a list of such names")
     if unknown := [name for name in types if name not in TYPES]:
         raise SchemaError(f"{path} has the type {unknown[0]!r:.40}, which is none of {', '.join(TYPES)}")
     return list(dict.fromkeys(types))
 
 
 def check_keywords(schema: dict[str, Any], types: list[str], path: str) -> None:
-    """Raise SchemaError for a keyword that no grammar can express, alone or beside the others."""
+    """Raise SchemaError for a keyword that no grammar can express, or not together with the schema's other keywords."""
     keywords = schema.keys() - ANNOTATIONS
     exclusive = next((keyword for keyword in EXCLUSIVE_KEYWORDS if keyword in schema), None)
     if exclusive:
@@ -80,7 +81,8 @@ def check_keywords(schema: dict[str, Any], types: list[str], path: str) -> None:
         supported = {"type"}.union(*(TYPE_KEYWORDS.get(name, set()) for name in types))
     else:
         supported = next((known for known in TYPE_KEYWORDS.values() if known & keywords), set())
-        if supported is TYPE_KEYWORDS["integer"]:  # without the type, any number would do
+        # Without a "type", these bounds allow fractions, too, and no grammar can express bounds of fractions.
+        if supported is TYPE_KEYWORDS["integer"]:
             supported = set()
     for keyword in sorted(keywords - supported):
         beside = f" beside {exclusive!r}" if exclusive else ""

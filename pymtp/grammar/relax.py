@@ -1,7 +1,7 @@
-"""Weaker schemas in place of one that no grammar can express: they leave out the keywords that a grammar cannot follow.
+"""Weaker forms of a schema that no grammar can express: keywords that a grammar cannot enforce are left out.
 
-They are for the schemas of tools, which clients do not write themselves: an unsupported keyword must not refuse a
-request.
+They are used only for the schemas of tools. Clients often cannot change these schemas, so an unsupported keyword must
+not make a request fail.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ _BOUND_KEYWORDS = TYPE_KEYWORDS["integer"] | {"minItems", "maxItems"}
 
 
 def weaker_schemas(schema: object, root: object) -> Iterator[object]:
-    """Yield weaker schemas, the strictest first; the last one has types alone. root: the document.
+    """Yield weaker forms of a schema, the strictest first; the last form has only the schema's types.
 
-    Where none of them can be expressed, or there is none, any value must be allowed.
+    root: the document that the schema's references point into.
+
+    If no grammar can express any of the forms, or if there are none, the caller must allow any value.
     """
     if not isinstance(schema, dict):
         return
@@ -57,7 +59,7 @@ def weaker_schemas(schema: object, root: object) -> Iterator[object]:
 def merge_all_of(schema: dict[str, Any], root: object) -> dict[str, Any]:
     """Return the schema with the schemas of its `allOf` merged into it.
 
-    Properties and required names are joined. Of another keyword that occurs twice, the first value counts.
+    The properties and the required names of all these schemas are joined. For other keywords, the first value is used.
     """
     every = schema.get("allOf")
     if not isinstance(every, list):
@@ -95,7 +97,7 @@ def _known_types(schema: dict[str, Any]) -> list[str]:
 
 
 def _with_required(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with a property for each required name."""
+    """Return the schema, with an empty property added for each required name that has no property."""
     properties, required = schema.get("properties"), schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     merged = {**schema, "required": names}

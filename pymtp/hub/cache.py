@@ -13,12 +13,13 @@ from pymtp.hub.files import HubFile
 
 
 class RepoCache:
-    """The cached files of a repository, and the paths for further ones."""
+    """The cached files of a repository, and the paths where further files belong."""
 
     def __init__(self, repo: str, folder: str | os.PathLike[str] | None = None) -> None:
         """Open the cache of a repository.
 
-        folder: the cache of all repositories; None for huggingface_hub's: HF_HUB_CACHE, or a folder in HF_HOME.
+        folder: the cache of all repositories; None for the cache of huggingface_hub: HF_HUB_CACHE, or a
+            folder in HF_HOME.
         """
         from huggingface_hub import constants
 
@@ -34,7 +35,7 @@ class RepoCache:
             return revision if (self._root / "snapshots" / revision).is_dir() else None
 
     def save_ref(self, revision: str, commit: str) -> None:
-        """Write down the commit of a revision."""
+        """Save the commit of a revision for later calls of `commit`."""
         if revision != commit and self.commit(revision) != commit:
             path = self._root / "refs" / revision
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ class RepoCache:
         return self._root / "blobs" / file.etag
 
     def lock(self, file: HubFile) -> AbstractContextManager[object]:
-        """Keep other processes, also those of huggingface_hub, from downloading the same file."""
+        """Return a lock that keeps other processes, also those of huggingface_hub, from downloading the same file."""
         from huggingface_hub.utils import WeakFileLock
 
         path = self.folder / ".locks" / self._name / f"{file.etag}.lock"

@@ -14,15 +14,15 @@ from typing import Any
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import HubName
 
-MAX_TIMEOUT = 1_000_000  # seconds, for a response
+MAX_TIMEOUT = 1_000_000  # seconds to wait for a response
 _ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?", re.IGNORECASE)
-PASSWORD_HINT = "in a name and password before it, @, /, ? and # are %40, %2F, %3F and %23"  # before a host name
-MAX_TRIES = 6  # in a row that bring no bytes
-FIRST_PAUSE = 1.0  # seconds before the first retry; twice as long before each further one
+PASSWORD_HINT = "in a user name and password, write @, /, ? and # as %40, %2F, %3F and %23"
+MAX_TRIES = 6  # tries in a row that bring no bytes
+FIRST_PAUSE = 1.0  # seconds before the first retry; each further pause is twice as long
 
 
 def retry_pause(failures: int) -> float:
-    """Return the seconds to wait after so many failed tries."""
+    """Return the seconds to wait after this number of failed tries."""
     return FIRST_PAUSE * float(2 ** (failures - 1))
 
 
@@ -31,20 +31,20 @@ class UnreachableError(ModelLoadError):
 
 
 def check_installed() -> None:
-    """Raise InvalidRequestError if huggingface_hub is missing, or cannot read the variables of its cache."""
+    """Raise InvalidRequestError if huggingface_hub is missing, or cannot read its cache's environment variables."""
     if find_spec("huggingface_hub") is None:
         raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
     _import_submodule("constants")
 
 
 def check_settings() -> None:
-    """Raise InvalidRequestError if huggingface_hub cannot read the variables for its requests to the hub."""
+    """Raise InvalidRequestError if huggingface_hub cannot read the environment variables of its requests."""
     _check_variables(_import_submodule("constants"))
     _import_submodule("hf_api")
 
 
 def _import_submodule(name: str) -> Any:
-    """Import a module of huggingface_hub by its full name: the lazy import of the package prints errors.
+    """Import a module of huggingface_hub by its full name, because the lazy import of the package prints errors.
 
     Raises InvalidRequestError if it cannot be imported.
     """
@@ -52,7 +52,7 @@ def _import_submodule(name: str) -> Any:
         return import_module(f"huggingface_hub.{name}")
     except (ImportError, ValueError) as error:
         given = sorted(name for name in os.environ if name.startswith("HF_"))  # without values, such as tokens
-        variables = f"; it reads {', '.join(given)}" if given else ""
+        variables = f"; these variables are set: {', '.join(given)}" if given else ""
         raise InvalidRequestError(f"huggingface_hub cannot be loaded: {_first_line(error)}{variables}") from error
 
 
@@ -63,7 +63,7 @@ def _check_variables(constants: Any) -> None:
     """
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
         if not 0 < getattr(constants, name) <= MAX_TIMEOUT:
-            raise InvalidRequestError(f"{name} must be seconds, from 1 to {MAX_TIMEOUT}")
+            raise InvalidRequestError(f"{name} must be a number of seconds, from 1 to {MAX_TIMEOUT}")
     if not _ADDRESS.fullmatch(str(constants.ENDPOINT)):
         raise InvalidRequestError(f"HF_ENDPOINT must be like https://huggingface.co; {PASSWORD_HINT}")
 
@@ -89,7 +89,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the HTTP client of huggingface_hub: which client that is depends on its version."""
+    """Return the errors of huggingface_hub's HTTP client, which depends on the version of huggingface_hub."""
     from huggingface_hub import errors
 
     return (errors.HTTPError,)  # from httpx or httpx2
@@ -105,8 +105,8 @@ def translate_errors(name: HubName) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise InvalidRequestError(f"{repo!r} is no name of a repository: {_first_line(error)}") from error
-    except errors.GatedRepoError as error:  # a subclass of the next one, so it comes first
+        raise InvalidRequestError(f"{repo!r} is not the name of a repository: {_first_line(error)}") from error
+    except errors.GatedRepoError as error:  # before RepositoryNotFoundError, its base class
         raise ModelLoadError(
             f"{repo} is gated: ask for access at {page}, then give your token as HF_TOKEN or by `hf auth login`"
         ) from error
@@ -118,7 +118,7 @@ def translate_errors(name: HubName) -> Iterator[None]:
     except errors.RevisionNotFoundError as error:
         raise ModelLoadError(f"{repo} has no revision {name.revision or 'main'!r}") from error
     except errors.OfflineModeIsEnabled as error:
-        raise UnreachableError(f"HF_HUB_OFFLINE is set: {repo} is not asked for") from error
+        raise UnreachableError(f"HF_HUB_OFFLINE is set: the hub is not asked for {repo}") from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
@@ -135,18 +135,18 @@ def translate_errors(name: HubName) -> Iterator[None]:
     except ssl.SSLError as error:
         raise ModelLoadError(f"cannot reach {endpoint()} for {repo}: {_first_line(error)}{_certificates()}") from error
     except OSError as error:
-        # an error of the certificates has no filename, an error of the cache has one
+        # an error about certificates has no filename, an error about a file of the cache has one
         if (
             isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError))
             and error.filename is None
             and _certificates()
         ):
-            raise ModelLoadError(f"cannot bring {repo}: {_first_line(error)}{_certificates()}") from error
+            raise ModelLoadError(f"cannot download {repo}: {_first_line(error)}{_certificates()}") from error
         raise ModelLoadError(f"cannot read or write {repo} in the cache: {_first_line(error)}") from error
 
 
 def _certificates() -> str:
-    """Describe the variables that say where certificates are, if any is set."""
+    """Return the set variables that name certificates, for a message; "" if none is set."""
     given = [f"{name} is {os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ]
     return "".join(f"; {text}" for text in given)
 

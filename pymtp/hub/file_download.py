@@ -1,4 +1,4 @@
-"""Download a file into the hub's cache, and resume a download that was interrupted: huggingface_hub starts over."""
+"""Download a file into the hub's cache, and resume interrupted downloads, which huggingface_hub does not."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pymtp.hub.files import HubFile
 from pymtp.hub.remote_repo import RemoteRepo
 
 CHUNK_BYTES = 1024**3  # per request: the hub's redirect links expire, and some servers limit the size of a response
-_HASH_BYTES = 16 * 1024**2  # read at once
+_HASH_BYTES = 16 * 1024**2  # bytes that are read at once to compute a hash
 
-OnProgress = Callable[[int], None]  # called with the number of further bytes that are there
+OnProgress = Callable[[int], None]  # called with the number of bytes that were added since the last call
 
 
 def download_file(
@@ -28,10 +28,10 @@ def download_file(
 ) -> Path:
     """Return the path of a file in the cache, and download it first if it is not there.
 
-    Resumes where an earlier call was interrupted.
+    Resumes the download of an interrupted earlier call.
 
-    Raises ModelLoadError if the content does not have the hub's hash, and if the disk is full; else as
-    RemoteRepo.read.
+    Raises ModelLoadError if the content does not have the hub's hash, and if the disk is full; also the
+    errors of RemoteRepo.read.
     """
     from huggingface_hub import hf_hub_download
 
@@ -40,7 +40,7 @@ def download_file(
         on_progress(file.size)
         return path
     if not file.etag:
-        raise ModelLoadError(f"{file.path}: the hub names no hash of its content, under which it would be kept")
+        raise ModelLoadError(f"{file.path}: the hub names no hash of its content, which the cache needs")
     with cache.lock(file):
         blob = cache.blob(file)
         if blob.is_file() and blob.stat().st_size == file.size:
@@ -49,7 +49,7 @@ def download_file(
             _download_blob(remote, file, blob, on_progress)
     if path.is_file() and path.stat().st_size != file.size:
         path.unlink()
-    # makes the link to the blob, or a copy if the system has no links
+    # hf_hub_download links `path` to the blob, or copies it if the system has no links
     hf_hub_download(remote.name.repo, file.path, revision=remote.commit, cache_dir=cache.folder, token=token)
     return path
 
@@ -84,14 +84,14 @@ def _download_blob(remote: RemoteRepo, file: HubFile, blob: Path, on_progress: O
 
 
 def _append_chunk(remote: RemoteRepo, file: HubFile, out: BinaryIO, size: int, on_progress: OnProgress) -> None:
-    """Append the bytes that arrive of the next chunk."""
+    """Append the next chunk, or the part of it that arrives before an error."""
     for _, data in remote.read(file, size, min(size + CHUNK_BYTES, file.size)):
         out.write(data)
         on_progress(len(data))
 
 
 def _digest(path: Path, file: HubFile) -> str:
-    """Hash a file in the way of its etag: SHA-256 for a large file, git's SHA-1 for others."""
+    """Return the hash of a file of the kind that is its etag: SHA-256 for large files, git's SHA-1 for others."""
     digest = sha256() if len(file.etag) == 64 else sha1(b"blob %d\0" % file.size)
     with open(path, "rb") as content:
         while data := content.read(_HASH_BYTES):
@@ -104,5 +104,5 @@ def _check_disk_space(folder: Path, file: HubFile, n_bytes: int) -> None:
     if n_bytes > free:
         raise ModelLoadError(
             f"{file.path} needs {n_bytes / 2**30:,.1f} GiB more, {folder} has room for {free / 2**30:,.1f}: "
-            "HF_HUB_CACHE names another folder"
+            "set HF_HUB_CACHE to another folder"
         )

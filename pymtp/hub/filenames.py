@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from pymtp.hub.files import HubModel, join_names
 
-# llama.cpp takes "mtp-" for a head; folders MTP/ are unsloth's, FastMTP HauhauCS's
+# llama.cpp knows heads by "mtp-"; unsloth publishes them in folders MTP/, HauhauCS as FastMTP
 _HEAD = re.compile(r"(^|/)(mtp|nextn)[-_./]|fastmtp", re.IGNORECASE)
 _MENTIONS_HEAD = re.compile(r"mtp|nextn", re.IGNORECASE)
 _OTHER = re.compile(r"mmproj|imatrix|(^|[^a-z0-9])((dflash|dspark|eagle)\d*|lora)([^a-z0-9]|$)", re.IGNORECASE)
@@ -45,7 +45,7 @@ def without_quantization(path: str) -> str:
 def matching_models(candidates: Sequence[HubModel], filename: str) -> list[HubModel]:
     """Find the models for a pattern, the name of a file, or a quantization.
 
-    A full path means only that file, even if other folders have a file of the same name.
+    A full path matches only that file, even if other folders have a file of the same name.
     """
     exact = [model for model in candidates if any(part.path.lower() == filename.lower() for part in model.parts)]
     return exact or [model for model in candidates if _matches(model, filename)]

@@ -10,16 +10,16 @@ from typing import NamedTuple
 from pymtp.errors import ModelLoadError
 
 _PART = re.compile(r"(?P<base>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
-MAX_NAMES = 20  # in a message
+MAX_NAMES = 20  # names in a message
 
 
 class HubFile(NamedTuple):
     """A file of a repository.
 
-    path: within the repository, with "/".
+    path: the path within the repository, with "/".
     size: in bytes.
-    etag: the name of its content in the cache: its SHA-256 for large files. "" for a file that was listed from the
-        cache.
+    etag: the hash by which the cache names the file's content, SHA-256 for large files. "" if the file was listed from
+        the cache.
     """
 
     path: str
@@ -30,7 +30,7 @@ class HubFile(NamedTuple):
 class HubModel(NamedTuple):
     """A GGUF model of a repository: one file, or the parts of a split one in their order."""
 
-    name: str  # the path of the file, of a split one that of its first part
+    name: str  # the path of the file, or of the first part of a split file
     parts: tuple[HubFile, ...]
     missing: int = 0  # number of missing parts
 
@@ -63,7 +63,7 @@ def group_models(files: Iterable[HubFile]) -> list[HubModel]:
 
 
 def split_paths(path: Path) -> list[Path]:
-    """Return the paths of all parts of a model by its first one, in their order; the path itself if it is not split."""
+    """Return the paths of all parts of a model, by the path of the first part; only `path` if it is not split."""
     part = _PART.fullmatch(path.name)
     if part is None:
         return [path]

@@ -35,9 +35,9 @@ def fetch_model(
 
     No head is downloaded if the keywords name one or ask for no drafts.
 
-    keywords: some or all keywords of LLM. with_head: False if nothing drafts.
+    keywords: some or all keywords of LLM. with_head: False if no drafts are made.
 
-    Raises InvalidRequestError if two heads are given, else as `download_model`.
+    Raises InvalidRequestError if two heads are given, and the errors of `download_model`.
     """
     with_head = _needs_head(name, keywords) and with_head
     files = download_model(name, with_head=with_head, token=token, cache_dir=cache_dir, notify=notify)
@@ -61,7 +61,7 @@ def _needs_head(name: HubName, keywords: Mapping[str, Any]) -> bool:
     head = keywords.get("head")
     if head is not None and name.head_filename is not None:
         raise InvalidRequestError(
-            f"two heads are asked for, head={shown(head)} and {name.head_filename} of {name.repo}: name one", "head"
+            f"two heads are given, head={shown(head)} and {name.head_filename} of {name.repo}: give one", "head"
         )
     return head is None and _loads_head(keywords)
 
@@ -112,22 +112,22 @@ class HubMixin:
 
         repo_id: "owner/name".
         filename: a pattern such as "*Q4_K_M*.gguf", a quantization such as "Q4_K_M", or a file. None for Q4_K_M, or
-            the nearest one to it: `hub.selection.PREFERRED` has the order. If several match, those with a
-            multi-token-prediction head come first; without a head, there is a warning. All parts of a split file are
-            downloaded.
-        head_filename: the same for a separate head. None for the model's own head, or, if it has none, the nearest of
-            the repository, as llama.cpp finds it. No head is downloaded with draft_tokens=0 or head=….
+            the nearest one to it, in the order of `hub.selection.PREFERRED`. Of several matching files, those with a
+            multi-token-prediction head are preferred; a model without a head causes a warning. All parts of a split
+            file are downloaded.
+        head_filename: the same for a separate head. None for the model's own head, or, if it has none, the head that
+            llama.cpp would find in the repository. No head is downloaded with draft_tokens=0 or head=….
         revision: a branch, a tag or a commit. None for the main branch.
         token: for private and gated repositories. None for HF_TOKEN or the token of `hf auth login`, False for no
             token.
-        cache_dir: None for huggingface_hub's cache: HF_HUB_CACHE. With HF_HUB_OFFLINE=1 only cached files are used;
-            also if the hub cannot be reached, with a warning.
-        keywords: those of the constructor.
+        cache_dir: the folder of the cache; None for the cache of huggingface_hub, HF_HUB_CACHE. Only cached files are
+            used with HF_HUB_OFFLINE=1, and, with a warning, if the hub cannot be reached.
+        keywords: further arguments of the constructor.
 
-        Raises InvalidRequestError if the package is missing or cannot read its variables, for an invalid name or token,
-        for two different values of one argument, and if several models match;
-        ModelLoadError for a repository, revision or file that does not exist or may not be read, and for a failed
-        download: the message lists the files of the repository. Else the errors of the constructor.
+        Raises InvalidRequestError if the package is missing or cannot read its environment variables, for an invalid
+        name or token, for two different values of one argument, and if several models match;
+        ModelLoadError for a repository, revision or file that does not exist or is not accessible, and for a failed
+        download; a message about a missing file lists the files of the repository. Also the errors of the constructor.
         """
         make: Any = cls
         keywords = cls._read(keywords)
@@ -135,7 +135,7 @@ class HubMixin:
         name = read_name(repo_id)
         for argument, value in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
             if value is not None and not isinstance(value, str):
-                raise InvalidRequestError(f"{argument}={shown(value)} must be a text or None", argument)
+                raise InvalidRequestError(f"{argument}={shown(value)} must be a string or None", argument)
         filename, head = split_filename(filename)
         for argument, in_name, value in (
             ("filename", name.filename, filename),
@@ -145,11 +145,11 @@ class HubMixin:
         ):
             if value and in_name and value != in_name:
                 raise InvalidRequestError(
-                    f"{argument}={shown(value)}, but {repo_id} asks for {in_name}: ask once", argument
+                    f"{argument}={shown(value)}, but {repo_id} asks for {in_name}: give one of them", argument
                 )
         if not isinstance(token, (str, bool, NoneType)):
             # the message does not show the value, which may be a secret
-            raise InvalidRequestError("token must be a text, True, False or None", "token")
+            raise InvalidRequestError("token must be a string, True, False or None", "token")
         if not isinstance(cache_dir, (str, os.PathLike, NoneType)):
             raise InvalidRequestError(f"cache_dir={shown(cache_dir)} must be a path or None", "cache_dir")
         name = HubName(

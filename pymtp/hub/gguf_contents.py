@@ -31,8 +31,8 @@ class GgufContents(NamedTuple):
 
     kind: MODEL, HEAD, or the name of another kind of file.
     architecture, width: from the header.
-    has_head: whether the tensors of a head are there under llama.cpp's names, and the key that announces a head.
-    announced: whether that key is there.
+    has_head: whether the file has a head's tensors, under llama.cpp's names, and the key that announces a head.
+    announced: whether the file has the key that announces a head.
     reduced: whether the head has its own output layer, for a part of the vocabulary.
     """
 
@@ -59,7 +59,7 @@ class _TensorKinds:
         n_trunk = first.blocks - first.n_head_blocks if first.n_head_blocks and first.blocks else None
         self.any |= bool(header.tensors)
         self.head |= bool(head_blocks)
-        self.foreign_head |= any(name.startswith("mtp.") for name in header.tensors)  # names of transformers
+        self.foreign_head |= any(name.startswith("mtp.") for name in header.tensors)  # transformers' names
         self.reduced |= "d2t" in header.tensors
         self.trunk |= any(
             match[1] not in head_blocks and (n_trunk is None or int(match[1]) < n_trunk) for match in blocks
@@ -67,7 +67,7 @@ class _TensorKinds:
 
 
 def inspect_model(model: HubModel, reader: Callable[[HubFile], ReadAt], repo: str, where: str) -> GgufContents:
-    """Find the kind of a model's files by the header of the first part, and of further parts where it is not enough.
+    """Find the kind of a model's files by the header of the first part, and of further parts if that is not enough.
 
     where: the repository or its cache, for messages.
 
@@ -77,7 +77,7 @@ def inspect_model(model: HubModel, reader: Callable[[HubFile], ReadAt], repo: st
     first, *others = (partial(_header, part, reader, repo) for part in model.parts)
     header, tensors = first(), _TensorKinds()
     tensors.add(header, header)
-    for read_part in reversed(others):  # the head is the last block
+    for read_part in reversed(others):  # from the last part on: the head is the last block
         if tensors.trunk and (tensors.head or not header.n_head_blocks):
             break
         tensors.add(read_part(), header)

@@ -77,7 +77,7 @@ class _Cursor:
     def count(self, min_bytes: int) -> int:
         """Read the number of entries that follow, each of at least `min_bytes`.
 
-        Raises ValueError if a header cannot hold so many.
+        Raises ValueError if a header cannot hold this number of entries.
         """
         n_entries = self.number("Q")
         if n_entries > _MAX_HEADER // min_bytes:
@@ -120,7 +120,7 @@ def read_header(name: str, read: ReadAt) -> Header:
             raise ValueError("its first bytes are not GGUF")
         if (version := file.number("I")) not in (2, 3):
             raise ValueError(f"version {version} of the format is not known")
-        n_tensors, n_keys = file.count(24), file.count(13)  # bytes of an entry with an empty name
+        n_tensors, n_keys = file.count(24), file.count(13)  # the bytes of an entry whose name is empty
         for _ in range(n_keys):
             key, kind = file.string(), file.number("I")
             if kind == _STRING and key.startswith("general."):
@@ -135,7 +135,7 @@ def read_header(name: str, read: ReadAt) -> Header:
                 raise ValueError(f"a tensor has {n_dims} dimensions")
             file.take(8 * n_dims + 4 + 8)  # its shape, type and offset
     except ValueError as error:
-        raise ModelLoadError(f"{name} is no GGUF file, or it is damaged: {error}") from error
+        raise ModelLoadError(f"{name} is not a GGUF file, or it is damaged: {error}") from error
     architecture = str(keys.get("general.architecture", ""))
     numbers = ("block_count", "embedding_length", "nextn_predict_layers")
     blocks, width, n_head_blocks = (int(keys.get(f"{architecture}.{key}", 0)) for key in numbers)

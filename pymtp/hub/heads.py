@@ -17,11 +17,11 @@ from pymtp.hub.gguf_contents import HEAD, GgufContents, Inspect
 
 
 def find_head(candidates: Sequence[HubModel], model: HubModel, inspect: Inspect) -> HubModel | None:
-    """Find the head for a model: the first one, in the order of `_rank`, that fits the model.
+    """Find the head for a model: the first one, in the order of `_rank`, with the model's architecture and width.
 
-    A head for a part of the vocabulary is only used if it is named, as in llama.cpp. Only files whose names mention a
-    head are inspected. Among those that llama.cpp would not find, only files that are smaller than the model and are
-    not named like another quantization of it.
+    A head for a part of the vocabulary is only used if the user names it, as in llama.cpp. Only files whose names
+    mention a head are inspected. Files that llama.cpp would not find are only inspected if they are smaller than the
+    model and are not named like another quantization of the model.
     """
     named = [file for file in candidates if is_head_name(file.name)]
     possible = [
@@ -50,7 +50,8 @@ def head_by_name(
 
     where: the repository or its cache, for messages.
 
-    Raises ModelLoadError if there is none, or if it does not fit the model; InvalidRequestError for several heads.
+    Raises ModelLoadError if there is no such head, or if it is a head of another model; InvalidRequestError for several
+    heads.
     """
     matches = [file for file in matching_models(candidates, filename) if file != model]
     heads = [file for file in matches if is_head_name(file.name) and inspect(file).kind == HEAD]

@@ -30,7 +30,7 @@ class LocalFiles(NamedTuple):
 
 
 def warn(note: str) -> None:
-    """Warn at the place of the caller's caller."""
+    """Issue a Python warning that points to the line of the caller."""
     warnings.warn(note, stacklevel=2)
 
 
@@ -44,15 +44,15 @@ def download_model(
 ) -> LocalFiles:
     """Return the cached files of a model and of its separate head; download those that are not in the cache.
 
-    with_head: False if a head would not be used: none is downloaded, and a missing one is not noted.
+    with_head: False if a head would not be used. Then no head is downloaded, and a missing head is not noted.
     token: None for HF_TOKEN or the token of `hf auth login`, False for no token.
     cache_dir: None for the cache of huggingface_hub.
     notify: called with notes for the user, such as that the model has no head.
 
-    Raises InvalidRequestError if huggingface_hub is missing or cannot read its variables, for an invalid token, and for
-    a name that matches several models or is invalid;
-    ModelLoadError for a repository, revision or file that does not exist or may not be read, for a failed download, and
-    for a file that pymtp cannot run.
+    Raises InvalidRequestError if huggingface_hub is missing or cannot read its environment variables, for an invalid
+    token, and for a name that matches several models or is invalid;
+    ModelLoadError for a repository, revision or file that does not exist or is not accessible, for a failed download,
+    and for a file that pymtp cannot run.
     """
 
     def download(snapshot: Snapshot) -> LocalFiles:
@@ -89,7 +89,7 @@ def download_headers(name: HubName, *, with_head: bool = True, notify: Notify) -
     """Download only the headers of a model and of its head, to describe the model or to plan its memory.
 
     The files have their full sizes, with holes in place of the weights, and are deleted at the end. Cached files are
-    returned as they are. Raises as `download_model`.
+    returned as they are. Raises the errors of `download_model`.
     """
     with TemporaryDirectory(prefix="pymtp-") as folder:
 

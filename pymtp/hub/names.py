@@ -26,8 +26,8 @@ class HubName(NamedTuple):
     """A model on the hub.
 
     repo: "owner/name".
-    filename: a quantization such as "Q4_K_M", the name of a file, or a pattern such as "*Q4_K_M*.gguf"; None for the
-        order of `selection.choose_model`.
+    filename: a quantization such as "Q4_K_M", the name of a file, or a pattern such as "*Q4_K_M*.gguf"; None for
+        the one that `selection.choose_model` chooses.
     revision: a branch, a tag or a commit; None for the main branch.
     head_filename: the same as `filename` for a separate head; None for the one that `heads.find_head` finds.
     """
@@ -39,7 +39,7 @@ class HubName(NamedTuple):
 
 
 def hub_name_hint(text: str) -> str:
-    """Suggest a name on the hub, for a message about a file that does not exist; "" if the text is not like a name."""
+    """Suggest a name on the hub, for a message about a file that does not exist; "" if `text` is not like a name."""
     if text[: len(HUB_PREFIX)].lower() == HUB_PREFIX:  # "HF:"
         name = text[len(HUB_PREFIX) :]
     elif "://" in text:
@@ -70,20 +70,21 @@ def _name_of_url(text: str) -> str:
 def read_name(text: str) -> HubName:
     """Parse a name such as "hf:owner/name@main:Q4_K_M"; the "hf:" is optional.
 
-    Raises InvalidRequestError for any other text.
+    Raises InvalidRequestError for any other string.
     """
     parts = _NAME.fullmatch(text.removeprefix(HUB_PREFIX)) if isinstance(text, str) else None
     if parts is None:
         raise InvalidRequestError(
-            f"{shown(text)} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "
-            "hf:owner/name:FILE.gguf, hf:owner/name@REVISION:Q4_K_M or, with another head, hf:owner/name:Q4_K_M+Q8_0"
+            f"{shown(text)} is not the name of a model on the hub: it must be like hf:owner/name, "
+            "hf:owner/name:Q4_K_M, hf:owner/name:FILE.gguf, hf:owner/name@REVISION:Q4_K_M or, with another head, "
+            "hf:owner/name:Q4_K_M+Q8_0"
         )
     filename, head_filename = split_filename(parts["filename"])
     return HubName(parts["repo"], filename, parts["revision"], head_filename)
 
 
 def split_filename(text: str | None) -> tuple[str | None, str | None]:
-    """Split MODEL+HEAD, the part of a name after the colon, at the last "+"; None for a part that is not given.
+    """Split MODEL+HEAD, the part of a name after the colon, at the last "+"; None for a missing part.
 
     Raises InvalidRequestError for a "+" without a head.
     """

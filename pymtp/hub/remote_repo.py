@@ -49,15 +49,15 @@ class RemoteRepo:
             raise
         except ImportError as error:  # a package that a proxy needs is missing
             raise ModelLoadError(f"cannot reach {endpoint()} for {name.repo}: {error}") from error
-        except Exception as error:  # an answer that is not like a hub's, or an invalid address, may raise anything
+        except Exception as error:  # an answer unlike a hub's, or an invalid address, may raise anything
             if type(error).__name__ == "InvalidURL":  # from httpx or httpx2; its message may hold a part of a password
                 raise ModelLoadError(
-                    f"cannot reach {endpoint()} for {name.repo}: the hub's address or a proxy's is none; "
+                    f"cannot reach {endpoint()} for {name.repo}: the address of the hub or of a proxy is invalid; "
                     f"{PASSWORD_HINT}"
                 ) from None
-            raise ModelLoadError(f"{endpoint()} says nothing of {name.repo} as a hub would: {error!r:.200}") from error
+            raise ModelLoadError(f"{endpoint()} does not answer like a hub for {name.repo}: {error!r:.200}") from error
         if commit is None:
-            raise ModelLoadError(f"{endpoint()} names no commit of {name.repo}: it is no hub")
+            raise ModelLoadError(f"{endpoint()} names no commit of {name.repo}: it is not a hub")
         self.commit = commit[0]
         self.files = [file for file in files if is_safe_path(file.path)]
 
@@ -121,7 +121,7 @@ def _check_token(token: str | bool | None) -> None:
     """Raise InvalidRequestError for an invalid token, without showing it."""
     given = _stored_token() if token is None or token is True else token
     if token is True and not given:
-        raise InvalidRequestError("token=True: there is none, in HF_TOKEN or of `hf auth login`")
+        raise InvalidRequestError("token=True, but there is no token in HF_TOKEN or of `hf auth login`")
     if given and not re.fullmatch(r"[!-~]+", str(given)):
         raise InvalidRequestError("the token has characters that no token has: spaces, line ends, or others than ASCII")
 
@@ -137,7 +137,7 @@ def _stored_token() -> str | None:
     try:
         if not os.environ.get("HF_TOKEN", "").strip() and file.exists() and not file.is_file():
             # reading a pipe would wait for its writer
-            raise InvalidRequestError(f"the file of the token, {file}, is no regular file")
+            raise InvalidRequestError(f"the file of the token, {file}, is not a regular file")
         return cast(str | None, get_token())
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the file of the token, {file}, is not UTF-8") from error
@@ -146,12 +146,12 @@ def _stored_token() -> str | None:
 
 
 def _range_start(headers: Any) -> int | None:
-    """Return the offset of the first byte of a partial response, if it is given."""
+    """Return the offset of the first byte of a partial response; None if the response does not give it."""
     match = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
     return int(match[1]) if match else None
 
 
 def _total_size(headers: Any, is_whole_file: bool) -> int | None:
-    """Return the size of the whole file, if the response gives it."""
+    """Return the size of the whole file; None if the response does not give it."""
     size = headers.get("Content-Length", "") if is_whole_file else headers.get("Content-Range", "").rpartition("/")[2]
     return int(size) if size.isdigit() else None

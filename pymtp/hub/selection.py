@@ -27,7 +27,7 @@ PREFERRED = (
     *("Q4_K_M", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_0"),
     *("Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_L", "Q3_K_M", "BF16", "F16", "F32"),
 )
-UNQUANTIZED = ("BF16", "F16", "F32")  # three times as large as the first one: a head is not worth that
+UNQUANTIZED = ("BF16", "F16", "F32")  # not chosen for their head: they are three times as large as Q4_K_M
 
 
 class Selection(NamedTuple):
@@ -75,7 +75,7 @@ def select_files(snapshot: Snapshot, with_head: bool, notify: Notify) -> Selecti
 def _resolve_plus(
     candidates: Sequence[HubModel], filename: str | None, head_filename: str | None
 ) -> tuple[str | None, str | None]:
-    """Resolve MODEL+HEAD: it is one filename if a file with a "+" in its name matches."""
+    """Return filename and head_filename; joined to one filename if a file whose name contains that "+" matches."""
     joined = f"{filename or ''}+{head_filename}"
     if head_filename is not None and matching_models(candidates, joined):
         return joined, None
@@ -83,12 +83,12 @@ def _resolve_plus(
 
 
 def _missing_head_reason(candidates: Sequence[HubModel], contents: GgufContents, inspect: Inspect) -> str:
-    """Say that a model has no head, with the reason, or with a head that the user could name."""
+    """Return a phrase that the model has no head, with the reason, or with a head that the user could name."""
     text = "has no multi-token-prediction head"
     if contents.announced:
         text += ": it announces one, whose tensors are not there"
     reduced = [file.name for file in candidates if is_head_name(file.name) and _is_reduced(file, inspect)]
-    return text + "".join(f"; one for part of the vocabulary is asked for by +{name}" for name in reduced[:1])
+    return text + "".join(f"; add +{name} to the name for a head with part of the vocabulary" for name in reduced[:1])
 
 
 def _is_reduced(model: HubModel, inspect: Inspect) -> bool:
@@ -102,13 +102,13 @@ def choose_model(candidates: Sequence[HubModel], filename: str | None, inspect: 
     """Choose the model for a filename, or for None the best one in the order of PREFERRED.
 
     Models with a head come first. Files whose names are those of another kind of file come last, and are only chosen if
-    their tensors make them models. A file that cannot be inspected is chosen if nothing else matches.
+    their headers are those of models. A file that cannot be inspected is chosen if nothing else matches.
 
     candidates: all models of the repository.
     inspect: is called as rarely as possible, because it downloads a header.
     where: the repository or its cache, for messages.
 
-    Raises ModelLoadError if there is none, InvalidRequestError for several.
+    Raises ModelLoadError if there is no such model, InvalidRequestError if there are several.
     """
     named_models = [model for model in candidates if is_model_name(model.name)]
     named_otherwise = [model for model in candidates if not is_model_name(model.name)]
@@ -136,7 +136,7 @@ def _remedy(candidates: Sequence[HubModel], matches: Sequence[HubModel]) -> str:
     models = [model.name for model in candidates if is_model_name(model.name) and model not in matches]
     if models:
         return f"models by their names: {join_names(models)}"
-    return "a head is given beside its model: head= or --head"
+    return "a head is not a model: give it beside its model, by head= or --head"
 
 
 def _best_quantization(pool: Sequence[HubModel], candidates: Sequence[HubModel], inspect: Inspect) -> HubModel | None:
@@ -185,7 +185,7 @@ def _has_head(model: HubModel, inspect: Inspect) -> bool:
 
 
 def _try_inspect(model: HubModel, inspect: Inspect) -> GgufContents | None:
-    """Return the contents; None for a damaged or incomplete file. If it is chosen, the next `inspect` raises."""
+    """Return the contents; None for a damaged or incomplete file, for which `inspect` raises again if it is chosen."""
     try:
         return inspect(model)
     except ModelLoadError:

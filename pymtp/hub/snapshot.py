@@ -1,4 +1,4 @@
-"""One revision of a repository: from the hub, or from the cache if the hub is not asked or not reachable."""
+"""One revision of a repository: from the hub, or from the cache in offline mode and if the hub is unreachable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Snapshot:
     """The files of one commit of a repository.
 
     where: the repository or its cache, for messages.
-    remote: None if only the cache is used.
+    remote: the repository on the hub; None if only the cache is used.
     """
 
     name: HubName
@@ -36,11 +36,11 @@ class Snapshot:
     remote: RemoteRepo | None = None
 
     def is_cached(self, model: HubModel) -> bool:
-        """Tell whether all parts are in the cache."""
+        """Tell whether all parts of a model are in the cache."""
         return all(self.cache.has_file(self.commit, part) for part in model.parts)
 
     def path(self, model: HubModel) -> Path:
-        """Return the path of a model in the cache; of a split one, that of its first part."""
+        """Return the path of a model in the cache, or of the first part of a split model."""
         return self.cache.path(self.commit, model.parts[0])
 
     def reader(self, file: HubFile) -> ReadAt:
@@ -64,15 +64,16 @@ def call_with_snapshot(
     cache_dir: None for the cache of huggingface_hub.
     notify: called with a note if the cache is used because the hub is not reachable.
 
-    Raises InvalidRequestError if huggingface_hub is missing or cannot read its variables, and for an invalid token;
-    ModelLoadError for a repository or revision that does not exist or may not be read, and for a failed download.
+    Raises InvalidRequestError if huggingface_hub is missing or cannot read its environment variables, and for an
+    invalid token; ModelLoadError for a repository or revision that does not exist or is not accessible, and for a
+    failed download.
     """
     check_installed()
     from huggingface_hub import constants
 
     cache = RepoCache(name.repo, cache_dir)
     if name.revision is not None and not is_safe_path(name.revision):
-        raise InvalidRequestError(f"{name.revision!r:.100} is no branch, tag or commit")
+        raise InvalidRequestError(f"{name.revision!r:.100} is not a branch, tag or commit")
     if constants.HF_HUB_OFFLINE:
         with translate_errors(name):
             return use(_cached_snapshot(name, cache, "HF_HUB_OFFLINE is set, and the cache"))
@@ -86,7 +87,7 @@ def call_with_snapshot(
                 result = use(_cached_snapshot(name, cache, "the cache"))
         except ModelLoadError as missing:
             raise ModelLoadError(f"{error}; {missing}") from error
-        notify(f"{error}; the model in the cache is taken")
+        notify(f"{error}; the cached model is used")
         return result
     with translate_errors(name):
         return use(Snapshot(name, cache, remote.commit, remote.files, name.repo, remote))

@@ -38,7 +38,7 @@ def file_digest(path: Path) -> str:
                 digest.update(file.read(header_bytes))
                 size = os.fstat(file.fileno()).st_size
                 digest.update(size.to_bytes(8, "little"))
-                for i in range(SAMPLES):  # the last sample ends with the file
+                for i in range(SAMPLES):  # the last sample is the end of the file
                     file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
                     digest.update(file.read(SAMPLE_BYTES))
     except OSError as error:

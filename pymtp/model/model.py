@@ -31,14 +31,17 @@ def demo_model() -> Path:
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of an existing file. Raises ModelLoadError for a missing one, InvalidRequestError for no path."""
+    """Return `path` as a Path.
+
+    Raises ModelLoadError if there is no such file, InvalidRequestError if `path` is not a path.
+    """
     if isinstance(path, str) and not path:  # Path("") is the current folder
         raise InvalidRequestError("a model's path is empty")
     try:
         file = Path(path)
         exists, is_file = file.exists(), file.is_file()
     except TypeError as error:
-        raise InvalidRequestError(f"a model is a path or a Model, not {type(path).__name__}") from error
+        raise InvalidRequestError(f"a model must be a path or a Model, not {type(path).__name__}") from error
     except OSError as error:  # such as a name that is too long
         raise ModelLoadError(f"no such file: {os.fspath(path)!r:.200}: {error.strerror}") from error
     if not is_file:
@@ -65,12 +68,14 @@ class Model:
     Several threads may use it at the same time, and several LLMs and contexts may share it. close() does not wait: the
     memory is freed with the last LLM, context or call that uses it. Methods raise ClosedError after close().
 
-    options: its ModelOptions. path: the file, of a split model the first part. head: the path of a head in a file of
-        its own, or None.
-    architecture, n_layer, n_embd, n_ctx_train, n_vocab, n_params, weight_type: the properties of the model, as its file
-        has them.
-    has_head: whether the files hold a multi-token-prediction head. mtp: whether it is loaded. head_absent: the reason
-        why a head that the file announces is missing, or "".
+    options: the ModelOptions that the model was loaded with.
+    path: the path of the model's file; for a split model, of its first part.
+    head: the path of the head's file, or None if the head has no file of its own.
+    architecture, n_layer, n_embd, n_ctx_train, n_vocab, n_params, weight_type: properties of the model, read from its
+        file.
+    has_head: whether the files hold a multi-token-prediction head.
+    mtp: whether the head is loaded.
+    head_absent: the reason why a head that the file announces is missing, or "".
     tap: the hidden states that the head was trained on, one of TAPS.
     """
 
@@ -87,11 +92,11 @@ class Model:
         Load the model.
 
         path: the file, for a split model its first part; None for the model that ships with pymtp.
-        n_gpu_layers: the number of layers on the GPU, -1 for all. A CUDA build without a GPU logs one warning.
-        mtp: load the multi-token-prediction head, if the file has one. A warning in the log names a file that announces
-            a head and has none.
-        vocab_only: load the metadata and the vocabulary only, to inspect a file.
-        placing: further fields of ModelOptions.
+        n_gpu_layers: the number of layers on the GPU, -1 for all. A build for CUDA logs one warning if it finds no GPU.
+        mtp: load the multi-token-prediction head, if the file has one. If the file announces a head that it does not
+            have, a warning is logged.
+        vocab_only: load only the metadata and the vocabulary, to inspect a file.
+        placing: further fields of ModelOptions, by name.
 
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, not a model that pymtp runs, or
         replaced during the load; InvalidRequestError for an invalid path and invalid options.
@@ -103,7 +108,7 @@ class Model:
         self.path = _file(demo_model() if path is None else path)
         self.options.check_files()
         self.head = str(self.options.head) if mtp and self.options.head is not None else None
-        # taken first: the files may be replaced during the load
+        # computed before the load and again after it, to detect files that are replaced in between
         digests = None if vocab_only else self._read_digests()
         info = read_file_info(self.path, self.head)
         self.architecture: str = ffi.string(info.architecture).decode()
@@ -114,7 +119,7 @@ class Model:
         self.has_head: bool = info.n_layer_mtp > 0
         self.head_absent: str = ffi.string(info.head_absent).decode("utf-8", "replace")
         self.mtp: bool = self.has_head and mtp
-        # heads of Qwen3-Next, 3.5 and 3.6 were trained on post-norm rows
+        # post-norm if the file does not name the tap: the heads of Qwen3-Next, 3.5 and 3.6 were trained on it
         self.tap: str = TAPS[max(0, info.tap)]
         if layers != 0 and not vocab_only:
             warn_without_gpu()
@@ -136,7 +141,7 @@ class Model:
                     raise ModelLoadError(f"{file}: the file was replaced while it was loaded")
         self._digests = digests
         if self.head_absent and mtp and not vocab_only:
-            _logger.warning("%s: %s. It is decoded without drafts", self.path.name, self.head_absent)
+            _logger.warning("%s: %s. The model is decoded without drafts", self.path.name, self.head_absent)
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)
@@ -148,7 +153,7 @@ class Model:
         tell_of_forks(self)
 
     def _after_fork_in_child(self) -> None:
-        """Replace the lock that another thread may have held at the fork."""
+        """Replace measuring_lock in a forked child, because another thread may have held it at the fork."""
         self.measuring_lock = threading.RLock()
 
     @property
@@ -163,7 +168,10 @@ class Model:
         return loaded
 
     def close(self) -> None:
-        """Release the weights: the last LLM, context or call that uses them frees them. Safe to call twice."""
+        """Release this object's hold on the weights. Safe to call twice.
+
+        The memory of the weights is freed when the last LLM, context or call that uses them has ended.
+        """
         self._loaded = None
 
     def __enter__(self) -> Model:
@@ -193,7 +201,7 @@ class Model:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Return the Jinja source of the file's chat template; None without one."""
+        """Return the Jinja source of the file's chat template, None if the file has no template."""
         loaded = self._open()
         text = lib.llama_model_chat_template(loaded.model, ffi.NULL)
         return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
@@ -203,10 +211,10 @@ class Model:
         """Return a SHA-256 in hexadecimal that identifies the model.
 
         It covers the headers of all parts (metadata, vocabulary, names, types and shapes of tensors) and samples of the
-        weights. It was computed directly before the model was loaded. With vocab_only, it is computed at each call from
-        the file that the path names then, which reads a few MiB.
+        weights. It was computed directly before the model was loaded. With vocab_only, each call computes it from the
+        files that exist at that moment, which reads a few MiB.
 
-        Raises ModelLoadError for a file that is missing at such a call.
+        With vocab_only, raises ModelLoadError if a file is missing.
         """
         return (self._digests or self._read_digests())[0]
 
@@ -247,10 +255,11 @@ class Model:
         return "" if token < 0 else self.token_text(token)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Return the token ids of `text`, after `normalized`.
+        """Normalize `text`, and return its token ids.
 
-        Special tokens that are written out in the text become these tokens.
-        add_special: add the tokens that the model wants around a text (BOS), if any.
+        A special token that is written out in the text, such as "<|im_end|>", becomes that token.
+
+        add_special: add the tokens that the model's vocabulary puts around a text, such as BOS.
 
         Raises InvalidRequestError for text that UTF-8 cannot encode.
         """
@@ -262,14 +271,14 @@ class Model:
         if n == _FAILED:
             raise NativeError(last_error())
         if n < 0:
-            raise InvalidRequestError(f"the text cannot be tokenized, {-n} tokens for {len(data)} bytes")
+            raise InvalidRequestError(f"the text cannot be tokenized: it has {-n} tokens for {len(data)} bytes")
         return list(ffi.unpack(tokens, n))
 
     def normalized(self, text: str) -> str:
         """Return `text` in the form that the model's original tokenizer normalizes it to.
 
-        For Qwen's vocabularies this is NFC between the special tokens in the text; other vocabularies have none, and
-        the text is returned unchanged.
+        For Qwen's vocabularies this is NFC between the special tokens in the text. For other vocabularies the text is
+        returned unchanged.
         """
         if not isinstance(text, str) or text.isascii() or self._normalizer is None:
             return text
@@ -285,10 +294,11 @@ class Model:
         return Normalizer(map(self.token_text, named))
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token in a text; a character may be spread over several tokens.
+        """Return the bytes that a token adds to a generated text. A character may be split into several tokens.
 
-        A control token has no bytes, except the tags in answers, such as <think>.
-        special: return the text of control tokens too.
+        A control token adds no bytes, except the tags in answers, such as <think>.
+
+        special: return the names of control tokens, too, as text.
 
         Raises InvalidRequestError for an id outside the vocabulary.
         """
@@ -299,7 +309,7 @@ class Model:
         return self.token_text(token).encode() if special and not piece else piece
 
     def token_text(self, token: int) -> str:
-        """Return the text of a token in the vocabulary; in a text, it stands for a control token.
+        """Return the vocabulary's entry for a token. For a control token, this is the name that stands for it in texts.
 
         Raises InvalidRequestError for an id outside the vocabulary.
         """
@@ -321,7 +331,7 @@ class Model:
     def detokenize(self, tokens: list[int], *, special: bool = False) -> str:
         """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
 
-        special: include the text of control tokens.
+        special: include the names of control tokens.
 
         Raises InvalidRequestError for an id outside the vocabulary.
         """
@@ -355,8 +365,8 @@ class Model:
 
 def _utf8(text: str) -> bytes:
     if not isinstance(text, str):
-        raise InvalidRequestError(f"a text is a str, not {type(text).__name__}")
+        raise InvalidRequestError(f"a text must be a str, not {type(text).__name__}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error
+        raise InvalidRequestError(f"the text is not valid Unicode: {error}") from error

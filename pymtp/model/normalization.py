@@ -1,7 +1,8 @@
 """Normalization of text before tokenization: Qwen's tokenizers use Unicode's form C (NFC), llama.cpp has none.
 
-Hugging Face's `tokenizers` first splits off the special tokens in a text. It brings the text between them to NFC with
-the tables of Unicode 9 (measured with tokenizers 0.23.3): a mark of a later Unicode neither composes nor moves.
+Hugging Face's `tokenizers` first splits off the special tokens in a text. It converts the text between them to NFC with
+the tables of Unicode 9 (measured with tokenizers 0.23.3): it neither composes nor moves combining marks that were added
+in later versions of Unicode.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import re
 from collections.abc import Iterable
 from unicodedata import is_normalized, normalize
 
-# The tokenizer.ggml.pre of vocabularies whose tokenizer.json has the NFC normalizer: the first is that of Qwen 1.5 to 3
-# and Qwen3-Next, the second that of Qwen3.5 and later.
+# Values of tokenizer.ggml.pre for vocabularies whose tokenizer.json has the NFC normalizer: Qwen 1.5 to 3 and
+# Qwen3-Next have the first value, Qwen3.5 and later models the second.
 NFC_PRE_TOKENIZERS = ("qwen2", "qwen35")
 
-# Characters that Unicode 10 to 18 compose, decompose or reorder; from tools/checks/tokens.py later
+# Characters added in Unicode 10 to 18 that NFC composes, decomposes or reorders. "tools/checks/tokens.py later" prints
+# them.
 LATER = (
     "5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105E4 10D24-10D27 "
     "10D69-10D6D 10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11383 11385 "
@@ -38,7 +40,7 @@ class Normalizer:
         """
         Prepare the normalization.
 
-        special_tokens: the texts of the special tokens that can stand in a text.
+        special_tokens: the special tokens, as they are written in a text.
         """
         longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
         self._at_special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
@@ -48,7 +50,7 @@ class Normalizer:
 
         A combining mark after a special token stays separate: NFC of the whole text could join it with the token's ">".
         """
-        if is_normalized("NFC", text):  # then each part of it is NFC too
+        if is_normalized("NFC", text):  # then each of its parts is NFC, too
             return text
         parts = self._at_special.split(text)
         parts[::2] = map(_nfc, parts[::2])

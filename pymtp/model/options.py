@@ -30,7 +30,7 @@ Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 class ModelOptions:
     r"""Options of loading a model: keywords of Model and of LLM.
 
-    Values are checked here, files when the model is loaded. For lists, None means an empty one.
+    Values are checked here, files when the model is loaded. For options that are lists, None means an empty list.
 
     head: the file of a multi-token-prediction head in a file of its own, such as "mtp-Qwen3.8-27B-Q4_0.gguf"; for a
         split file, its first part. It replaces a head in the model's file.
@@ -51,7 +51,8 @@ class ModelOptions:
         to all texts.
     numa: the spread of threads over the NUMA nodes of a machine, one of NUMA, for the whole process. The first value in
         a process stays, also if its model could not be loaded.
-    here: False if another machine loads the model, which may have other buffer types and GPUs. Not a keyword of LLM.
+    here: whether this machine loads the model. Another machine may have other buffer types and GPUs, so these are then
+        not checked. Not a keyword of LLM.
 
     Raises InvalidRequestError for values outside their range.
     """
@@ -100,7 +101,7 @@ class ModelOptions:
         """Return n_gpu_layers as a number. Raises InvalidRequestError for "auto", which needs a context to plan."""
         if self.n_gpu_layers == "auto":
             raise InvalidRequestError(
-                'n_gpu_layers="auto" goes with an LLM, whose context takes memory too: give a Model a number',
+                'n_gpu_layers="auto" works with an LLM only, as it depends on the context: give a Model a number',
                 "n_gpu_layers",
             )
         return int(self.n_gpu_layers)
@@ -111,7 +112,7 @@ class ModelOptions:
         return cast(tuple[tuple[str, float], ...], self.lora)  # __post_init__ has converted it
 
     def native(self, *, mtp: bool, vocab_only: bool, layers: int = 0) -> tuple[Any, list[Any]]:
-        """Return the C struct of the options, and the objects that it points to, which must live as long."""
+        """Return the C struct of the options, and the objects that it points to, which must be kept as long as it."""
         overrides = [
             *cast(tuple[tuple[str, str], ...], self.override_tensor),
             *([(experts_pattern(self.n_cpu_moe), "CPU")] if self.n_cpu_moe else []),
@@ -159,7 +160,7 @@ class ModelOptions:
     def check_adapters(self, model: str | os.PathLike[str]) -> None:
         """Check the adapters against the tensors of a model, without loading its weights.
 
-        Raises ModelLoadError, as Model does, for adapters that do not belong to it.
+        Raises ModelLoadError, as Model does, for adapters that do not belong to the model.
         """
         options, _kept = self.native(mtp=True, vocab_only=False)
         if self.adapters and lib.pymtp_check_adapters(os.fsencode(model), options) != lib.PYMTP_OK:
@@ -177,15 +178,15 @@ class ModelOptions:
 
 
 MODEL_OPTION_NAMES = frozenset(field.name for field in fields(ModelOptions))
-NONE_MEANS_DEFAULT = frozenset(
-    {"head", "override_tensor", "tensor_split", "lora", "numa"}
-)  # None is the default of these
+# The options for which None stands for the default.
+NONE_MEANS_DEFAULT = frozenset({"head", "override_tensor", "tensor_split", "lora", "numa"})
 
 
 def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """Return the keywords of an LLM with those of ModelOptions checked and in its normal form.
+    """Return the keywords of an LLM, with the fields of ModelOptions among them checked and converted.
 
-    Lists are copied, since a caller may change them later, and iterators are read once.
+    Lists and iterators become tuples, because a caller may change a list later, and an iterator can be read only once.
+
     here: whether the LLM runs on this machine.
 
     Raises InvalidRequestError for values outside their range.
@@ -200,12 +201,12 @@ def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str,
 def experts_pattern(n: int) -> str:
     """Return one regular expression for the expert tensors of the layers below n; n is 1 or more.
 
-    It is a single expression, because llama.cpp compiles each one again for each tensor. The tensor names are those of
-    its LLM_FFN_EXPS_REGEX.
+    It is a single expression, because llama.cpp compiles each expression again for each tensor. The tensor names are
+    those of llama.cpp's LLM_FFN_EXPS_REGEX.
     """
     last = str(n - 1)
     ways = ["[0-9]" if i == 1 else f"[1-9][0-9]{{{i - 1}}}" for i in range(1, len(last))]
-    for i, digit in enumerate(last):  # numbers with the first i digits of `last`, and then a smaller one
+    for i, digit in enumerate(last):  # numbers with the first i digits of `last`, and then a smaller digit
         low = 1 if i == 0 and len(last) > 1 else 0
         if int(digit) > low:
             ways.append(f"{last[:i]}[{low}-{int(digit) - 1}]" + "[0-9]" * (len(last) - i - 1))
@@ -217,7 +218,7 @@ def check_gpu_layers(value: object) -> None:
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
             f"n_gpu_layers={shown(value)} must be a whole number, at most 2147483647, or -1 for all layers; "
-            'LLM takes "auto", too',
+            'an LLM also accepts "auto"',
             "n_gpu_layers",
         )
 
@@ -236,34 +237,38 @@ def _hash(path: Path) -> bytes:
 
 
 def _read(kind: str, path: str, read: Callable[[Path], Result]) -> Result:
-    """Call `read` with the path of a file that belongs to the model. kind: such as "adapter", for messages.
+    """Call `read` with the path of a file that belongs to the model, and return its result.
 
-    Raises ModelLoadError for a file that is missing, unreadable or not a regular file: reading a pipe may block, and a
-    device may have no end.
+    kind: the kind of the file for messages, such as "adapter".
+
+    Raises ModelLoadError for a file that is missing, unreadable or not a regular file. A pipe is not read, because that
+    may block, nor a device, which may have no end.
     """
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
-            raise ModelLoadError(f"the {kind} {path} is no regular file")
+            raise ModelLoadError(f"the {kind} {path} is not a regular file")
         return read(file)
     except FileNotFoundError as error:
         names_hub = kind == "head" and is_hub_name(path)
-        where = "; a head of the hub comes with its model, as hf:OWNER/NAME:Q4_K_M+Q8_0" if names_hub else ""
+        where = "; name a head on the hub together with its model: hf:OWNER/NAME:Q4_K_M+Q8_0" if names_hub else ""
         raise ModelLoadError(f"no such {kind}: {path}{where}") from error
     except OSError as error:
         raise ModelLoadError(f"the {kind} {path} cannot be read: {error.strerror}") from error
 
 
 def init_numa(strategy: str | None) -> None:
-    """Set the NUMA strategy of the process; None sets none. Raises InvalidRequestError if another one is set."""
+    """Set the NUMA strategy of the process, or do nothing for None.
+
+    Raises InvalidRequestError if another strategy has been set before.
+    """
     global _numa_strategy
     if strategy is None:
         return
     with _numa_lock:
         if _numa_strategy is not None and _numa_strategy != strategy:
             raise InvalidRequestError(
-                f'numa="{strategy}" comes too late: numa="{_numa_strategy}" was asked for first, '
-                "and holds for this process",
+                f'numa="{strategy}" cannot be set: numa="{_numa_strategy}" was set first, and applies to the process',
                 "numa",
             )
         if _numa_strategy is None:

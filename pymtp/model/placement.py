@@ -1,6 +1,7 @@
 """Readers of the list values of ModelOptions.
 
-They return tuples: options that mean the same compare as equal, and a caller's later changes of a list have no effect.
+They return tuples, so that options with the same meaning compare equal, and a caller's later changes of a list have no
+effect.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.native import lib
 from pymtp.validation import is_path, is_real, shown
 
-MAX_PATTERN = 1000  # characters: std::regex needs stack for each level of nesting
+MAX_PATTERN = 1000  # characters; longer ones could overflow the stack, as std::regex calls itself for nested groups
 MAX_NUMBER = 1e12  # the largest share or scale, far within the range of a C float
 MIN_SHARE = 1e-12
 
@@ -24,8 +25,8 @@ def read_overrides(value: object) -> tuple[tuple[str, str], ...]:
     def refuse() -> NoReturn:
         raise InvalidRequestError(
             f"override_tensor={shown(value)} must be regular expressions, of up to {MAX_PATTERN} characters, with "
-            r'types of buffers, as in r"blk\.[0-9]\.ffn_.*=CPU". Commas separate them: an expression with one '
-            "goes into a dict, or in other words (x{1,2} is xx?)",
+            r'buffer types, as in r"blk\.[0-9]\.ffn_.*=CPU". Commas separate them: give an expression that contains a '
+            "comma in a dict, or write it without one (xx? for x{1,2})",
             "override_tensor",
         )
 

@@ -17,17 +17,17 @@ MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # the range of factors and frequencies, far 
 class RopeOptions:
     """Options of rotary position embeddings: keywords of LLM, and the rope of Context.
 
-    None takes the value of the model's file. They hold for the target and the head.
+    None stands for the value in the model's file. The options apply to the target and the head.
 
     rope_scaling: "none", "linear" or "yarn".
     rope_freq_base: the base frequency, above 0.
     rope_freq_scale: a factor of the frequencies, above 0: 1/4 for a context four times as long as in training.
     yarn_ext_factor: the share of extrapolation, 0 or more.
-    yarn_attn_factor: a factor of the rotated vectors, above 0. It has an effect only where yarn_ext_factor is 0: else
-        llama.cpp computes it.
+    yarn_attn_factor: a factor of the rotated vectors, above 0. It has an effect only if yarn_ext_factor is 0; otherwise
+        llama.cpp computes the factor.
     yarn_beta_fast, yarn_beta_slow: dimensions with more than yarn_beta_fast rotations over the training context are not
         interpolated, those with fewer than yarn_beta_slow are fully interpolated.
-    yarn_orig_ctx: the tokens of the training context.
+    yarn_orig_ctx: the number of tokens of the training context.
 
     Raises InvalidRequestError for values outside their range.
     """

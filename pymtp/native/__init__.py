@@ -1,6 +1,6 @@
-"""The border to C: the compiled library, its errors, its log and its handling of signals.
+"""The interface to C: the compiled library, its errors, its log and its handling of signals.
 
-Only models, contexts, samplers and depths use `lib`; `lint-imports` holds that.
+Only models, contexts, samplers and depth policies may use `lib`; `lint-imports` checks this.
 
 llama.cpp's log goes to `logging.getLogger("pymtp.native")`. While a native call runs on the main thread, Python runs
 pending signal handlers about 20 times a second; an exception of a handler (KeyboardInterrupt) ends that call and is
@@ -22,7 +22,7 @@ from pymtp.native.variants import choose
 
 
 def _processor_features() -> list[str]:
-    from pymtp.native._processor import features  # a folder of sources does not have this module
+    from pymtp.native._processor import features  # here, as a source folder does not have this module
 
     return features()
 
@@ -41,9 +41,9 @@ except ImportError as error:
     if "libcudart" not in str(error) and "libcublas" not in str(error):
         raise
     raise ImportError(
-        f"{error}. This pymtp was built for CUDA, whose libraries are not where they were or not new enough. Mend it: "
-        "pip install 'nvidia-cublas<14' 'nvidia-cuda-runtime<14' for one built with PYMTP_CUDA_WHEELS=1, otherwise "
-        "install the CUDA toolkit that it was built with"
+        f"{error}. This pymtp was built for CUDA, whose libraries are missing or too old. If it was built with "
+        "PYMTP_CUDA_WHEELS=1: pip install 'nvidia-cublas<14' 'nvidia-cuda-runtime<14'. Otherwise install the CUDA "
+        "toolkit that it was built with"
     ) from error
 
 __all__ = ["check", "chosen", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
@@ -52,14 +52,14 @@ _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
 _LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, _GGML_ERROR: logging.ERROR}
 
-# These warnings of llama.cpp are expected, and logged as information: one per tensor for adapters of weights that the
-# CPU repacks and for a head that is not loaded, and those of cancelled calls.
+# Warnings of llama.cpp that are expected, and therefore logged at level INFO: one for each tensor of an adapter whose
+# weights the CPU repacks, one for each tensor of a head that is not loaded, and those of cancelled calls.
 _EXPECTED = re.compile(
     "cannot use buft|has unused tensor|removing memory module entries|"
     "(graph_compute_async failed with error|failed to compute graph, compute status:) 1$|failed to decode, ret = 2$"
 )
 
-startup_errors: list[str] = []  # why CUDA failed to start, for build_info.warn_without_gpu
+startup_errors: list[str] = []  # the reasons why CUDA failed to start, for build_info.warn_without_gpu
 _started = False
 
 
@@ -100,14 +100,22 @@ def pymtp_on_poll() -> bool:
 
 
 def last_error() -> str:
-    """Return the error message of this thread's last native call. Raises the exception of a handler during it."""
+    """Return the error message of this thread's last native call.
+
+    Raises the exception of a signal or log handler that was called during that native call.
+    """
     _raise_kept()
     text: str = ffi.string(lib.pymtp_last_error()).decode("utf-8", "replace")
     return text
 
 
 def check(status: int) -> None:
-    """Raise the exception for a status of pymtp.h, or that of a handler during this thread's call."""
+    """Raise the exception that belongs to the status of a native call, unless the status is PYMTP_OK.
+
+    Raises the exception of a signal or log handler instead, if one was called during the native call and raised.
+
+    status: a value of enum pymtp_status in pymtp.h.
+    """
     if _raised.error is not None:
         _raise_kept()
     if status == lib.PYMTP_OK:
@@ -121,18 +129,18 @@ def check(status: int) -> None:
     raise kinds.get(status, NativeError)(last_error())
 
 
-_EXIT_SECONDS = 10.0  # a call ends within a ubatch; the process must end even if one does not
+_EXIT_SECONDS = 10.0  # longest wait for a call at exit: it should end within a ubatch, but the process must end anyway
 _ending = False
 _locks: WeakSet[Any] = WeakSet()
-_registry = threading.RLock()  # guards _locks; the exiting thread keeps it, and may make further calls
+_registry = threading.RLock()  # guards _locks; at exit it stays locked, which stops other threads only
 
 
 def ends_before_exit(lock: Any) -> None:
-    """End the calls under this lock before the interpreter exits, and let no other begin.
+    """Before the interpreter exits, end the native call that holds this lock, and keep the lock.
 
-    A daemon thread may be in a native call while exit() destroys the objects that it computes with.
+    Otherwise a daemon thread could be in a native call while exit() destroys the objects that the call uses.
 
-    lock: held during each native call of its owner.
+    lock: a lock that is held during each native call of a model or context.
     """
     with _registry:
         _locks.add(lock)
@@ -140,7 +148,7 @@ def ends_before_exit(lock: Any) -> None:
 
 @in_children
 def _leave_calls() -> None:
-    """Drop the locks of threads that do not exist in the child: their calls never end."""
+    """Remove the locks that are held by threads which do not exist in the child, because their calls never end."""
     global _registry
     _registry = threading.RLock()
     for lock in list(_locks):
@@ -155,7 +163,7 @@ def _end_calls() -> None:
     _ending = True
     _registry.acquire()
     for lock in list(_locks):
-        lock.acquire(timeout=_EXIT_SECONDS)  # it is kept, like the registry
+        lock.acquire(timeout=_EXIT_SECONDS)  # not released, so that no other call begins
 
 
 # native threads must not call into an interpreter that is going away

@@ -35,8 +35,8 @@ class Outcomes:
     def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:
         """Read the tokens of a call that sampled up to `lengths` tokens per sequence.
 
-        Where a grammar allows no further token, the tokens before are returned without an error; the next call raises
-        it, unless the text ends with them.
+        If a grammar allows some tokens and then no further one, these tokens are returned without an error. The next
+        call raises the error, unless the text ends with these tokens.
         """
         tokens = ffi.unpack(self.tokens, sum(lengths))
         found: dict[int, list[int] | PymtpError] = {}
@@ -49,7 +49,7 @@ class Outcomes:
         return found
 
     def _error(self, k: int) -> PymtpError:
-        """Return the error of a sequence without tokens."""
+        """Return the error of the k-th sequence, which has no tokens."""
         try:
             check(lib.pymtp_outcome_error(self.native + k))
         except PymtpError as error:
@@ -58,7 +58,7 @@ class Outcomes:
 
 
 def only(found: Mapping[int, T | PymtpError]) -> T:
-    """Return the value of a result for one sequence, or raise its error."""
+    """Return the single value of a result for one sequence, or raise the error that is there instead."""
     (outcome,) = found.values()
     if isinstance(outcome, PymtpError):
         raise outcome
@@ -66,7 +66,7 @@ def only(found: Mapping[int, T | PymtpError]) -> T:
 
 
 def read_logprobs(pair: Any, seq: int) -> list[tuple[int, float]]:
-    """Read (token, log-probability) pairs of the tokens sampled last, one token after the other."""
+    """Read the (token, log-probability) pairs of the tokens that were sampled last in a sequence."""
     found = ffi.new("const struct pymtp_logprob **")
     n = lib.pymtp_pair_logprobs(pair, seq, found)
     return [(p.token, p.logprob) for p in found[0][0:n]]

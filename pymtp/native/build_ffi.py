@@ -1,8 +1,8 @@
 """Write the C source of the extension module `pymtp.native._native`.
 
-CMakeLists.txt runs it: build_ffi.py OUTPUT.c
+CMakeLists.txt runs this script: build_ffi.py OUTPUT.c
 
-API mode: the C compiler checks every declaration in cdef.h against the headers below.
+The script uses cffi's API mode, in which the C compiler checks every declaration in cdef.h against the headers below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEADERS = ("llama.h", "ggml.h", "ggml-backend.h", "ggml-cpu.h", "pymtp.h", "comp
 
 
 def main(output: Path) -> None:
-    """Generate `output`. A file with the same content is left untouched, so that it is not rebuilt."""
+    """Generate `output`. A file that has the same content already is left untouched, so that it is not recompiled."""
     ffi = FFI()
     ffi.cdef(Path(__file__).with_name("cdef.h").read_text(encoding="utf-8"))
     ffi.set_source(

@@ -18,7 +18,7 @@ class Device(TypedDict):
 
 
 class BuildInfo(TypedDict):
-    """See `build_info`."""
+    """The properties that `build_info` returns."""
 
     pymtp: str
     llama_cpp_commit: str
@@ -64,7 +64,7 @@ def free_gpu_memory() -> dict[str, int]:
 
 
 def _features(system_info: str) -> dict[str, list[str]]:
-    """Parse llama.cpp's features of each compiled backend: "NAME", or "NAME=VALUE" where the value is not 1."""
+    """Parse llama.cpp's list of each backend's features into "NAME", or "NAME=VALUE" if the value is not 1."""
     # "CPU : SSE3 = 1 | AVX = 1 | CUDA : ARCHS = 900 | ..." — a backend's name stands before its first feature
     features: dict[str, list[str]] = {}
     backend = ""
@@ -89,7 +89,7 @@ def _finds_gpu() -> bool:
 
 @cache
 def kernels() -> str:
-    """Return the compiler and the instruction sets of the kernels, which decide the order of their sums."""
+    """Return the compiler and the instruction sets of the kernels, which decide in which order numbers are added."""
     features = _features(_text(lib.llama_print_system_info()))
     backends = (" ".join([name, *found]) for name, found in features.items())
     return "; ".join([_text(lib.pymtp_build_compiler()), *backends])
@@ -109,7 +109,7 @@ def build_info() -> BuildInfo:
     `cpu_variant` is the processor level of the loaded module, one of the installed `cpu_variants`: names of
     pymtp/native/variants.json in a wheel, "native" in a build from source.
     """
-    from importlib.metadata import version  # it takes a tenth of pymtp's import time, and is seldom needed
+    from importlib.metadata import version  # here, as it takes a tenth of pymtp's import time
 
     features = _features(_text(lib.llama_print_system_info()))
     return BuildInfo(

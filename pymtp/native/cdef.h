@@ -1,4 +1,4 @@
-// The declarations that Python uses through cffi. The C compiler checks them against llama.h and pymtp.h.
+// The C declarations that Python uses through cffi. The C compiler checks them against llama.h and pymtp.h.
 
 // ggml.h
 enum ggml_type { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,

@@ -13,9 +13,9 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 
 def default_threads() -> int:
-    """Return the default number of threads: one for each core that this process may use.
+    """Return the default number of threads: one for each fast physical core that this process may use.
 
-    A container's CPU limit counts, rounded to whole cores. llama.cpp's own limit is 512.
+    A container's CPU limit, rounded to whole cores, and llama.cpp's limit of 512 threads are the maximum.
     """
     quota = cpu_quota()
     bound = MAX_THREADS if quota is None else max(1, int(quota + 0.5))
@@ -25,23 +25,27 @@ def default_threads() -> int:
 def physical_cores() -> int:
     """Count the physical cores that this process may run on.
 
-    Of a hybrid processor only the fast cores count: a graph waits for its slowest thread.
+    Of a hybrid processor, only the fast cores count, because a graph waits for its slowest thread.
     """
     n = {"darwin": _macos_cores, "win32": _windows_cores}.get(sys.platform, linux_cores)()
     return max(1, n or os.cpu_count() or 1)
 
 
 def linux_cores(devices: Path = Path("/sys/devices")) -> int:
-    """Count the physical cores that this process may run on from Linux's sysfs."""
+    """Count the fast physical cores that this process may run on, by Linux's sysfs.
+
+    devices: the folder /sys/devices.
+    """
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cpus = _fast(usable, devices)
     return len({_read(devices, f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus})
 
 
 def _fast(cpus: set[int], devices: Path) -> set[int]:
-    """Return the fast ones of these CPUs.
+    """Return the CPUs of `cpus` that are on fast cores.
 
-    Intel lists the fast cores of a hybrid processor as a device; elsewhere each CPU has a capacity of at most 1024.
+    For Intel's hybrid processors, sysfs has a list of the fast cores, cpu_core/cpus. On other systems each CPU may have
+    a capacity; the fast CPUs are those with at least half of the largest capacity.
 
     Sources: Documentation/ABI/testing/sysfs-devices-system-cpu and tools/perf/Documentation/intel-hybrid.txt of Linux.
     """
@@ -69,9 +73,9 @@ def _read(devices: Path, name: str) -> str:
 
 
 def _macos_cores() -> int:
-    """Count the fast physical cores of a Mac. Return 0 where the system does not tell."""
+    """Count the fast physical cores of a Mac. Return 0 where the system does not report them."""
     libc = ctypes.CDLL(None)
-    for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):  # the first on Apple's own processors only
+    for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):  # Apple's processors have the first name
         value, size = ctypes.c_int32(0), ctypes.c_size_t(4)
         if libc.sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
             return value.value
@@ -79,7 +83,7 @@ def _macos_cores() -> int:
 
 
 def _windows_cores() -> int:
-    """Count the fast physical cores on Windows. Return 0 where the system does not tell."""
+    """Count the fast physical cores on Windows. Return 0 where the system does not report them."""
     kernel = ctypes.CDLL("kernel32")
     size = ctypes.c_uint32(0)
     only_cores = 0  # RelationProcessorCore
@@ -93,8 +97,8 @@ def _windows_cores() -> int:
 def windows_cores(records: bytes) -> int:
     """Count the fastest cores in records of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX.
 
-    A record begins with its kind and its size, 32 bits each. In a core's record a byte of flags and a byte with the
-    efficiency class follow: the greater the class, the faster the core.
+    A record begins with its kind and its size, 32 bits each. In the record of a core, two bytes follow: flags, and the
+    efficiency class, which is greater for faster cores.
     """
     classes = []
     at = 0
@@ -109,8 +113,8 @@ def windows_cores(records: bytes) -> int:
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Return the CPU limit of this process in cores, or None where there is none.
 
-    1.5 stands for 150 ms of processor time in each 100 ms. The smallest limit of all levels counts, because a control
-    group cannot exceed the group around it. Systems without control groups have no limit.
+    A limit of 1.5 allows 150 ms of processor time in each 100 ms. Of the limits of this process's control group and of
+    all groups around it, the smallest is returned. Systems without control groups have no limit.
 
     root: the folder that holds proc and sys.
 
@@ -121,15 +125,15 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def control_groups(root: Path = Path("/")) -> list[Path]:
-    """List the folders of this process's control groups that account processor time, from the innermost out.
+    """List the folders of this process's control groups that account for processor time, the innermost group first.
 
-    Both versions of control groups count.
+    Control groups of version 1 and of version 2 are listed.
     """
     return list({folder.resolve(): None for folder in _folders(root) if (folder / "cpu.stat").is_file()})
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    try:  # a group may have a name that is no valid text
+    try:  # in bytes, as a group may have a name that is not valid UTF-8
         lines = os.fsdecode((root / "proc/self/cgroup").read_bytes()).split("\n")
     except OSError:
         return
@@ -142,16 +146,17 @@ def _folders(root: Path) -> Iterator[Path]:
             hierarchies = [mounts / names, mounts / "cpu", mounts / "cpu,cpuacct"]
         else:
             continue
-        # a container may see its own group as the outermost, by whatever path its host knows it
+        # all parent folders are tried: the path is that on the host, but a container may see its own group as the
+        # outermost one
         group = PurePosixPath("/", path)
         for hierarchy in hierarchies:
             yield from (hierarchy / str(level).lstrip("/") for level in (group, *group.parents))
 
 
 def _quota_of(folder: Path) -> float | None:
-    """Read a group's own limit in cores, None for none."""
+    """Return the limit in cores of a single control group, None if it has no limit."""
     try:
-        if (file := folder / "cpu.max").is_file():  # "max 100000", or microseconds of each period
+        if (file := folder / "cpu.max").is_file():  # "max 100000", or two numbers of microseconds
             quota, period = file.read_text().split()
         else:
             quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))

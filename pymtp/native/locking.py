@@ -1,4 +1,4 @@
-"""Serialized calls on native state: threads take turns, handlers are refused, children of a fork start over."""
+"""Serialized calls on native state: threads take turns, handlers are refused, forked children get new locks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Exclusive:
         raise NotImplementedError
 
     def _free(self) -> None:
-        """Free the native state. No call runs, and none begins. May be called twice."""
+        """Free the native state, after close() and while no call runs. May be called twice."""
         raise NotImplementedError
 
     @property
@@ -64,11 +64,11 @@ class Exclusive:
         if self._closed:
             raise ClosedError(f"the {name} is closed")
         raise InvalidRequestError(
-            f"this thread is in a call of the {name}: a signal or log handler may cancel() or close() it, no more"
+            f"this thread is in a call of the {name}: a signal or log handler may only cancel() or close() it"
         )
 
     def _after_fork_in_child(self) -> None:
-        """Close the object in a child where another thread was in a call, see ForkAware."""
+        """Close the object in a forked child if another thread was in a call at the fork, see ForkAware."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -85,9 +85,9 @@ class Exclusive:
 
 
 def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """Decorate a method of an Exclusive: it waits until no other call runs.
+    """Decorate a method of an Exclusive: each call of the method waits until no other call runs.
 
-    It raises ClosedError after close(), and InvalidRequestError for numbers that overflow their C type.
+    The method raises ClosedError after close(), and InvalidRequestError for numbers that overflow their C type.
     """
 
     @wraps(method)
@@ -115,14 +115,14 @@ def refuse_copies(owner: object) -> NoReturn:
 
 
 class ForkAware(Protocol):
-    """An object whose lock a thread of the parent may hold at a fork."""
+    """An object with a lock that another thread may hold at a fork."""
 
     def _after_fork_in_child(self) -> None:
-        """Replace locks in the child, once: a thread that is not there never releases them."""
+        """Replace locks in the child: a thread that does not exist there would never release them."""
 
 
 def in_children(call: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a function: it is called in each child of a fork, before fork() returns there."""
+    """Decorate a function that must be called in each forked child, before fork() returns there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
     return call

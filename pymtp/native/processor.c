@@ -1,6 +1,7 @@
 // pymtp.native._processor: detects the instructions that the processor has and the operating system lets programs use.
-// It is compiled for the baseline, so that it runs everywhere, and variants.py calls it before it loads a module that
-// is compiled for more. /proc/cpuinfo would not do: an emulator shows its host's.
+// This module is compiled for the baseline instruction set, so that it runs everywhere. variants.py calls it before it
+// loads a module that was compiled for further instructions. /proc/cpuinfo would not do, because under an emulator it
+// describes the host's processor.
 #include <Python.h>
 
 typedef struct {
@@ -17,7 +18,8 @@ typedef struct {
 #include <unistd.h>
 #endif
 
-enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_TILES = 0x60000 }; // register states that the system saves
+// bits of XCR0: register states that the operating system saves
+enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_TILES = 0x60000 };
 
 static unsigned saved_states(void) {
   unsigned low, high;
@@ -25,7 +27,8 @@ static unsigned saved_states(void) {
   return low;
 }
 
-// Tells whether the process may use tiles. Linux grants them on request, which ggml-cpu makes when it first needs them.
+// Returns whether the process may use AMX tiles. Linux grants tiles on request; ggml-cpu makes the request when it
+// first needs them.
 static int may_use_tiles(unsigned saved) {
 #if defined(__linux__)
   enum { ARCH_GET_XCOMP_SUPP = 0x1021, XTILEDATA = 18 }; // asm/prctl.h, Intel SDM vol. 1, 13.1
@@ -37,7 +40,7 @@ static int may_use_tiles(unsigned saved) {
 #endif
 }
 
-// The bits of cpuid are from Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E.
+// The bits of cpuid are documented in Intel SDM vol. 2A, CPUID, and AMD APM vol. 3, appendix E.
 static Py_ssize_t detect(feature *found) {
   unsigned eax, ebx, ecx, edx, ignored;
   unsigned c1 = 0, b7 = 0, c7 = 0, d7 = 0, a7_1 = 0, extended = 0;
@@ -50,7 +53,7 @@ static Py_ssize_t detect(feature *found) {
   }
   if (__get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx))
     extended = ecx;
-  const unsigned saved = c1 >> 27 & 1 ? saved_states() : 0; // OSXSAVE
+  const unsigned saved = c1 >> 27 & 1 ? saved_states() : 0; // bit 27 is OSXSAVE: xgetbv may be executed
   const int avx = (saved & XCR0_AVX) == XCR0_AVX, avx512 = (saved & XCR0_AVX512) == XCR0_AVX512;
   const int tiles = may_use_tiles(saved);
   const feature all[] = {
@@ -90,7 +93,8 @@ static Py_ssize_t detect(feature *found) {
 
 #include <sys/auxv.h>
 
-// The bits of AT_HWCAP and AT_HWCAP2 are from Linux, arch/arm64/include/uapi/asm/hwcap.h: not every libc names all.
+// The bits of AT_HWCAP and AT_HWCAP2 are defined in Linux, arch/arm64/include/uapi/asm/hwcap.h. They are numbers here
+// because not every libc has names for all of them.
 static Py_ssize_t detect(feature *found) {
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   found[0] = (feature){"asimd", first >> 1 & 1};
@@ -103,7 +107,7 @@ static Py_ssize_t detect(feature *found) {
 
 #else
 
-static Py_ssize_t detect(feature *found) { // there are no variants for this processor
+static Py_ssize_t detect(feature *found) { // there are no variants of the native module for this kind of processor
   (void)found;
   return 0;
 }

@@ -1,8 +1,9 @@
 """Choice of the compiled module by the processor's features.
 
 A build from source has one module, for the processor that it was built on. A wheel has the same module for several
-levels of a processor family, compiled/<name>/_native.*; variants.json says which, with what each needs and how it is
-compiled (vendor/variants.cmake). The best that the processor can run is loaded, or the one that PYMTP_CPU names.
+levels of a processor family, compiled/<name>/_native.*. variants.json lists these levels, with the processor features
+that each needs and its compiler flags, which vendor/variants.cmake uses. The highest level that the processor can run
+is loaded, or the level that the environment variable PYMTP_CPU names.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from pathlib import Path
 
 NATIVE = "native"  # the module of a build from source
 _TABLE = Path(__file__).with_name("variants.json")
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # other names of the same family
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # other names of processor families
 
 
 @dataclass(frozen=True)
 class Variant:
     """A processor level that the module is compiled for.
 
-    needs: features by the names of `_processor.features`. flags: compiler options.
+    needs: the processor features that it needs, by the names of `_processor.features`.
+    flags: the compiler options for it.
     """
 
     name: str
@@ -52,9 +54,9 @@ def table(machine: str) -> list[Variant]:
 
 
 def pick(variants: Sequence[Variant], features: Collection[str], asked: str = "") -> Variant:
-    """Choose the highest variant that a processor with `features` can run, or the requested one.
+    """Choose the highest variant that a processor with `features` can run, or the variant named `asked`.
 
-    Raises ImportError where the processor can run none, and where the requested one is missing or cannot run.
+    Raises ImportError if the processor can run no variant, and if the variant named `asked` is missing or cannot run.
     """
     usable = [variant for variant in variants if variant.needs.issubset(features)]
     if not usable:
@@ -87,13 +89,15 @@ def _lacks(variant: Variant, features: Collection[str]) -> str:
 def choose(package: Path, features: Callable[[], Collection[str]]) -> Choice:
     """Choose the module to load from `package`, the folder of pymtp.native.
 
-    features: called only where there are variants.
+    features: a function that returns the processor's features. It is called only if there are variants.
 
-    Raises ImportError as `pick` does, where PYMTP_CPU names a level that a build from source does not have, and from a
-    zip file.
+    Raises ImportError as `pick` does, if PYMTP_CPU names a level and pymtp was built from source, and if `package` is
+    in a zip archive.
     """
     if not package.is_dir():
-        raise ImportError("pymtp cannot be imported from an archive: its native module is a file. Install it with pip")
+        raise ImportError(
+            "pymtp cannot be imported from a zip archive: its native module must be a file. Install pymtp with pip"
+        )
     asked = os.environ.get("PYMTP_CPU", "").strip()
     compiled = package / "compiled"
     inside = [variant for variant in table(platform.machine()) if any((compiled / variant.name).glob("_native.*"))]

@@ -1,4 +1,4 @@
-"""Batch files in OpenAI's format: a line for each request, and a line for each answer, in the same order."""
+"""Batch files in OpenAI's format: one file has a request on each line, the other the answers in the same order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-REQUESTS_AHEAD = 4  # requests that are read ahead, for each sequence of the context
+REQUESTS_AHEAD = 4  # requests that are started before they can run, for each sequence of the context
 ANSWER_START = b'{"id": "batch_req_'  # the beginning of each line of answers
 
 
@@ -31,8 +31,9 @@ ANSWER_START = b'{"id": "batch_req_'  # the beginning of each line of answers
 class BatchProgress:
     """The progress of a batch.
 
-    done: answers in the file, those of an earlier run included. failed: how many of them are errors.
-    tokens: completion tokens of this run.
+    done: number of answers in the answers file, including those of an earlier run.
+    failed: number of these answers that are errors.
+    tokens: number of completion tokens that this run generated.
     """
 
     done: int
@@ -41,25 +42,28 @@ class BatchProgress:
 
 
 class BatchFiles:
-    """The two files of a batch. Answers are written in order, line by line, so that a later run can resume."""
+    """The requests file and the answers file of a batch.
+
+    Answers are written in order, line by line, so that a later run can resume.
+    """
 
     def __init__(self, requests: Path, answers: Path) -> None:
         """Open the files, and count the answers of an earlier run.
 
-        Raises InvalidRequestError for answers that do not belong to the first requests, for paths that are not regular
-        files, and for one file as both; OSError for a file that cannot be read or written.
+        Raises InvalidRequestError if the answers do not belong to the first requests, if a path is not a regular file,
+        or if both paths are the same file; OSError for a file that cannot be read or written.
         """
         for path in (requests, answers):
             if str(path) == "-":
-                raise InvalidRequestError("- is no file here: a run that goes on reads both files once more")
-            if path.exists() and not path.is_file():  # a pipe, perhaps
-                raise InvalidRequestError(f"{path} is no regular file: a run that goes on reads it once more")
+                raise InvalidRequestError("- is not supported here: a run that is resumed must read both files again")
+            if path.exists() and not path.is_file():  # for example a pipe
+                raise InvalidRequestError(f"{path} is not a regular file: a run that is resumed must read it again")
         if answers.exists() and answers.samefile(requests):
             raise InvalidRequestError(f"requests and answers must be two files, not {answers} for both")
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
         self.done = self.failed = 0
-        self.open_answers().close()  # fails now, and not after the model was loaded
+        self.open_answers().close()  # a file that cannot be written fails here, before the model is loaded
         self._resume()
 
     def lines(self) -> Iterator[str]:
@@ -73,7 +77,7 @@ class BatchFiles:
             raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
 
     def _resume(self) -> None:
-        """Count the answers of an earlier run; remove a last line that was cut off."""
+        """Count the answers of an earlier run, and remove an incomplete last line from the answers file."""
         whole = 0
         requests = self.lines()
         with self._answers.open("rb") as file:
@@ -85,7 +89,7 @@ class BatchFiles:
                     custom_id, failed = _read_answer(line)
                 except (ValueError, LookupError, TypeError, RecursionError) as error:
                     raise InvalidRequestError(
-                        f"line {number} of {self._answers} is no answer: name another file for the answers"
+                        f"line {number} of {self._answers} is not an answer: name another file for the answers"
                     ) from error
                 request = next(requests, None)
                 if request is None or custom_id != _custom_id(request):
@@ -101,7 +105,7 @@ class BatchFiles:
     def open_answers(self) -> BinaryIO:
         """Open the answers file for appending.
 
-        Raises InvalidRequestError while another run has it open, where the system has locks.
+        Raises InvalidRequestError if another run has the file open. Without file locks, this goes unnoticed.
         """
         file = self._answers.open("ab")
         try:
@@ -120,15 +124,15 @@ def _is_error(answer: Mapping[str, Any]) -> bool:
 
 
 def _read_answer(line: bytes) -> tuple[object, bool]:
-    """Read the custom_id of an answer, and whether it is an error. Raises for a line that no run wrote."""
+    """Return the custom_id of an answer, and whether it is an error. Raises for a line that no batch run wrote."""
     if not line.startswith(ANSWER_START):
-        raise ValueError("no answer")
+        raise ValueError("not an answer")
     answer = json.loads(line)
     return answer["custom_id"], _is_error(answer)
 
 
 def _custom_id(line: str) -> object:
-    """Return the custom_id of a request; None where the line is no request, or has none."""
+    """Return the custom_id in a line of the requests file; None where the line has none."""
     try:
         found = _parse_line(line)
     except InvalidRequestError:
@@ -137,10 +141,10 @@ def _custom_id(line: str) -> object:
 
 
 def _parse_finite(number: str) -> float:
-    """Parse a number. Raises ValueError for NaN, Infinity and 1e999: Python reads them, and JSON does not have them."""
+    """Parse a number. Raises ValueError for NaN, Infinity and 1e999, which Python accepts but JSON does not have."""
     value = float(number)
     if not isfinite(value):
-        raise ValueError(f"{number} is no number")
+        raise ValueError(f"{number} is not a finite number")
     return value
 
 
@@ -148,13 +152,15 @@ def _parse_line(line: str) -> object:
     try:
         return json.loads(line, parse_constant=_parse_finite, parse_float=_parse_finite)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the line is no JSON: {error}") from error
+        raise InvalidRequestError(f"the line is not JSON: {error}") from error
 
 
 async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[BatchProgress], object]) -> BatchProgress:
-    """Answer all requests that have no answer yet, many at once. A bad line gets its error as its answer.
+    """Answer all requests that have no answer yet, many at once. The answer to a bad line is its error.
 
-    on_done: called after each answer. Raises ClosedError, and OSError for a file that cannot be written.
+    on_done: called with the progress after each answer.
+
+    Raises ClosedError, and OSError for a file that cannot be written.
     """
     progress = BatchProgress(files.done, files.failed, 0)
     tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(
@@ -174,7 +180,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[BatchPr
         with files.open_answers() as file:
             while (task := await tasks.get()) is not None:
                 line = await task
-                # json.dumps escapes: a lone surrogate, which JSON may hold, has no UTF-8
+                # json.dumps escapes lone surrogates, which a custom_id may contain and UTF-8 cannot encode
                 file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 usage = line["response"]["body"].get("usage", {})
@@ -194,7 +200,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[BatchPr
 
 
 async def _answer(llm: AsyncLLM, line: str) -> dict[str, Any]:
-    """Answer a request; return the line of its answer."""
+    """Run the request in a line of the requests file, and return the object for its line of the answers file."""
     custom_id = _custom_id(line)
     try:
         request = _check_request(_parse_line(line))
@@ -226,7 +232,10 @@ def _check_request(request: object) -> Mapping[str, Any]:
 
 
 def _read_request(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerateRequest:
-    """Read a body, and refuse unknown fields: a name may be misspelt, and a batch runs for hours."""
+    """Read a request body, and refuse unknown fields.
+
+    A batch runs for hours: a misspelt name that was ignored would be noticed too late.
+    """
     if unknown := unknown_fields(url, body):
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
     if body.get("stream"):

@@ -1,4 +1,4 @@
-"""The request of a client, whatever API it came by, its preparation for a model, and its outputs."""
+"""A client's request in any API: its fields, its preparation for a model, and its outputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OutputFinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 class GenerateRequest:
     """A request of a client.
 
-    prompt: the output of a Chat is parsed: reasoning, content, tool calls. All of another output is content.
+    prompt: a string, token ids or a Chat. Only for a Chat, the output is parsed into reasoning, content and tool calls.
     schema: the JSON schema of a chat's content.
     separate_reasoning: whether reasoning is separated from content.
     continue_final_message: whether the last message of the chat is the assistant's, and the output continues it.
-    stream: whether the client wants the pieces as they come.
-    timeout: seconds; the server's own limit applies where it is shorter.
+    stream: whether the client wants each piece of the output as soon as it is generated.
+    timeout: limit on the time of the request, in seconds; the server's own limit applies if it is shorter.
     """
 
     prompt: str | Sequence[int] | Chat
@@ -44,7 +44,10 @@ class GenerateRequest:
 
 
 class PreparedRequest(NamedTuple):
-    """The prompt and params for an LLM, and the format of the output: None where the prompt is no chat."""
+    """The prompt and params for an LLM, and the format of the output.
+
+    output_format: None where the prompt is not a Chat.
+    """
 
     prompt: Prompt
     params: SamplingParams
@@ -52,7 +55,10 @@ class PreparedRequest(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One finished text of a request. parsed: None where the prompt is no chat."""
+    """One finished completion of a request.
+
+    parsed: its reasoning, content and tool calls; None where the prompt is not a Chat.
+    """
 
     completion: Completion
     parsed: ParsedOutput | None
@@ -78,11 +84,11 @@ def prepare_request(llm: LLM, request: GenerateRequest) -> PreparedRequest:
         separate_reasoning=request.separate_reasoning,
     )
     if not request.separate_reasoning:
-        prompt = prompt._replace(end="")  # then stop strings match in the reasoning, too
+        prompt = prompt._replace(end="")  # with an empty end, stop strings match in the reasoning, too
     if output_format.gbnf is None:
         return PreparedRequest(prompt, request.params, output_format)
     if request.params.gbnf is not None:
-        raise InvalidRequestError("a grammar cannot stand beside tools or a response_format")
+        raise InvalidRequestError("a grammar cannot be combined with tools or a response_format")
     return PreparedRequest(prompt, replace(request.params, grammar=output_format.gbnf), output_format)
 
 
@@ -92,24 +98,24 @@ def _continuation_prompt(llm: LLM, chat: Chat) -> ChatPrompt:
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         raise InvalidRequestError("continue_final_message: the last message must be text of the assistant")
     *before, last = messages
-    question = [{"role": "user", "content": ""}]  # for a chat that was cut, as in `message_rewrites`
+    question = [{"role": "user", "content": ""}]  # templates need a user message: see `message_rewrites`
     prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question))
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
-    begun = replace_surrogates(begun)  # the template, which would do it, does not get this text
+    begun = replace_surrogates(begun)  # ChatTemplate.render does this for the other messages
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens
     return prompt._replace(tokens=tokens, end=prompt.end + begun)
 
 
 def output_finish_reason(completion_reason: OutputFinishReason, parser: OutputParser | None) -> OutputFinishReason:
-    """Return the finish reason that APIs report: that of the completion, or "tool_calls"."""
+    """Return the finish reason for the client: "tool_calls" for calls that ended with "stop", else the completion's."""
     called = parser is not None and completion_reason == "stop" and parser.output.tool_calls
     return "tool_calls" if called else completion_reason
 
 
 def parse_outputs(output_format: OutputFormat | None, completion: Completion) -> list[Output]:
-    """Parse all texts of a prompt."""
+    """Parse all completions of a prompt."""
     outputs = []
     for one in (completion, *completion.others):
         parser = None if output_format is None else output_format.parser()

@@ -16,12 +16,13 @@ from pymtp.validation import read_bool, read_int, replace_all_surrogates
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
-# OpenAI's defaults, for fields that neither the server nor the model's file sets. For texts, OpenAI's max_tokens is 16.
+# OpenAI's defaults, for fields that neither the request, the server nor the model's file sets. In /v1/completions,
+# OpenAI's default of max_tokens is 16.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     CHAT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": None},
     TEXT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16},
 }
-# Fields with the same meaning in SamplingParams, and their names there: OpenAI's, llama.cpp's and pymtp's own.
+# Fields of OpenAI, llama.cpp and pymtp that SamplingParams has, too, and their names in SamplingParams.
 _SAMPLING_FIELDS = {
     "max_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
@@ -39,10 +40,10 @@ _SAMPLING_FIELDS = {
     "grammar": "grammar",
     "draft_tokens": "draft_tokens",
 }
-# Fields that are read one by one.
+# Fields of both URLs that need code of their own.
 _OTHER_FIELDS = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
 _OTHER_FIELDS |= {"stream", "stream_options", "pymtp"}
-# The thinking budget: the name of this package and of Alibaba's API, and those of llama.cpp's server.
+# Names of the thinking budget: first the name in pymtp and in Alibaba's API, then the names in llama.cpp's server.
 THINKING_BUDGET_FIELDS = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens")
 _OTHER_FIELDS |= {*THINKING_BUDGET_FIELDS}
 _FIELDS_BY_URL = {
@@ -51,12 +52,13 @@ _FIELDS_BY_URL = {
     | {"thinking"},
     TEXT: {"prompt", "echo"},
 }
-# Fields that clients of OpenAI and of llama.cpp send, and that change nothing here.
+# Fields that clients of OpenAI and of llama.cpp send, and that pymtp accepts and ignores.
 _IGNORED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 _IGNORED |= {"prompt_cache_retention", "prediction", "verbosity", "cache_prompt", "id_slot", "timings_per_token"}
 _IGNORED |= {"add_generation_prompt", "return_progress", "reasoning_in_content"}
 _NOT_CHECKED = {*_IGNORED, "messages"}
-# Fields that would change the output and are not supported, and for each the values that ask for nothing.
+# Fields that would change the output and are not supported, each with the values that switch it off,
+# which are accepted.
 _UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none",),
@@ -74,7 +76,7 @@ _UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
 
 
 def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
-    """List the unknown fields of a body, which change nothing."""
+    """List the fields of a request body that pymtp does not know, except those that are null."""
     known = {*_SAMPLING_FIELDS, *_OTHER_FIELDS, *_FIELDS_BY_URL[url], *_IGNORED, *_UNSUPPORTED_FIELDS, "best_of"}
     return sorted(name for name, value in body.items() if value is not None and name not in known)
 
@@ -82,7 +84,10 @@ def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
 def read_generate_request(
     url: str, body: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> GenerateRequest:
-    """Read a body. defaults: by the names of SamplingParams, in place of OpenAI's, for the fields that it leaves open.
+    """Read a request body.
+
+    url: CHAT or TEXT, the path that the body was sent to.
+    defaults: values for fields that the body does not set, by their names in SamplingParams; they replace OpenAI's.
 
     Raises InvalidRequestError for fields that are out of range or not supported.
     """
@@ -92,7 +97,7 @@ def read_generate_request(
             raise InvalidRequestError(f"{name}: not supported", name)
     best_of, n = (_completion_count(name, body.get(name)) for name in ("best_of", "n"))
     if best_of > n:
-        raise InvalidRequestError("best_of: not supported beyond n", "best_of")
+        raise InvalidRequestError("best_of: not supported if it is more than n", "best_of")
     stream, timeout = bool(body.get("stream")), body.get("timeout")
     if url == TEXT:
         params = _params(url, body, defaults, _schema_params(_schema(body)))
@@ -115,9 +120,10 @@ def read_generate_request(
 
 
 def _check_texts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace surrogates in the texts of a body.
+    """Return a body whose strings have no surrogates: they are replaced.
 
-    Messages stay as they are, as there may be megabytes of them: the surrogates of their prompt are replaced later.
+    Messages are left unchanged, because they may have megabytes: surrogates in the prompt are replaced later.
+
     Raises InvalidRequestError for a body that is nested too deep.
     """
     try:
@@ -138,7 +144,7 @@ def _messages(body: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def text_prompts(body: Mapping[str, Any]) -> list[Any]:
-    """Return the prompts of a body of /v1/completions, one or several."""
+    """Return a list of the prompts of a body of /v1/completions, which has one prompt or a list of prompts."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
         return list(prompt)
@@ -149,7 +155,7 @@ def _text_prompt(body: Mapping[str, Any]) -> str | list[int]:
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
         return prompt
-    raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request", "prompt")
+    raise InvalidRequestError("prompt must be a string or a list of token ids: only one prompt is allowed", "prompt")
 
 
 def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
@@ -166,18 +172,18 @@ def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
         case {"type": "function", "function": {"name": str(name)}} if name in names:
             return NamedTool(name)
         case {"type": "function", "function": {"name": str(name)}}:
-            known = f"none of the tools: {', '.join(names)}" if names else "no tool: there are none"
-            raise InvalidRequestError(f"tool_choice names {name!r:.80}, which is {known:.400}", "tool_choice")
+            known = f"which is none of the tools: {', '.join(names)}" if names else "but the request has no tools"
+            raise InvalidRequestError(f"tool_choice names {name!r:.80}, {known:.400}", "tool_choice")
     raise InvalidRequestError(
         f"tool_choice={choice!r:.80} must be auto, none, required or a function by its name", "tool_choice"
     )
 
 
 def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's variables.
+    """Return the variables that a body sets for the chat template.
 
-    The same variable may be set in several ways. The later of these counts: reasoning_effort, thinking, a field of the
-    variable's own name, chat_template_kwargs.
+    Several fields may set the same variable. The last of them in this order is used: reasoning_effort, thinking, a
+    field that has the variable's own name, chat_template_kwargs.
     """
     variables: dict[str, Any] = {}
     effort = body.get("reasoning_effort")
@@ -195,7 +201,10 @@ def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_params(url: str, defaults: Mapping[str, Any]) -> SamplingParams:
-    """Make the params of a body without fields. defaults: as for `read_generate_request`."""
+    """Return the SamplingParams for a body that sets no fields.
+
+    defaults: values by their names in SamplingParams; they replace OpenAI's defaults.
+    """
     return _params(url, {}, defaults, {})
 
 
@@ -207,7 +216,10 @@ def _thinking(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _thinking_budget(url: str, body: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the field that holds the thinking budget, and the budget: None for none, also for llama.cpp's -1."""
+    """Return the name of the field that sets the thinking budget, and the budget.
+
+    The budget is None if there is no limit, which llama.cpp's clients write as -1.
+    """
     name, value = next(
         ((name, body[name]) for name in THINKING_BUDGET_FIELDS if body.get(name) is not None), ("thinking", None)
     )
@@ -237,12 +249,15 @@ def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], extr
     except InvalidRequestError as error:
         names = (name for name, own in _SAMPLING_FIELDS.items() if own == error.param and body.get(name) is not None)
         fallback = budget_field if error.param == "thinking_budget" else error.param
-        error.param = next(names, fallback)  # the name in the body
+        error.param = next(names, fallback)  # name the field as the body does
         raise
 
 
 def _seed(seed: object) -> object:
-    """Return a seed for SamplingParams: clients of llama.cpp mean any seed by -1, and others send negative seeds."""
+    """Return a seed for SamplingParams; None, for a random seed, if the body has llama.cpp's -1.
+
+    Some clients send other negative seeds: integers are reduced modulo 2**64.
+    """
     if seed == -1:
         return None
     return seed % 2**64 if isinstance(seed, int) and not isinstance(seed, bool) else seed

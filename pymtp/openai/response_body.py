@@ -24,13 +24,13 @@ OutputsByPrompt = Sequence[Sequence[Output]]
 
 @cache
 def fingerprint() -> str:
-    """Return the system_fingerprint, which names the build."""
+    """Return the system_fingerprint, which names the versions of pymtp and llama.cpp."""
     info = build_info()
     return f"pymtp-{info['pymtp']}-{info['llama_cpp_commit'][:7]}"
 
 
 def response_head(url: str, model_name: str) -> dict[str, Any]:
-    """Return the first fields of a response, and of each chunk of a stream."""
+    """Return the fields with which each response, and each chunk of a stream, begins."""
     prefix, kind = OBJECTS.get(url, ("cmpl-", "text_completion"))
     return {
         "id": prefix + uuid.uuid4().hex,
@@ -42,14 +42,18 @@ def response_head(url: str, model_name: str) -> dict[str, Any]:
 
 
 def call_id() -> str:
-    """Make a new id for a tool call, which the tool's result will name."""
+    """Make a new id for a tool call. The client sends it back with the tool's result."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def build_response(
     url: str, body: Mapping[str, Any], outputs_by_prompt: OutputsByPrompt, model: Model, model_name: str
 ) -> dict[str, Any]:
-    """Build the body of a response. body: that of the request. A chat has one prompt."""
+    """Build the body of a response.
+
+    body: the body of the request.
+    outputs_by_prompt: the outputs of each prompt; a chat has one prompt.
+    """
     outputs = [output for outputs in outputs_by_prompt for output in outputs]
     if url == CHAT:
         choices = [_chat_choice(i, output, model) for i, output in enumerate(outputs)]
@@ -69,7 +73,7 @@ def build_response(
 
 
 def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> dict[str, Any]:
-    """Count the tokens of the prompts, each prompt once, and of all completions."""
+    """Return a response's "usage": the tokens of the prompts, each prompt counted once, and of all completions."""
     n_prompt = sum(len(completions[0].prompt_token_ids) for completions in completions_by_prompt)
     n_output = sum(len(one.token_ids) for completions in completions_by_prompt for one in completions)
     return {
@@ -90,7 +94,8 @@ def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> dict[str, An
 def draft_stats(completions: Sequence[Completion]) -> dict[str, Any]:
     """Return the figures of multi-token prediction for all completions of a request together.
 
-    The times in the queue and to the first token are those of the first completion, other times the longest of all.
+    The times in the queue and to the first token are those of the first completion. Each other time is the longest of
+    all completions.
     """
     stats = [completion.stats for completion in completions]
     drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
@@ -128,9 +133,9 @@ def _chat_choice(i: int, output: Output, model: Model) -> dict[str, Any]:
 
 
 def response_message(parsed: ParsedOutput) -> dict[str, Any]:
-    """Return the assistant's message.
+    """Return the assistant's message in a response.
 
-    A call that was cut off comes last, with the arguments that came, as in a stream.
+    A tool call that was cut off is its last call, with the arguments that were generated, as in a stream.
     """
     calls = parsed.tool_calls if parsed.unfinished_call is None else (*parsed.tool_calls, parsed.unfinished_call)
     message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
@@ -161,7 +166,7 @@ def chat_logprobs(logprobs: Iterable[TokenLogprobs], model: Model) -> dict[str, 
 
 
 def prompt_text(prompt: str | list[int], model: Model) -> str:
-    """Return the text of a prompt, for `echo`."""
+    """Return a prompt as text, for a response that repeats it (`echo`)."""
     return prompt if isinstance(prompt, str) else model.detokenize(prompt)
 
 
@@ -175,7 +180,10 @@ def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> dic
 
 
 def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> dict[str, Any]:
-    """Return the "logprobs" of a text's choice. start: the number of characters before the first token."""
+    """Return the "logprobs" of a choice of /v1/completions.
+
+    start: number of characters in the choice's text before the first token.
+    """
 
     def text(number: int) -> str:
         return model.token_bytes(number).decode("utf-8", "replace")

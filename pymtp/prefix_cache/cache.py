@@ -1,4 +1,4 @@
-"""The prefix cache: finds the longest cached prefix of a prompt, and plans its checkpoints and its waiting."""
+"""The prefix cache: finds a prompt's longest cached prefix, plans checkpoints, and lets requests wait for others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from pymtp.prefix_cache.records import CacheHit, PrefillState, PrefixFigures, Se
 from pymtp.prefix_cache.store import PrefixStore
 from pymtp.prefix_cache.tree import Bytes, RadixNode, Tokens, as_tokens, common_prefix_length
 
-MAX_RECENT_PROMPTS, MAX_RECENT_TOKENS = 64, 2**20  # recent prompts, and their tokens, that new ones are compared with
+# New prompts are compared with recent ones: limits for the number of recent prompts, and for the sum of their tokens
+MAX_RECENT_PROMPTS, MAX_RECENT_TOKENS = 64, 2**20
 HOST_COPY_COST = 2  # the cost of copying a token's K and V to or from host memory, relative to a copy between sequences
 
 
 class PrefixCache:
-    """The prefix cache of an engine: lets prompts reuse K, V and states of the prompts and texts before them.
+    """The prefix cache of an engine: lets prompts reuse K, V and states of earlier prompts and outputs.
 
     K and V and recurrent states are reused from sequences and from host memory. A recurrent state cannot be cut to a
     prefix as K and V can, so a prompt continues only from a checkpoint, or from the end of a sequence. For each request
-    the engine calls `begin`, `prepare_chunk` and `on_prefill` for each chunk of the prompt, `on_first_token` or
-    `skip_logits`, and `release`. One thread at a time may use it; `figures` may be called from any.
+    the engine calls `begin`; then, for each chunk of the prompt, `prepare_chunk` and `on_prefill`; then
+    `on_first_token` or `skip_logits`; and at last `release`. Only one thread at a time may use a cache, but any thread
+    may call `figures` at any time.
 
     The radix tree of prefixes is an idea of SGLang (arXiv 2312.07104). Marconi (arXiv 2411.19379) takes checkpoints of
     recurrent states only where texts branch and end.
@@ -43,11 +45,11 @@ class PrefixCache:
         """Create an empty cache for the sequences of a context.
 
         cache_bytes: the limit of host memory. 0: prompts continue only from the contents of sequences.
-        min_gain: the fewest tokens that a checkpoint, a later jump to a longer prefix, or waiting for another request
-            must save: their prefill takes as long as several checkpoints.
-        alignment: a prompt may be cut at multiples of it without a change of bits. 1: it may be cut anywhere, and
-            generated tokens may be reused as prefilled ones.
-        prefill_cost: the time to prefill the tokens between two positions of a prompt, in any unit.
+        min_gain: a checkpoint, a later jump to a longer prefix, or waiting for another request must save the prefill of
+            at least this number of tokens, which takes as long as taking several checkpoints.
+        alignment: a prompt may be cut into chunks at multiples of this number without changing the bits of the result.
+            1: it may be cut anywhere, and generated tokens may be reused like prefilled ones.
+        prefill_cost: returns the time, in any unit, to prefill the tokens between two positions of a prompt.
         """
         self._context, self.min_gain, self.alignment = context, min_gain, alignment
         self.store = PrefixStore(context, cache_bytes, min_gain, prefill_cost)
@@ -57,7 +59,7 @@ class PrefixCache:
         self._lookups = self._hits = self._cached_tokens = 0
 
     def figures(self) -> PrefixFigures:
-        """Return the counters as they are now."""
+        """Return a snapshot of the cache's counters."""
         store, tree, eviction = self.store, self.store.tree, self.store.eviction
         return PrefixFigures(
             nbytes=tree.nbytes,
@@ -85,13 +87,17 @@ class PrefixCache:
         group: object = None,
         max_reuse: int | None = None,
     ) -> PrefillState:
-        """Choose one of the free sequences for a prompt: `PrefillState.seq`. Nothing changes there yet.
+        """Choose one of the free sequences for a prompt, and return the prompt's prefill state.
 
-        rank: requests with a lower rank come first.
+        The chosen sequence is `PrefillState.seq`; its contents do not change yet.
+
+        free: the sequences that no request uses.
+        rank: requests with a lower rank are served first.
         branch_points: positions where later prompts are expected to branch off, such as the beginning of the last user
             message.
-        group: the prompt reuses sequences only of requests of the same group.
-        max_reuse: the most tokens to take from the cache; `PrefillState.max_reuse` may be changed later.
+        group: the prompt reuses the contents of a sequence only if a request of the same group left them there.
+        max_reuse: the largest number of tokens to take from the cache; None for no limit. `PrefillState.max_reuse` may
+            be changed later.
         """
         tokens = as_tokens(prompt)
         max_reuse = len(tokens) if max_reuse is None else max_reuse
@@ -101,19 +107,20 @@ class PrefixCache:
         prefill.max_reuse = max_reuse
         prefill.n_reachable = hit.n_tokens
         self._prefills.append(prefill)
-        for other in self._prefills:  # a request that prefills for others must stop where they branch off
+        # _must_wait also plans the checkpoints that later requests need in the prompts of earlier ones
+        for other in self._prefills:
             later = other.unfinished and prefill.rank < other.rank and not other.ignores_cache
             if other is prefill or later:
                 other.waiting = self._must_wait(other)
         return prefill
 
     def prepare_chunk(self, prefill: PrefillState) -> bool:
-        """Bring the longest cached prefix to the sequence, before each chunk of the prompt.
+        """Fill a prompt's sequence with the longest cached prefix. Must be called before each chunk of the prompt.
 
-        Returns False if the request waits for another one, which comes before it and prefills tokens that both share.
+        Returns False if the request must wait, because an earlier request is prefilling tokens that both prompts share.
 
-        Raises the context's errors, as `on_prefill` does. The sequence is empty then, and the request is to be
-        released, or prefilled with `prefill_uncached`.
+        Raises the context's errors, as `on_prefill` does. After an error the sequence is empty, and the caller must
+        call `release` or `prefill_uncached`.
         """
         if prefill.ignores_cache:
             prefill.waiting = False
@@ -130,17 +137,17 @@ class PrefixCache:
         return True
 
     def prefill_uncached(self, prefill: PrefillState) -> None:
-        """Begin the prompt again without cached tokens, after `prepare_chunk` raised."""
+        """Start the prompt again without cached tokens, after `prepare_chunk` raised an error."""
         self._cached_tokens -= prefill.n_cached
         prefill.n_computed = prefill.n_cached = 0
         prefill.ignores_cache = True
         self._continue_from(prefill, CacheHit(prefill.seq))
 
     def on_prefill(self, prefill: PrefillState, n: int) -> None:
-        """Record that the sequence holds n tokens of the prompt, and take a checkpoint if one is planned there.
+        """Record that the sequence holds n tokens of the prompt, and take a checkpoint if one is planned after them.
 
-        Call it before anything is sampled. Requests that wait for this checkpoint may continue from it now: call
-        `prepare_chunk` for them before the sequence moves on.
+        Must be called before anything is sampled. Requests that wait for this checkpoint can continue from it now: call
+        `prepare_chunk` for these requests before the sequence gets further tokens.
         """
         contents = self.store.sequences[prefill.seq]
         prefill.n_computed = prefill.n_reachable = contents.n_tokens = n
@@ -149,19 +156,19 @@ class PrefixCache:
             self._take_checkpoint(prefill)
 
     def on_first_token(self, prefill: PrefillState) -> None:
-        """Record that the first token was sampled: the state is no longer that of the prompt's end."""
+        """Record that the first token was sampled: the sequence no longer has the state after the prompt."""
         contents = self.store.sequences[prefill.seq]
         contents.has_state = contents.has_logits = False
 
     def skip_logits(self, prefill: PrefillState) -> None:
-        """Record that nothing is sampled after the prompt: the next decode overwrites the logits."""
+        """Record that the logits after the prompt are lost: nothing is sampled, and the next decode overwrites them."""
         self.store.sequences[prefill.seq].has_logits = False
 
     def release(self, prefill: PrefillState, generated: Sequence[int] | None = ()) -> None:
-        """Release a request's sequence, which holds the computed tokens of the prompt, and the generated tokens.
+        """Release a request's sequence, which holds the computed part of the prompt, and the generated tokens.
 
-        generated: None if the sequence is empty. A sequence that was not prepared yet still has its
-            earlier contents.
+        generated: the generated tokens that the sequence holds; None if the sequence is empty. If `prepare_chunk` was
+            not called for the request, the sequence still has its earlier contents.
         """
         self._prefills.remove(prefill)
         self.store.pin(prefill, None)
@@ -177,14 +184,14 @@ class PrefixCache:
         contents.in_use = False
 
     def spill(self, seq: int) -> None:
-        """Spill a free sequence to host memory, as far as that is worth it, before it is cleared for another use.
+        """Copy the contents of a free sequence to host memory, as far as they are worth it, before it is cleared.
 
-        Raises the context's errors; the sequence is empty then.
+        Raises the context's errors; after an error the sequence is empty.
         """
         self.store.spill(seq, 0)
 
     def reuse_value(self, seq: int) -> int:
-        """Return how many tokens are lost if a free sequence is cleared; 0 if host memory can take all of them."""
+        """Return the number of cached tokens lost if a free sequence is cleared; 0 if they all fit into host memory."""
         n, limit = self.store.sequences[seq].n_tokens, self.store.eviction.limit
         return 0 if limit >= self._context.state_bytes + n * self._context.cell_bytes else n
 
@@ -197,7 +204,7 @@ class PrefixCache:
                 prefill.seq = target
 
     def _forget_stale(self, free: Sequence[int]) -> None:
-        """Forget contents that free sequences no longer hold: a user may have had the context for himself."""
+        """Record a free sequence as empty if its contents have changed, because a user called the context directly."""
         for seq in free:
             contents = self.store.sequences[seq]
             same_end = not contents.has_state or self._context.tokens_held(seq) == contents.n_tokens
@@ -207,7 +214,7 @@ class PrefixCache:
     def lost_sequences(self) -> list[int]:
         """Return the sequences in use that lost their contents when a call that copied from them failed.
 
-        Free sequences that lost theirs are recorded as empty.
+        Also records free sequences that lost their contents as empty.
         """
         lost = []
         for seq, contents in enumerate(self.store.sequences):
@@ -219,24 +226,27 @@ class PrefixCache:
         return lost
 
     def recover(self) -> None:
-        """Read the contents of sequences from the context again, after any call was interrupted; no request runs."""
+        """Read the contents of all sequences from the context again, after an interrupted call.
+
+        No request may be running.
+        """
         self._prefills.clear()
         self._n_recent_tokens = sum(map(len, self._recent_prompts))
         self.store.recover()
 
     def checkpoint_states(self, tokens: Sequence[int] | Tokens, positions: Iterable[int]) -> dict[int, Bytes]:
-        """Return the cached states at some positions of the tokens; at their end, only a state with logits."""
+        """Return the cached states at the given positions; at the end of the tokens, only a state with logits."""
         path, _ = self.store.tree.match_prefix(as_tokens(tokens))
         checkpoints = {node.end: node.checkpoint for node in path if node.checkpoint is not None}
         cached = {position: checkpoints[position] for position in positions if position in checkpoints}
         return {n: one.state for n, one in cached.items() if n < len(tokens) or one.has_logits}
 
     def import_file(self, file: StoredPrefix) -> None:
-        """Load a prefix file into host memory. Raises InvalidRequestError if that is impossible: see load.py."""
+        """Load a prefix file into host memory. Raises InvalidRequestError if the file does not fit; see load.py."""
         import_file(self._context, self.store, file)
 
     def clear(self) -> None:
-        """Free all host memory, and forget the contents of sequences."""
+        """Free all host memory, and record all sequences as empty."""
         self.store.clear()
         self._recent_prompts.clear()
         self._n_recent_tokens = 0
@@ -246,10 +256,10 @@ class PrefixCache:
     def longest_match(
         self, tokens: Tokens, seqs: Sequence[int], group: object = None, max_reuse: int | None = None
     ) -> CacheHit:
-        """Return the cached prefix with the most tokens, at most `max_reuse`, and the best of these sequences for it.
+        """Return the longest cached prefix of at most `max_reuse` tokens, and the best of the given sequences for it.
 
-        The best one needs the fewest copies of K and V, those that must be spilled before included. Of several, it is
-        the one whose contents have the lowest priority; of these, the one that was used the longest ago.
+        The best sequence takes the fewest copies of K and V, including those that must first be spilled to host memory.
+        Among equals it is the one whose contents have the lowest priority, then the least recently used one.
         """
         store = self.store
         max_reuse = len(tokens) if max_reuse is None else max_reuse
@@ -283,12 +293,13 @@ class PrefixCache:
         return node.checkpoint is not None and self._may_continue(node.end, n_prompt, node.checkpoint.has_logits)
 
     def _may_continue(self, n: int, n_prompt: int, has_logits: bool) -> bool:
-        """Tell whether a prompt of n_prompt tokens may continue from a state after n tokens."""
+        """Return whether a prompt of n_prompt tokens may continue from a state after n tokens."""
         return has_logits if n == n_prompt else n < n_prompt and n % self.alignment == 0
 
     def _continue_from(self, prefill: PrefillState, hit: CacheHit) -> None:
         tokens, n = prefill.tokens, hit.n_tokens
-        shared_tokens = self._shared_tokens(tokens)  # first: filling the sequence may evict the other text
+        # before filling the sequence, which may evict the text that shares these tokens
+        shared_tokens = self._shared_tokens(tokens)
         self.store.pin(prefill, hit.node)
         self.store.fill_sequence(tokens, hit)
         self._ticks += 1
@@ -315,15 +326,15 @@ class PrefixCache:
     # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _shared_tokens(self, tokens: Tokens) -> int:
-        """Return the number of leading tokens that any other known text shares."""
-        # a prompt that jumps to a longer prefix is among the recent ones itself
+        """Return the largest number of leading tokens that these tokens share with another known text."""
+        # when a prompt jumps to a longer prefix, it is already among the recent prompts itself
         others = (recent for recent in self._recent_prompts if recent is not tokens)
         recent_lengths = (common_prefix_length(recent, tokens) for recent in others)
         sequence_lengths = (contents.common_prefix_length(tokens) for contents in self.store.sequences)
         return max(self.store.tree.match_prefix(tokens)[1], *chain(sequence_lengths, recent_lengths))
 
     def _remember_prompt(self, tokens: Tokens) -> None:
-        """Remember a prompt, to see later branches even if its K, V and states are evicted before."""
+        """Remember a prompt, so that a later branch is noticed even after the prompt's data were evicted."""
         self._recent_prompts.append(tokens)
         self._n_recent_tokens += len(tokens)
         while self._n_recent_tokens > MAX_RECENT_TOKENS or len(self._recent_prompts) > MAX_RECENT_PROMPTS:
@@ -331,7 +342,7 @@ class PrefixCache:
 
     def _plan_checkpoints(self, prefill: PrefillState, shared_tokens: int) -> None:
         limit, size = self.store.eviction.limit, self._context.state_bytes
-        # half of host memory, so that one prompt does not evict all others
+        # at most half of host memory, so that the states of one prompt do not evict those of all others
         max_checkpoints = limit // (2 * size) or limit // size
         prefill.checkpoints |= plan_checkpoints(
             len(prefill.tokens),
@@ -353,22 +364,23 @@ class PrefixCache:
         for other in self._prefills:
             shares = other.waiting and not other.started and common_prefix_length(prefill.tokens, other.tokens) >= n
             if shares and self._is_usable(node, len(other.tokens)):
-                self.store.pin(other, node)  # otherwise it might be evicted before the other request continues from it
+                # otherwise the checkpoint might be evicted before the other request continues from it
+                self.store.pin(other, node)
 
     # ── Waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _must_wait(self, prefill: PrefillState) -> bool:
-        """Tell whether to wait for an earlier request, which will pass a position that this one can continue from.
+        """Return whether a request must wait for an earlier one, which will prefill tokens that both share.
 
-        That request gets a checkpoint planned there. The first request waits for none, so no request waits for ever,
-        whatever happens to the others.
+        Also plans a checkpoint of the earlier request, at the position where this one will continue. The first request
+        never waits, so no request waits for ever, even if others fail or are cancelled.
         """
         best, position = None, prefill.n_reachable
         for other in self._prefills:
             if other.rank < prefill.rank and other.unfinished and other.group is prefill.group:
                 n = min(self._usable_prefix(other.tokens, prefill.tokens), prefill.max_reuse)
                 pays = n - prefill.n_reachable >= self.min_gain
-                if not prefill.started:  # even a few tokens pay if the other one stops there anyway
+                if not prefill.started:  # even a few tokens pay if the other request stops there anyway
                     pays |= n in other.checkpoints or n == len(prefill.tokens)
                 if n > max(position, other.n_computed) and pays:
                     best, position = other, n
@@ -377,7 +389,7 @@ class PrefixCache:
         return best is not None
 
     def _usable_prefix(self, first: Tokens, second: Tokens) -> int:
-        """Return how many tokens of the first prompt the second one can continue from."""
+        """Return the number of common tokens after which the second prompt can continue from the first one."""
         n = common_prefix_length(first, second)
         if n == len(first) == len(second):
             return n

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-# The next turn of a chat may have other tokens in place of the last ones of a prompt, such as an opened thinking block.
+# The next turn of a chat may replace the last tokens of a prompt, such as those that open a thinking block.
 TAIL_TOKENS = 8
 
 MAX_CHECKPOINTS = 12  # per prompt
 
-# A checkpoint without evidence that it will be used must save so many times `min_gain`.
+# A checkpoint without evidence that it will be used must save at least this multiple of `min_gain`.
 UNPROVEN_FACTOR = 4
 
 
 class CheckpointReason(IntEnum):
-    """The reason for a checkpoint, the strongest one first."""
+    """The reason for a checkpoint: the lower the value, the stronger the reason."""
 
     BRANCH_SEEN = 0  # another text branched off here
     BRANCH_EXPECTED = 1  # the caller expects later prompts to branch off here
-    NEAR_END = 2  # a prompt that continues another one, without branch points: the next turn may branch off here
-    PROMPT_END = 3  # the whole prompt may come again
-    INTERVAL = 4  # a long prompt: wherever another one branches off, a checkpoint is near
-    SEQUENCE_END = 5  # the end of a sequence, taken when it is spilled: prefill never stops for it
+    NEAR_END = 2  # near the end of a prompt that continues another text: the next turn of a chat may branch off here
+    PROMPT_END = 3  # the same whole prompt may be sent again
+    INTERVAL = 4  # one of several in a long prompt, so that one is near wherever another prompt branches off
+    SEQUENCE_END = 5  # at the end of a sequence, taken when it is spilled: prefill never stops for it
 
 
 def plan_checkpoints(
@@ -37,16 +37,18 @@ def plan_checkpoints(
     shared_tokens: int = 0,
     branch_points: Iterable[int] = (),
 ) -> dict[int, CheckpointReason]:
-    """Return where prefill of a prompt with n_cached cached tokens stops, in rising order, and the reasons.
+    """Return the positions where the prefill of a prompt stops for checkpoints, in rising order, with the reasons.
 
-    All positions but the end are multiples of `alignment`: cutting the prompt there changes no bits.
+    All positions except the prompt's end are multiples of `alignment`, so that stopping there changes no bits.
 
+    n_tokens: the length of the prompt.
+    n_cached: the number of its first tokens that come from the cache.
     min_gain: the fewest tokens that a checkpoint must save.
-    last_checkpoint: the last checkpoint within the cached tokens. It lies before their end where the prompt continues
-        the state of its sequence, which prefill overwrites. None: at their end.
-    shared_tokens: the number of leading tokens that another text shares.
-    branch_points: positions where later prompts are expected to branch off; the prompt's end says that all of it will
-        come again.
+    last_checkpoint: the position of the last checkpoint within the cached tokens; None: at the end of these tokens. It
+        lies earlier if the prompt continues from the state of its sequence, because prefill overwrites that state.
+    shared_tokens: the number of leading tokens that the prompt shares with another text.
+    branch_points: positions where later prompts are expected to branch off; the position of the prompt's end means that
+        the whole prompt is expected again.
     """
     planned: dict[int, CheckpointReason] = {}
     last_checkpoint = n_cached if last_checkpoint is None else last_checkpoint
@@ -62,9 +64,10 @@ def plan_checkpoints(
     expected = set(branch_points)
     branches = dict.fromkeys(expected - {n_tokens}, CheckpointReason.BRANCH_EXPECTED)
     branches[shared_tokens] = CheckpointReason.BRANCH_SEEN
-    for position in sorted(branches):  # rising: the first of several close ones serves them all
+    for position in sorted(branches):  # in rising order: of close branch points, the first gets the only checkpoint
         add(position, branches[position])
-    if CheckpointReason.BRANCH_EXPECTED not in planned.values() and continues_text:  # it may be a turn of a chat
+    # the prompt may be a turn of a chat
+    if CheckpointReason.BRANCH_EXPECTED not in planned.values() and continues_text:
         add(n_tokens - TAIL_TOKENS, CheckpointReason.NEAR_END)
     end_is_useful = n_tokens in expected or continues_text
     end_is_far = n_tokens - n_cached >= UNPROVEN_FACTOR * min_gain
@@ -73,7 +76,7 @@ def plan_checkpoints(
     interval = n_ubatch
     while interval < UNPROVEN_FACTOR * min_gain:
         interval *= 2
-    # gaps double with the distance from the end: wherever another text branches off, little is prefilled again
+    # gaps double with the distance from the end, so that a text that branches off late prefills little again
     position, gap = (n_tokens - min_gain) // interval * interval, interval
     while position > 0:
         add(position, CheckpointReason.INTERVAL)

@@ -19,16 +19,16 @@ INITIAL_WEIGHTS = {
     CheckpointReason.INTERVAL: UNPROVEN_WEIGHT,
     CheckpointReason.SEQUENCE_END: UNPROVEN_WEIGHT,
 }
-BATCH_DIVISOR = 64  # one eviction takes at most 1 / 64 of all checkpoints, but at least one
+BATCH_DIVISOR = 64  # checkpoints are evicted in batches of at most 1 / 64 of all checkpoints, but at least one
 MAX_COUNTED_USES = 8  # more uses do not count: a checkpoint that was popular once must not stay for ever
 
 
 def reuse_weight(node: RadixNode) -> float:
     """Return how likely the node's checkpoint is to be used, relative to one that is known to be wanted.
 
-    Most checkpoints are never used: Marconi (arXiv 2411.19379) forecasts by kinds which will be. Of those that are
-    used, most lie where texts branch, and are used again and again, or where a chat continued, and are never used
-    again.
+    Most checkpoints are never used. As in Marconi (arXiv 2411.19379), the kind of a checkpoint forecasts whether it
+    will be. Most of the used checkpoints either lie where texts branch, and are used again and again, or lie where a
+    chat continued, and are used only once.
     """
     checkpoint = node.checkpoint
     assert checkpoint is not None
@@ -40,44 +40,48 @@ def reuse_weight(node: RadixNode) -> float:
 
 
 class EvictionPolicy:
-    """The bytes that a tree's checkpoints, and the K and V before them, take in host memory: never more than a limit.
+    """Evicts a tree's checkpoints, and the K and V before them, so that they never exceed a limit of host memory.
 
-    The checkpoint that saves the least prefill per byte, age counted in, is evicted first: GreedyDual-Size (Cao and
-    Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997), with uses counted in (GreedyDual-Size-Frequency:
-    Cherkasova, HP Labs report HPL-98-69, 1998). A checkpoint's priority is the clock at its last use, plus the seconds
-    that it saves, divided by its bytes, times the chance that they are saved. The clock is the priority of the last
-    checkpoint that was evicted or refused, so a checkpoint that is not used falls behind new ones, however much it
-    saves. The seconds are those of prefill from the checkpoint before it. The bytes are those of its state, and, if no
-    checkpoint comes after it, of the K and V that leave with it: K and V leave from the ends of the tree, states from
-    anywhere.
+    The checkpoint that saves the least prefill per byte is evicted first, where old checkpoints count less
+    (GreedyDual-Size: Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997) and often used ones count
+    more (GreedyDual-Size-Frequency: Cherkasova, HP Labs report HPL-98-69, 1998):
+
+        priority = clock at the last use + saved seconds / bytes * chance of being used
+
+    The clock is the priority of the last checkpoint that was evicted or refused. So a checkpoint that is not used falls
+    behind new ones, even if it saves much. The saved seconds are the prefill time from the previous checkpoint to this
+    one. The bytes are the size of its state and, if no checkpoint comes after it, of the K and V that are freed with
+    it: states can be freed anywhere in the tree, K and V only from its ends.
     """
 
     def __init__(self, tree: RadixTree, limit: int, cell_bytes: int, prefill_cost: Callable[[int, int], float]) -> None:
         """Create the policy of a tree.
 
-        limit: bytes of host memory.
-        cell_bytes: bytes of one token's K and V.
-        prefill_cost: the time to prefill the tokens between two positions, in any unit.
+        limit: the largest number of bytes of host memory.
+        cell_bytes: the size of one token's K and V.
+        prefill_cost: returns the time, in any unit, to prefill the tokens between two positions.
         """
         self.tree, self.limit, self._cell_bytes, self._prefill_cost = tree, limit, cell_bytes, prefill_cost
         self.clock = 0.0
-        self._lowest_known = 0.0  # the lowest priority; valid until the tree changes
-        self.evicted = 0  # checkpoints
-        self.evicted_tokens = 0  # tokens whose K and V left host memory with them
+        self._lowest_known = 0.0  # the lowest priority of all checkpoints; valid until the tree changes
+        self.evicted = 0  # number of evicted checkpoints
+        self.evicted_tokens = 0  # number of tokens whose K and V left host memory with evicted checkpoints
 
     def value_per_byte(self, previous: int, n: int, state_bytes: int, *, cells: int) -> float:
-        """Return the seconds per byte that a checkpoint at n saves.
+        """Return the prefill time that a checkpoint after n tokens saves, per byte of it.
 
-        previous: the position of the checkpoint before it.
-        cells: how many tokens' K and V count for it.
+        previous: the position of the checkpoint before.
+        state_bytes: the size of its state.
+        cells: the number of tokens whose K and V count as its bytes.
         """
         return self._prefill_cost(previous, n) / max(1, state_bytes + cells * self._cell_bytes)
 
     def priority(self, node: RadixNode) -> float:
-        """Return the priority of the node's checkpoint: the lowest is evicted first."""
+        """Return the priority of the node's checkpoint; the checkpoint with the lowest priority is evicted first."""
         checkpoint = node.checkpoint
         assert checkpoint is not None
-        cells = 0  # K and V that only this checkpoint needs; those in a sequence count too: they may be spilled later
+        # Tokens whose K and V only this checkpoint needs. K and V in a sequence count, too: they may be spilled later
+        cells = 0
         if not node.children:
             top = node
             for above in node.ancestors():
@@ -95,11 +99,12 @@ class EvictionPolicy:
         protected: Container[RadixNode | None],
         free_duplicates: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Evict checkpoints of no higher priority until so many bytes are free; tell whether they are.
+        """Evict checkpoints until `need` bytes are free. Return False if that is not possible.
 
+        priority: checkpoints with a higher priority stay.
         protected: nodes whose checkpoints stay.
-        free_duplicates: frees K and V that a sequence has, too, before any checkpoint is evicted; returns False where
-            there are none.
+        free_duplicates: called before any checkpoint is evicted; frees K and V in host memory that a sequence has, too,
+            and returns False if there are none.
         """
         tree = self.tree
         if need > self.limit:
@@ -112,18 +117,22 @@ class EvictionPolicy:
             if not all_higher and not candidates:
                 return False
             if all_higher or candidates[0][0] > priority:
-                # the clock moves as if the new checkpoint had come and gone: otherwise those there would never grow old
+                # the clock advances as if the new checkpoint had been inserted and evicted: otherwise the checkpoints
+                # in the tree would never grow old
                 self.clock = max(self.clock, priority)
                 return False
             for _, _, node in candidates:
-                current = self.priority(node)  # it changes when others are evicted
+                current = self.priority(node)  # changes when other checkpoints are evicted
                 if current > priority:
                     break
                 self._evict(node, current)
         return True
 
     def _lowest(self, protected: Container[RadixNode | None]) -> list[tuple[float, int, RadixNode]]:
-        """Return the next checkpoints to evict, in rising order of priority: a batch, since this looks at all."""
+        """Return the next checkpoints to evict, in rising order of priority.
+
+        Returns a batch, because each call computes the priorities of all checkpoints.
+        """
         nodes = self.tree.checkpoints
         priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
         self._lowest_known, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
@@ -138,13 +147,13 @@ class EvictionPolicy:
         self.evicted_tokens += n_tokens - self.tree.n_tokens
 
     def insert(self, tokens: Tokens, state: Bytes, reason: CheckpointReason, *, has_logits: bool) -> RadixNode | None:
-        """Insert a checkpoint after `make_room`; return None if its state is larger than the room made for it."""
+        """Insert a checkpoint after `make_room` was called for it. Return None if its state still has no room."""
         if self.tree.nbytes + state.nbytes > self.limit:
             return None
         return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock))
 
     def refresh(self, node: RadixNode) -> None:
-        """Make the node's checkpoint as young as a new one."""
+        """Set the age of the node's checkpoint to that of a new one."""
         assert node.checkpoint is not None
         node.checkpoint.clock = self.clock
         self.tree.changed = True

@@ -1,9 +1,9 @@
-"""Prefix files: the tokens of a text, their K and V, and states, for this process or another one to continue from.
+"""Prefix files: the tokens of a prompt with their K, V and states, from which any process can continue.
 
 A file is in the safetensors format. Its tensors: "tokens"; "cells" (K and V, a row per token); a "state.N" for each
 checkpoint, the state after N tokens, the last one after all of them; and at the end of the file "sum", the CRC-32 of
 all bytes before it. The metadata name the format, its version, and the settings that the prefix was made with. A CRC-32
-finds all damage within four neighboring bytes, and of other damage all but one in four billion.
+detects any damage within four neighboring bytes; it misses other damage in one of four billion cases.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FORMAT = "pymtp prefix"
 VERSION = 1
 CHECKSUM_BYTES = 4
 CHUNK_BYTES = 16 << 20  # bytes to read or write at a time
-TENSORS = {"tokens": ("I32", 1), "cells": ("U8", 2), "sum": ("U8", 1)}  # types and dimensions
+TENSORS = {"tokens": ("I32", 1), "cells": ("U8", 2), "sum": ("U8", 1)}  # the type, and the number of dimensions
 STATE_NAME = re.compile(r"state\.([1-9][0-9]{0,9})", re.ASCII)
-NOT_COMPARED = ("n_ubatch",)  # a prompt's bits do not depend on where it is cut
+NOT_COMPARED = ("n_ubatch",)  # settings that may differ: the bits of a prefix do not depend on where it is cut
 MAX_SHOWN = 200  # characters of a file's metadata in an error message
 
 
 def made_with(context: Context) -> dict[str, str]:
-    """Return the settings that the bits of a prefix depend on, by their names in error messages, and n_ubatch."""
+    """Return the settings that the bits of a prefix depend on, by the names that error messages use, and n_ubatch."""
     info = build_info()
     return {
         "model": context.model.digest,
@@ -45,33 +45,36 @@ def made_with(context: Context) -> dict[str, str]:
         "llama.cpp": " ".join([info["llama_cpp_commit"], *info["patches"]]),
         "tap": context.tap,
         **context.cell_options,
-        # only if there are any: older files, which do not name them, still match a context without them
+        # named only if there are any, so that older files, which never name them, match a context without them
         **({"adapters": context.model.lora_digest} if context.model.lora_digest else {}),
         **({"rope scaling": str(context.rope)} if context.rope.as_dict() else {}),
     }
 
 
 def check_header(path: str | os.PathLike[str]) -> None:
-    """Check that a file begins as a prefix file does, before a model is loaded for it. Raises as `PrefixFile`."""
+    """Check that a file begins like a prefix file, before a model is loaded for it.
+
+    Raises the errors of `PrefixFile`.
+    """
     _open(read_path("a prefix", path)).close()
 
 
 class PrefixFile:
-    """An open prefix file that was checked completely: it is intact, and it fits. Arrays are read on demand.
+    """An open prefix file that was checked completely: it is intact, and fits the context. Arrays are read on demand.
 
-    tokens: the text.
-    checkpoints: the positions of its states, rising.
-    made_with: the settings that the file names.
-    nbytes: the size of its K, V and states.
+    tokens: the token ids of the saved prompt.
+    checkpoints: the positions of the states in the prompt, in rising order.
+    made_with: the settings that the file was made with.
+    nbytes: the size of the K, V and states.
     """
 
     def __init__(self, path: str | os.PathLike[str], expected: Mapping[str, str] | None) -> None:
         """Open and check a file.
 
-        expected: the settings of the context that will load it; None accepts those of any.
+        expected: the settings of the context that will load it; None accepts a file with any settings.
 
         Raises InvalidRequestError for a file that is damaged or does not fit, with the reason, and OSError for one that
-        cannot be read. All other methods raise them, too, if another process changes the file.
+        cannot be read. All other methods raise these errors, too, if another process changes the file.
         """
         self.path = read_path("a prefix", path)
         self._file = _open(self.path)
@@ -86,14 +89,14 @@ class PrefixFile:
         del metadata["format"]
         version = metadata.pop("version", "")
         if version != str(VERSION):
-            raise self.error(f"is of format {_shown(version)}, this pymtp reads {VERSION}")
+            raise self.error(f"has format version {_shown(version)}, but this pymtp reads version {VERSION}")
         tensors = self._file.tensors
         kinds = {name: (tensor.dtype, len(tensor.shape)) for name, tensor in tensors.items()}
         states = [name for name in kinds if STATE_NAME.fullmatch(name)]
         if not states or kinds != TENSORS | dict.fromkeys(states, ("U8", 1)):
-            raise self.error("is damaged: it has other tensors than a prefix")
+            raise self.error("is damaged: its tensors are not those of a prefix file")
         if self._checksum(self._file.size - CHECKSUM_BYTES) != self._read("sum").tobytes():
-            raise self.error("is damaged: its checksum is another")
+            raise self.error("is damaged: its checksum is wrong")
         self.made_with = metadata
         expected = metadata if expected is None else expected
         for name in dict.fromkeys([*expected, *sorted(metadata)]):
@@ -105,15 +108,15 @@ class PrefixFile:
         self.tokens: list[int] = self._read("tokens").tolist()
         n_cells, self.cell_bytes = tensors["cells"].shape
         if n_cells != len(self.tokens):
-            raise self.error(f"has K and V of {n_cells} tokens, for {len(self.tokens)} tokens")
+            raise self.error(f"has {len(self.tokens)} tokens, but the K and V of {n_cells} tokens")
         self._state_bytes: dict[int, int] = {int(name.split(".")[1]): tensors[name].shape[0] for name in states}
         self.checkpoints = sorted(self._state_bytes)
         if self.checkpoints[-1] != n_cells:
-            raise self.error(f"has its last state after {self.checkpoints[-1]} tokens, and {n_cells} tokens")
+            raise self.error(f"has {n_cells} tokens, but its last state is after {self.checkpoints[-1]} tokens")
         self.nbytes: int = n_cells * self.cell_bytes + sum(self._state_bytes.values())
 
     def error(self, message: str) -> InvalidRequestError:
-        """Return an error whose message begins with the file's name."""
+        """Return an InvalidRequestError with this message after the path of the file."""
         return _error(self.path, message)
 
     def _read(self, name: str, first: int = 0, n: int | None = None) -> NDArray[Any]:
@@ -123,7 +126,7 @@ class PrefixFile:
             raise _damaged(self.path, error) from error
 
     def _checksum(self, size: int) -> bytes:
-        """Compute the checksum of the file's first bytes."""
+        """Compute the checksum of the first `size` bytes of the file."""
         checksum, buffer = 0, memoryview(bytearray(min(CHUNK_BYTES, size)))
         for start in range(0, size, CHUNK_BYTES):
             chunk = buffer[: size - start]
@@ -135,15 +138,15 @@ class PrefixFile:
         return checksum.to_bytes(CHECKSUM_BYTES, "little")
 
     def state_bytes(self, position: int) -> int:
-        """Return the size of the state at one of the checkpoints."""
+        """Return the size, in bytes, of the state at one of the checkpoints."""
         return self._state_bytes[position]
 
     def state(self, position: int) -> Bytes:
-        """Read the state at one of the checkpoints: `Context.load_state` takes it with the tokens up to there."""
+        """Read the state at a checkpoint; `Context.load_state` takes it with the tokens before the checkpoint."""
         return self._read(f"state.{position}")
 
     def cells(self, first: int, n: int) -> Bytes:
-        """Read the K and V of n tokens from `first` on, or of all that are left, for `Context.load_cells`."""
+        """Read the K and V of up to n tokens from position `first` on, for `Context.load_cells`."""
         return self._read("cells", first, min(n, len(self.tokens) - first))
 
     def close(self) -> None:
@@ -164,7 +167,7 @@ def _open(path: Path) -> TensorFile:
         raise _damaged(path, error) from error
     if file.metadata.get("format") != FORMAT:
         file.close()
-        raise _error(path, "is no prefix")
+        raise _error(path, "is not a prefix file")
     return file
 
 
@@ -173,21 +176,21 @@ def _error(path: Path, message: str) -> InvalidRequestError:
 
 
 def _damaged(path: Path, error: DamagedFileError) -> InvalidRequestError:
-    return _error(path, f"is no prefix, or it is cut short or damaged ({error})")
+    return _error(path, f"is not a prefix file, or it is cut short or damaged ({error})")
 
 
 def _difference(name: str, theirs: str, ours: str) -> str:
-    if name == "head":  # "with drafts" or "without drafts"
+    if name == "head":  # the value is "with drafts" or "without drafts"
         takes = "draft_tokens=0" if ours == "with drafts" else "a head, and draft_tokens other than 0"
-        return f"was made {theirs}, here it is {ours}: it takes {takes}"
+        return f"was made {theirs}, but would be loaded {ours}: loading it takes {takes}"
     if name == "adapters":  # the values are hashes, which tell a user nothing
-        return "was made with other adapters, or with other scales of them"
-    return f"is of another {_shown(name)}: {theirs}, here it is {ours}"
+        return "was made with other adapters, or with other scales of the adapters"
+    return f"was made with another {_shown(name)}: {theirs} in the file, {ours} here"
 
 
 def _shown(value: str | None) -> str:
     if value is None:
-        return "not said"
+        return "none"
     # escape sequences could control the user's terminal
     text = "".join(c if c.isprintable() else "\ufffd" for c in value[:MAX_SHOWN])
     return text if len(value) <= MAX_SHOWN else f"{text}…"

@@ -14,9 +14,10 @@ from pymtp.prefix_cache.tree import BlockSlice, Bytes, KvBlock, RadixNode, as_to
 
 
 class StoredPrefix(Protocol):
-    """The contents of a prefix file: tokens, their K and V, and states; `PrefixFile` is one.
+    """The contents of a prefix file, such as a `PrefixFile`: tokens, their K and V, and states.
 
-    checkpoints: the positions of its states, rising; the last one is the end, and that state has logits.
+    checkpoints: the positions of the states, in rising order. The last position is the end of the tokens, and the state
+        there has logits.
     """
 
     @property
@@ -29,31 +30,36 @@ class StoredPrefix(Protocol):
     def state(self, position: int) -> Bytes: ...
     def cells(self, first: int, n: int) -> Bytes: ...
     def error(self, message: str) -> InvalidRequestError:
-        """Return an error whose message begins with the file's name."""
+        """Return an InvalidRequestError with this message after the path of the file."""
 
 
 def _has_state(node: RadixNode, n: int) -> bool:
-    """Tell whether the node makes a state of a file with n tokens unnecessary: the one at the end needs logits."""
+    """Return whether the tree has a node's state already, so that it need not be loaded from a file of n tokens.
+
+    The state at the end of the file must have logits.
+    """
     return node.checkpoint is not None and (node.end < n or node.checkpoint.has_logits)
 
 
 def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) -> None:
-    """Load a prefix file into host memory, and evict any others for it; read only the missing parts.
+    """Load the missing parts of a prefix file into host memory, and evict other prefixes for them if necessary.
 
-    Raises InvalidRequestError if it does not fit into the limit, with the bytes that it needs, and for K, V or states
-    that the context cannot load. The tree has no more than before then.
+    Raises InvalidRequestError if the file does not fit into the limit of host memory (the message says how many bytes
+    it needs), or if the context cannot load its K, V or states. After an error the tree has nothing of the file that it
+    did not have before.
     """
     tree, eviction, tokens = store.tree, store.eviction, as_tokens(file.tokens)
     n = len(tokens)
     if file.cell_bytes != context.cell_bytes:
-        raise file.error(f"has K and V of {file.cell_bytes} bytes a token, here it is {context.cell_bytes}")
-    # nodes, not states: an evicted state must be freed at once
+        raise file.error(f"has {file.cell_bytes} bytes of K and V per token, but this context has {context.cell_bytes}")
+    # nodes, not states: a reference to a state would keep it in memory after its eviction
     nodes = {node.end: node for node in tree.match_prefix(tokens)[0] if _has_state(node, n)}
     missing = [position for position in file.checkpoints if position not in nodes]
     protected = [nodes[position] for position in file.checkpoints if position in nodes]
     missing_bytes = sum(map(file.state_bytes, missing))
     start = -1
-    while start != (on_host := tree.tokens_on_host(tokens)):  # making room may evict K and V: then more is missing
+    # repeated, because making room may evict K and V of this prefix, which must be loaded then, too
+    while start != (on_host := tree.tokens_on_host(tokens)):
         start = on_host
         need = missing_bytes + (n - start) * context.cell_bytes
         if not store.make_room(need, math.inf, {*store.pins.values(), *protected}):
@@ -71,9 +77,9 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
     for i in range(start // BLOCK_TOKENS, -(-n // BLOCK_TOKENS)) if start < n else ():
         first, last = max(i * BLOCK_TOKENS, start), min((i + 1) * BLOCK_TOKENS, n)
         slices.append(BlockSlice(KvBlock(first, file.cells(first, last - first)), first, last))
-    # the whole file is read: from here on nothing fails, so the tree gets all of it
+    # the whole file was read before the tree changes: nothing can fail from here on
     for position, state in states:
-        # BRANCH_SEEN: a loaded state is wanted, and still is after its first use
+        # the strongest reason, as a user wants this state, also after its first use
         node = eviction.insert(tokens[:position], state, CheckpointReason.BRANCH_SEEN, has_logits=position == n)
         assert node is not None
         nodes[position] = node

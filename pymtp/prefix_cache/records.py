@@ -14,17 +14,17 @@ NO_TOKENS = as_tokens([])
 class PrefillState:
     """A request's prompt while it is prefilled, and its sequence.
 
-    rank: requests with a lower rank come first.
+    rank: requests with a lower rank are served first.
     branch_points: positions where later prompts are expected to branch off.
-    group: requests reuse K and V and states in sequences only from requests of the same group.
-    n_computed: tokens of the prompt that the sequence holds.
-    n_reachable: tokens that it could hold at once, without prefill.
-    n_cached: tokens that came from the cache, when prefill began or later.
-    checkpoints: the positions where prefill is to stop for a checkpoint, and the reasons.
-    waiting: whether it waits for another request that prefills what both share.
-    ignores_cache: whether it is prefilled from the beginning, and waits for no other request.
-    max_reuse: the most tokens that it may take from the cache; tokens after these it prefills itself.
-    started: whether its sequence was prepared: the cached tokens are there.
+    group: the prompt reuses the contents of a sequence only if a request of the same group left them there.
+    n_computed: number of prompt tokens that the sequence holds.
+    n_reachable: number of prompt tokens that the sequence could hold without any prefill.
+    n_cached: number of prompt tokens that came from the cache, at the start of the prefill or later.
+    checkpoints: the positions where prefill stops for a checkpoint, with the reasons.
+    waiting: whether the request waits for another one that prefills tokens of both prompts.
+    ignores_cache: whether the prompt is prefilled from its beginning, without waiting for other requests.
+    max_reuse: the largest number of prompt tokens to take from the cache; all later tokens are prefilled.
+    started: whether the sequence was filled with the cached tokens of the prompt, if there are any.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PrefillState:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether tokens of the prompt are left to prefill."""
+        """Return whether tokens of the prompt are left to prefill."""
         return self.n_computed < len(self.tokens)
 
     @property
@@ -49,14 +49,14 @@ class PrefillState:
 
 
 class SequenceContents:
-    """The known contents of a sequence: the K and V of the first n_tokens of `tokens`; it may hold more.
+    """The known contents of a sequence: it has at least the K and V of the first n_tokens of `tokens`.
 
-    has_state: whether it also has the state after the last of them.
+    has_state: whether the sequence also has the state after these n_tokens.
     has_logits: whether that state includes the logits.
-    in_use: whether a request prefills or decodes there.
+    in_use: whether a request prefills or decodes in the sequence.
     last_used: the tick at which a request last took the sequence.
-    group: the requests that may reuse it.
-    continued: whether another text is known to begin as this one does, or the caller expects one.
+    group: only requests of this group may reuse the contents.
+    continued: whether another text is known, or expected, to begin with the same tokens.
     """
 
     __slots__ = ("continued", "group", "has_logits", "has_state", "in_use", "last_used", "n_tokens", "tokens")
@@ -78,20 +78,23 @@ class SequenceContents:
 
     @property
     def known_tokens(self) -> Tokens:
-        """Return the tokens whose K and V it is known to hold."""
+        """Return the tokens whose K and V the sequence is known to hold."""
         return self.tokens[: self.n_tokens]
 
     def common_prefix_length(self, tokens: Tokens) -> int:
-        """Return the number of leading tokens that both have."""
+        """Return the number of leading tokens that `tokens` and the sequence have in common."""
         return common_prefix_length(self.known_tokens, tokens)
 
 
 @dataclass(frozen=True)
 class CacheHit:
-    """A position that a prompt can continue from: after n_tokens, in a sequence that keeps its first n_kept tokens.
+    """A cached prefix that a prompt can continue from.
 
-    node: the checkpoint's node; None if the state is that of a sequence, or the prompt starts from nothing.
-    source: the sequence to copy the other K and V from; None for host memory.
+    seq: the sequence that is filled with the prefix.
+    n_tokens: the length of the prefix; 0 if nothing is cached.
+    n_kept: number of tokens of the prefix whose K and V are in the sequence already.
+    node: the tree node with the checkpoint; None if the state is taken from a sequence, or nothing is cached.
+    source: the sequence to copy the missing K and V from; None: they are loaded from host memory.
     """
 
     seq: int
@@ -105,12 +108,16 @@ class CacheHit:
 class PrefixFigures:
     """Counters of the prefix cache.
 
-    nbytes: host memory in use.
-    nodes, checkpoints: those of the radix tree.
-    tokens: tokens with K and V in host memory.
-    lookups: prompts that began prefill. hits: those of them that found cached tokens. found: the cached tokens.
-    copied, loaded, saved: tokens whose K and V were copied between sequences, from host memory, and to host memory.
-    evicted, evicted_tokens: evicted checkpoints, and tokens whose K and V left host memory with them.
+    nbytes: bytes of host memory in use.
+    nodes, checkpoints: number of nodes and of checkpoints in the radix tree.
+    tokens: number of tokens with K and V in host memory.
+    lookups: number of prompts whose prefill began.
+    hits: number of prompts that found cached tokens.
+    found: number of cached tokens that prompts found.
+    copied: number of tokens whose K and V were copied from one sequence to another.
+    loaded, saved: number of tokens whose K and V were copied from host memory, and to host memory.
+    evicted: number of evicted checkpoints.
+    evicted_tokens: number of tokens whose K and V left host memory with evicted checkpoints.
     """
 
     nbytes: int = 0

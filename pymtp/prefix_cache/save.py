@@ -16,15 +16,16 @@ from pymtp.prefix_cache.tree import Bytes
 
 
 class PrefixSaver:
-    """The prompt of a request that is saved to a file, and the data collected so far.
+    """Collects the data of a request's prompt, and saves them to a prefix file.
 
-    The caller's thread opens and commits it; the engine's thread fills it. The data stay valid if the request restarts.
+    The caller's thread calls `open` and `commit`; the engine's thread adds the data. They stay valid if the request
+    restarts.
 
-    tokens: the prompt.
-    checkpoints: the positions of the file's states, rising; the last one is the end of the prompt.
-    max_rewindable: a chunk of 2 to so many tokens leaves a state that is behind by some tokens, and only contexts with
-        as many drafts can load it. The file gets none of these. 1: no chunk leaves one.
-    error: the error of a write that failed.
+    tokens: the token ids of the prompt.
+    checkpoints: the positions of the file's states, in rising order; the last one is the end of the prompt.
+    max_rewindable: a chunk of 2 to max_rewindable tokens leaves a state that holds tokens to replay, which a context
+        with fewer drafts cannot load. Such states are not saved. 1: no chunk leaves such a state.
+    error: the error with which writing failed; None if it did not fail.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class PrefixSaver:
         self.states: dict[int, Bytes] = {}
         self.error: Exception | None = None
         self._writer: PrefixWriter | None = None
-        self._lock = threading.Lock()  # the caller may exit while the engine's thread writes
+        self._lock = threading.Lock()  # the caller may leave the with block while the engine's thread writes
         self._exited = False
 
     def open(
@@ -47,9 +48,9 @@ class PrefixSaver:
     ) -> None:
         """Create the file.
 
-        made_with: the settings that the file names; see file.py.
+        made_with: the settings that the prefix was made with; see file.py.
 
-        Raises OSError where no file can be written, and CancelledError after the caller exited.
+        Raises OSError if no file can be written there, and CancelledError if the caller has left the with block.
         """
         self.tokens, self.checkpoints, self.max_rewindable = list(tokens), tuple(checkpoints), max_rewindable
         assert self.checkpoints[-1] == len(self.tokens)
@@ -62,18 +63,18 @@ class PrefixSaver:
 
     @property
     def max_reuse(self) -> int:
-        """Return how many tokens the prompt may take from the cache: states after them are still missing."""
+        """Return the largest number of tokens to take from the cache: with more, a missing state would be skipped."""
         missing = [position for position in self.checkpoints if position not in self.states]
         # one token less: the last token before a checkpoint is prefilled alone, see next_stop
         return min(missing) - (self.max_rewindable > 1) if missing else len(self.tokens)
 
     def next_stop(self, n: int) -> int:
-        """Return where prefill must stop next, after n tokens."""
+        """Return the next position after n at which prefill must stop: a checkpoint, or one token before it."""
         position = min((position for position in self.checkpoints if position > n), default=len(self.tokens))
         return position - 1 if 1 < position - n <= self.max_rewindable else position
 
     def add_states(self, states: Mapping[int, Bytes]) -> None:
-        """Add the cached states, by their positions."""
+        """Add cached states, by their positions, but none that the file must not have; see max_rewindable."""
         self.states |= {n: state for n, state in states.items() if self.max_rewindable == 1 or not replays(state)}
 
     def take_checkpoint(self, context: PrefixContext, seq: int, n: int) -> None:
@@ -82,9 +83,10 @@ class PrefixSaver:
             self.states[n] = context.save_state(seq)
 
     def write_cells(self, context: PrefixContext, seq: int) -> bool:
-        """Write the next K and V of a sequence that holds the prompt.
+        """Write the next chunk of the K and V of a sequence that holds the prompt.
 
-        Returns whether it is done: all are written, writing failed, or the caller exited. Raises the context's errors.
+        Returns True if nothing is left to write: all K and V are written, writing failed, or the caller has left the
+        with block. Raises the context's errors.
         """
         writer, n = self._writer, len(self.tokens)
         assert writer is not None
@@ -107,13 +109,13 @@ class PrefixSaver:
     def commit(self) -> int:
         """Move the complete file to its path, and return the number of its tokens.
 
-        Raises OSError, and CancelledError if data are missing.
+        Raises the OSError of a failed write, and CancelledError if data are missing.
         """
         if self.error is not None:
             raise self.error
         if self._writer is None or not 0 < self._writer.n_tokens == self._writer.n_cells:
             raise CancelledError("cancelled")
-        with self._lock:  # another thread may exit at the same time
+        with self._lock:  # another thread may call __exit__ at the same time
             self._writer.commit()
         return len(self.tokens)
 

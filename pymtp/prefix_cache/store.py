@@ -33,19 +33,19 @@ class PrefixStore:
 
         cache_bytes: the limit of host memory.
         min_gain: the fewest tokens that a checkpoint at the end of a sequence must save.
-        prefill_cost: the time to prefill the tokens between two positions, in any unit.
+        prefill_cost: returns the time, in any unit, to prefill the tokens between two positions.
         """
         self._context, self._min_gain = context, min_gain
         self.tree = RadixTree()
         self.eviction = EvictionPolicy(self.tree, cache_bytes, context.cell_bytes, prefill_cost)
         self._spilling: int | None = None  # the sequence that is being spilled
         self.sequences = [SequenceContents() for _ in range(context.n_seq_max)]
-        self.pins: dict[PrefillState, RadixNode] = {}  # checkpoints that requests start from: not evicted
-        self.copied = self.loaded = self.saved = 0  # tokens whose K and V were
+        self.pins: dict[PrefillState, RadixNode] = {}  # the checkpoints that requests start from, not to be evicted
+        self.copied = self.loaded = self.saved = 0  # numbers of tokens; see PrefixFigures
 
     @contextmanager
     def _clear_on_error(self, seq: int) -> Iterator[None]:
-        """Clear the sequence if the block raises an Exception; after other exceptions `recover` is called."""
+        """Clear the sequence if the block raises an Exception. After a KeyboardInterrupt the engine calls `recover`."""
         try:
             yield
         except Exception:
@@ -55,20 +55,23 @@ class PrefixStore:
             raise
 
     def on_cleared(self, seq: int) -> None:
-        """Record that the sequence is empty, and remove the checkpoints whose K and V were only there."""
+        """Record that the sequence is empty, and remove the checkpoints whose K and V only it had."""
         nodes = self._checkpoints_only_in(seq, 0)
         self.sequences[seq] = SequenceContents()
         for node in nodes:
             self._remove(node)
 
     def clear(self) -> None:
-        """Forget everything: the tree, and the contents of sequences."""
+        """Drop the tree, and record all sequences as empty."""
         self.pins.clear()
         self.tree = self.eviction.tree = RadixTree()
         self.sequences = [SequenceContents() for _ in self.sequences]
 
     def recover(self) -> None:
-        """Read the contents of sequences from the context again, after any call was interrupted; no request runs."""
+        """Read the contents of all sequences from the context again, after an interrupted call.
+
+        No request may be running.
+        """
         self.pins.clear()
         if not self.tree.consistent:
             self.tree = self.eviction.tree = RadixTree()
@@ -86,9 +89,9 @@ class PrefixStore:
                 self.tree.remove_checkpoint(node)
 
     def fill_sequence(self, tokens: Tokens, hit: CacheHit) -> None:
-        """Bring the tokens up to a cache hit, with their state, to its sequence.
+        """Fill the sequence of a cache hit with the tokens of the hit and the state after them.
 
-        Raises the context's errors; the sequence is empty then.
+        Raises the context's errors; after an error the sequence is empty.
         """
         context, seq, n = self._context, hit.seq, hit.n_tokens
         with self._clear_on_error(seq):
@@ -125,9 +128,9 @@ class PrefixStore:
         has_logits: bool,
         protected: Iterable[RadixNode] = (),
     ) -> RadixNode | None:
-        """Take a checkpoint of a sequence that holds these tokens; return None if there is one, or no room.
+        """Take a checkpoint of a sequence that holds these tokens. Return None if there is one already, or no room.
 
-        protected: nodes whose checkpoints must not be evicted for it.
+        protected: nodes whose checkpoints must not be evicted for the new one.
         """
         n, previous, size = len(tokens), self.last_checkpoint(tokens), self._context.state_bytes
         if previous == n:
@@ -140,9 +143,9 @@ class PrefixStore:
         return None if state is None else self.eviction.insert(tokens, state, reason, has_logits=has_logits)
 
     def _try_save(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
-        """Call a method that saves from a sequence; return None if it fails.
+        """Call a method that saves data of a sequence. Return None if it fails.
 
-        Raises its error where the sequence lost its contents.
+        Raises the method's error if the sequence has lost its contents.
         """
         try:
             return save()
@@ -152,12 +155,12 @@ class PrefixStore:
             return None
 
     def last_checkpoint(self, tokens: Tokens) -> int:
-        """Return the position of the last checkpoint of these tokens; 0 if there is none."""
+        """Return the position of the last checkpoint within these tokens; 0 if there is none."""
         nodes = self.tree.match_prefix(tokens)[0]
         return max((node.end for node in nodes if node.checkpoint is not None), default=0)
 
     def pin(self, prefill: PrefillState, node: RadixNode | None) -> None:
-        """Protect the checkpoint that a request starts from, in place of the one that it pinned before."""
+        """Protect the checkpoint that a request starts from, instead of its earlier one. None: protect none for it."""
         self.pins.pop(prefill, None)
         if node is not None:
             self.pins[prefill] = node
@@ -180,14 +183,17 @@ class PrefixStore:
             if not nodes:
                 break
             last = nodes[0].end - 1
-            # one token tells most sequences apart, and there may be many
+            # comparing one token is fast, and rules out most of many sequences
             if other is not contents and other.n_tokens > last and other.tokens[last] == contents.tokens[last]:
                 n = other.common_prefix_length(contents.known_tokens)
                 nodes = [node for node in nodes if node.end > n]
         return nodes
 
     def _end_to_save(self, seq: int, n_kept: int) -> int:
-        """Return the end of a sequence that likely continues later and has no checkpoint near it; else 0."""
+        """Return the end of a sequence if a checkpoint there is worth it, else 0.
+
+        It is if the text likely continues later, and has no other checkpoint near its end.
+        """
         contents = self.sequences[seq]
         if not contents.continued or not contents.has_state or contents.in_use or contents.n_tokens <= n_kept:
             return 0
@@ -197,8 +203,8 @@ class PrefixStore:
     def spill_cost(self, seq: int, n_kept: int) -> tuple[int, float]:
         """Return the cost of cutting a sequence down to n_kept tokens.
 
-        It is the number of tokens to spill for checkpoints that are likely used, and the highest priority of the
-        checkpoints whose K and V only this sequence has.
+        The cost is a pair: the number of tokens to spill for checkpoints that will likely be used, and the highest
+        priority of the checkpoints whose K and V only this sequence has.
         """
         nodes = self._checkpoints_only_in(seq, n_kept)
         last_wanted = next((node for node in reversed(nodes) if reuse_weight(node) > UNPROVEN_WEIGHT), None)
@@ -209,9 +215,9 @@ class PrefixStore:
         return n, max(map(self.eviction.priority, nodes), default=0.0)
 
     def spill(self, seq: int, n_kept: int) -> None:
-        """Spill a sequence that is about to keep only n_kept tokens, as far as that is worth the bytes.
+        """Copy a sequence that is about to keep only n_kept tokens to host memory, as far as that is worth the bytes.
 
-        Raises the context's errors; the sequence is empty then.
+        Raises the context's errors; after an error the sequence is empty.
         """
         self._spilling = seq
         try:
@@ -224,12 +230,12 @@ class PrefixStore:
             contents.n_tokens, contents.has_state, contents.has_logits = n_kept, False, False
 
     def make_room(self, need: int, priority: float, protected: Container[RadixNode | None]) -> bool:
-        """Make room for so many bytes, see `EvictionPolicy.make_room`: first without K and V that sequences have."""
-        # the policy gets a method and no reference to the store: without a cycle, memory is freed at once
+        """Call `EvictionPolicy.make_room`, so that K and V that sequences have, too, are freed before checkpoints."""
+        # the policy keeps no reference to the store: without a reference cycle, memory is freed at once
         return self.eviction.make_room(need, priority, protected, self._free_duplicates)
 
     def _free_duplicates(self) -> bool:
-        """Free K and V in host memory that a sequence keeps, too; tell whether there were any."""
+        """Free K and V in host memory that a sequence has, too. Return False if there are none."""
         return any(
             self.tree.free_cells(self.tree.match_prefix(contents.known_tokens)[0])
             for seq, contents in enumerate(self.sequences)
@@ -249,8 +255,8 @@ class PrefixStore:
                 self.eviction.evicted += 1
 
     def _copy_to_host(self, seq: int, node: RadixNode, protected: Container[RadixNode]) -> bool:
-        """Copy the K and V before a checkpoint to host memory; return False if they are not worth it, or it failed."""
-        if node.on_host:  # copied with another branch
+        """Copy the K and V before a checkpoint to host memory. Return False if they are not worth it, or on failure."""
+        if node.on_host:  # its K and V were copied together with another branch
             return True
         assert node.checkpoint is not None
         start = node.end

@@ -1,4 +1,4 @@
-"""A radix tree over token sequences: checkpoints of their states, and their K and V in host memory."""
+"""A radix tree over token sequences, with checkpoints of their states, and their K and V in host memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
-    """Copy tokens to an array that lookups compare."""
+    """Copy tokens to an array of the type that lookups compare."""
     return np.array(tokens, dtype=np.int32)
 
 
 def common_prefix_length(a: Tokens, b: Tokens) -> int:
-    """Return the number of leading tokens that are equal."""
+    """Return the number of leading tokens that a and b have in common."""
     n = min(len(a), len(b))
     if not n or a[0] != b[0]:
         return 0
@@ -31,9 +31,9 @@ def common_prefix_length(a: Tokens, b: Tokens) -> int:
 
 
 class KvBlock:
-    """K and V of consecutive tokens of a path in host memory, the first one at `start`: a row per token.
+    """The K and V of consecutive tokens of a path, from position `start` on, in host memory: a row per token.
 
-    Nodes that split the tokens between them share the block. Its bytes count until the last of them releases it.
+    Several nodes share the block if each has some of the tokens. Its bytes count until the last node releases it.
     """
 
     __slots__ = ("data", "ref_count", "start")
@@ -51,17 +51,17 @@ class BlockSlice(NamedTuple):
 
     @property
     def cells(self) -> Bytes:
-        """Return its rows of K and V."""
+        """Return the rows of K and V of the slice."""
         return self.block.data[self.start - self.block.start : self.end - self.block.start]
 
 
 class Checkpoint:
     """The state of the recurrent layers and of the head after the last token of a node.
 
-    reason: why it was taken.
+    reason: why the checkpoint was taken.
     has_logits: whether the state includes the logits of that token.
-    clock: the eviction clock when it was taken, or used last; see `EvictionPolicy`.
-    uses: how often it was used.
+    clock: the eviction clock when the checkpoint was taken or last used; see `EvictionPolicy`.
+    uses: how often prompts continued from the checkpoint.
     """
 
     __slots__ = ("clock", "has_logits", "reason", "state", "uses")
@@ -71,9 +71,10 @@ class Checkpoint:
 
 
 class RadixNode:
-    """Consecutive tokens of a path, up to a checkpoint or to a branch.
+    """A node of the tree: consecutive tokens of a path, up to a checkpoint or to a branch.
 
-    slices: their K and V in host memory; None if they are not there. Then none of the nodes below have K and V there.
+    slices: the K and V of the tokens in host memory; None if they are not there. In that case, host memory has no K and
+        V of the nodes below, either.
     """
 
     __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "slices", "start", "tokens")
@@ -91,7 +92,8 @@ class RadixNode:
 
     @parent.setter
     def parent(self, parent: RadixNode | None) -> None:
-        self._parent = None if parent is None else ref(parent)  # no cycle: a dropped tree frees its memory at once
+        # a weak reference makes no cycle, so that a dropped tree frees its memory at once
+        self._parent = None if parent is None else ref(parent)
 
     @property
     def end(self) -> int:
@@ -100,7 +102,7 @@ class RadixNode:
 
     @property
     def on_host(self) -> bool:
-        """Tell whether host memory has all K and V up to the node's end."""
+        """Return whether host memory has all K and V up to the node's end."""
         return self.slices is not None
 
     def ancestors(self) -> Iterator[RadixNode]:
@@ -116,25 +118,25 @@ class RadixNode:
 
 
 class RadixTree:
-    """A radix tree that holds nothing without a checkpoint that needs it.
+    """A radix tree that holds only the tokens, K and V that some checkpoint needs.
 
-    Each node has a checkpoint or at least two children. K and V reach as far as the last checkpoint that needs them.
+    Each node has a checkpoint or at least two children. On each path, the K and V in host memory end at a checkpoint.
     """
 
     def __init__(self) -> None:
         self.root = RadixNode(None, 0, as_tokens([]))
         self.root.slices = []
-        self.nbytes = 0  # blocks and checkpoints
-        self.n_tokens = 0  # tokens with K and V in host memory
-        self.n_nodes = 0  # without the root
-        self.checkpoints: dict[RadixNode, None] = {}  # the nodes that have one, in order of insertion
-        self.consistent = True  # False after a change was interrupted
-        self.changed = True  # since the eviction policy last computed all priorities
+        self.nbytes = 0  # size of all blocks and checkpoints
+        self.n_tokens = 0  # number of tokens with K and V in host memory
+        self.n_nodes = 0  # number of nodes, without the root
+        self.checkpoints: dict[RadixNode, None] = {}  # the nodes with a checkpoint, in order of insertion
+        self.consistent = True  # False during a change, and after an interrupted one
+        self.changed = True  # whether it changed since the eviction policy last computed all priorities
 
     def match_prefix(self, tokens: Tokens) -> tuple[list[RadixNode], int]:
-        """Return the nodes that the tokens begin with, and the number of tokens that the tree has.
+        """Return the nodes along the tokens, and the number of leading tokens that the tree has.
 
-        That number exceeds the end of the last node where the tokens branch off, or end, within a node.
+        The number is larger than the end of the last node if the tokens branch off, or end, within the next node.
         """
         path: list[RadixNode] = []
         node, n = self.root, 0
@@ -151,7 +153,7 @@ class RadixTree:
         return path, n
 
     def tokens_on_host(self, tokens: Tokens) -> int:
-        """Return how many of the tokens, from the first on, have K and V in host memory."""
+        """Return the number of leading tokens whose K and V are in host memory."""
         path, n = self.match_prefix(tokens)
         for node in path:
             if not node.on_host:
@@ -160,11 +162,11 @@ class RadixTree:
         return n if n > node.end and node.children[int(tokens[node.end])].on_host else node.end
 
     def insert(self, tokens: Tokens, checkpoint: Checkpoint) -> RadixNode:
-        """Insert a checkpoint after these tokens, or replace the one that is there."""
+        """Insert a checkpoint after these tokens; replace the checkpoint that is there, if any."""
         consistent, self.consistent, self.changed = self.consistent, False, True
         path, n = self.match_prefix(tokens)
         node = path[-1] if path else self.root
-        if n > node.end:  # within a child
+        if n > node.end:  # the tokens branch off, or end, within a child
             node = self._split(node.children[int(tokens[node.end])], n)
         if n < len(tokens):
             child = RadixNode(node, n, tokens[n:].copy())
@@ -180,7 +182,7 @@ class RadixTree:
         return node
 
     def add_cells(self, node: RadixNode, slices: Sequence[BlockSlice]) -> None:
-        """Add the K and V, up to the node's end, that host memory lacks: slices of new blocks."""
+        """Add the K and V up to the node's end that host memory lacks, as slices of new blocks."""
         consistent, self.consistent = self.consistent, False
         self.nbytes += sum(part.block.data.nbytes for part in slices)
         for member in [node, *node.ancestors()]:
@@ -192,7 +194,7 @@ class RadixTree:
         self.consistent = consistent
 
     def free_cells(self, path: Sequence[RadixNode]) -> bool:
-        """Free K and V from the end of a path upwards while no node below has any; tell whether any were freed."""
+        """Free the K and V of a path, from its end up to a branch that has K and V. Return whether any were freed."""
         n_tokens, self.consistent = self.n_tokens, False
         for node in reversed(path):
             if any(child.on_host for child in node.children.values()):
@@ -202,7 +204,7 @@ class RadixTree:
         return self.n_tokens < n_tokens
 
     def cells(self, node: RadixNode, start: int) -> list[BlockSlice]:
-        """Return the K and V from a position to the end of a node that is on the host, in order."""
+        """Return the K and V from position `start` to the end of a node whose K and V are in host memory, in order."""
         slices: list[BlockSlice] = []
         for member in reversed([node, *node.ancestors()]):
             slices += _clip(member.slices or (), start, member.end)
@@ -228,7 +230,7 @@ class RadixTree:
             node.slices = None
 
     def _split(self, node: RadixNode, n: int) -> RadixNode:
-        """Insert a node that ends at n above this one, which keeps the tokens after it; return the new node."""
+        """Split a node at position n: the tokens before n go to a new node above it. Return the new node."""
         parent = node.parent
         assert parent is not None
         upper = RadixNode(parent, node.start, node.tokens[: n - node.start].copy())
@@ -244,7 +246,7 @@ class RadixTree:
         return upper
 
     def _prune(self, node: RadixNode) -> None:
-        """Remove or merge the node and those above it while they have no checkpoint and no branch."""
+        """Remove or merge a node, and the nodes above it, as long as they have no checkpoint and no branch."""
         while (parent := node.parent) is not None and node.checkpoint is None:
             if not any(child.on_host for child in node.children.values()):
                 self._release_slices(node)
@@ -257,7 +259,7 @@ class RadixTree:
             node = parent
 
     def _merge_into_child(self, node: RadixNode) -> None:
-        """Put the only child in the place of the node."""
+        """Replace a node by its only child, which also gets the node's tokens, K and V."""
         parent = node.parent
         assert parent is not None
         (child,) = node.children.values()

@@ -11,7 +11,7 @@ __all__ = ["Generate", "serve_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import serve_app on first use: actors of a dataset need none of its HTTP modules."""
+    """Import serve_app when it is first used, so that actors of a dataset do not import HTTP modules."""
     if name == "serve_app":
         from pymtp.ray.serve import serve_app
 

@@ -1,4 +1,7 @@
-"""Checks of the arguments of serve_app, before anything starts: errors of Ray itself would name its internals."""
+"""Checks of the arguments of serve_app, which run before anything starts.
+
+Without them, Ray would raise errors that name its own internals instead of the argument.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,29 @@ def replica_range(replicas: object) -> tuple[int, int]:
     pair = replicas if isinstance(replicas, (tuple, list)) else (replicas, replicas)
     if len(pair) != 2 or not all(is_whole(number, 1, MAX_REPLICAS) for number in pair) or pair[0] > pair[1]:
         raise InvalidRequestError(
-            f"replicas={shown(replicas)} must be a whole number from 1 to {MAX_REPLICAS}, or two: the least and the "
-            "most",
+            f"replicas={shown(replicas)} must be a whole number from 1 to {MAX_REPLICAS}, or two such numbers: the "
+            "smallest and the largest",
             "replicas",
         )
     return int(pair[0]), int(pair[1])
 
 
 def resource(name: str, value: Any) -> float:
-    """Check the CPUs or GPUs of a replica: Ray splits a single GPU only. Raises InvalidRequestError."""
+    """Return the number of CPUs or GPUs of a replica. Raises InvalidRequestError for an invalid number.
+
+    GPUs must be a fraction below 1 or a whole number, because Ray can share one GPU but not parts of several.
+    """
     if not is_real(value) or value < 0 or (name == "num_gpus" and value > 1 and value != int(value)):
-        whole_hint = "; above 1, a whole one" if name == "num_gpus" else ""
+        whole_hint = "; above 1, it must be whole" if name == "num_gpus" else ""
         raise InvalidRequestError(f"{name}={shown(value)} must be a number of 0 or more{whole_hint}", name)
     return float(value) if value != int(value) else int(value)
 
 
 def path(name: str, value: object) -> str | None:
-    """Check a path, or for the model a name of the hub. Raises InvalidRequestError for any other value."""
+    """Return a path as a string; for `name` "model", it can be a name of the hub. None stays None.
+
+    Raises InvalidRequestError for any other value.
+    """
     if value is None:
         return None
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
@@ -53,21 +62,25 @@ def path(name: str, value: object) -> str | None:
 
 
 def string_tuples(options: dict[str, Any]) -> dict[str, Any]:
-    """Convert the options of Settings that are lists of strings to tuples. Raises InvalidRequestError."""
+    """Return the options, with those that are lists of strings converted to tuples of strings.
+
+    Raises InvalidRequestError for values of another type, and for invalid strings.
+    """
     converted = dict(options)
     for name in options.keys() & set(_STRING_LISTS):
         strings = (options[name],) if isinstance(options[name], str) else options[name]
-        if not isinstance(strings, (list, tuple)):  # the message does not show them: they may be API keys
-            raise InvalidRequestError(f"{name} must be a text or a list of texts", name)
+        # the messages do not show the value, because it may be an API key
+        if not isinstance(strings, (list, tuple)):
+            raise InvalidRequestError(f"{name} must be a string or a list of strings", name)
         if not all(isinstance(string, str) for string in strings):
-            raise InvalidRequestError(f"{name} must be texts, or not given", name)
+            raise InvalidRequestError(f"{name} must be a list of strings; leave it out to give none", name)
         check_names(name, strings)
         converted[name] = tuple(strings)
     return converted
 
 
 def check_settings(settings: ServerSettings) -> None:
-    """Raise InvalidRequestError for settings of a wrong type, out of range, or with an unknown word."""
+    """Raise InvalidRequestError for a setting that has a wrong type, is out of range, or is not a known word."""
     for origin in settings.cors_origins:
         check_origin("cors_origins", origin)
     for host in settings.allowed_hosts:
@@ -76,11 +89,11 @@ def check_settings(settings: ServerSettings) -> None:
     read_int("max_body_bytes", settings.max_body_bytes, 1, 2**63 - 1)
     for name in ("grace", "chunk_interval"):
         if not is_real(seconds := getattr(settings, name)) or seconds < 0:
-            raise InvalidRequestError(f"{name}={shown(seconds)} must be seconds, 0 or more", name)
+            raise InvalidRequestError(f"{name}={shown(seconds)} must be a number of seconds, 0 or more", name)
     seconds = settings.request_timeout
     if seconds is not None and (not is_real(seconds) or seconds <= 0):
         raise InvalidRequestError(
-            f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
+            f"request_timeout={shown(seconds)} must be a number of seconds above 0, or None", "request_timeout"
         )
     check_sampling_defaults("sampling", settings.sampling)
     if settings.reasoning_budget is not None:
@@ -92,7 +105,7 @@ def check_settings(settings: ServerSettings) -> None:
     efforts = settings.effort_budgets
     if not isinstance(efforts, Mapping) or not all(is_whole(budget, 0, 2**31 - 1) for budget in efforts.values()):
         raise InvalidRequestError(
-            f"effort_budgets={shown(efforts)} must be a mapping of efforts to tokens", "effort_budgets"
+            f"effort_budgets={shown(efforts)} must be a mapping from efforts to numbers of tokens", "effort_budgets"
         )
     for name, choices in _CHOICES.items():
         value = getattr(settings, name)

@@ -1,4 +1,7 @@
-"""The front of a Ray Serve application: it forwards each HTTP request to a replica, and streams the answer back."""
+"""The front of a Ray Serve application: it forwards each HTTP request to a replica, and streams the answer back.
+
+A replica is a process with a model, see replica.py.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ from pymtp.server.settings import ANY_HOST, ServerSettings
 
 _log = logging.getLogger(__name__)
 METRICS = "/metrics"
-METRICS_SECONDS = 5.0  # timeout for the metrics of replicas; Prometheus waits for 10 seconds
+METRICS_SECONDS = 5.0  # timeout for the metrics of replicas; below the 10 seconds that Prometheus waits
+# the fields of a request's ASGI scope that are sent to a replica
 _SCOPE = (
     "type",
     "asgi",
@@ -49,18 +53,20 @@ _SCOPE = (
     "client",
     "server",
 )
-# causes of a RayTaskError that mean that a replica was lost, and not that its code failed
+# If a RayTaskError has one of these causes, the replica was lost; otherwise the code in the replica failed.
 _LOST_CAUSES = (RayError, RayServeException, asyncio.CancelledError)
-REPLICA_LOST = ErrorInfo(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
-REPLICA_FAILED = ErrorInfo(500, "the replica failed: the log says why", "server_error", "internal_error")
+REPLICA_LOST = ErrorInfo(
+    503, "the replica that was answering this request was lost", "server_error", "replica_lost", retry_after=1
+)
+REPLICA_FAILED = ErrorInfo(500, "the replica failed: the server's log has the reason", "server_error", "internal_error")
 LATE_METRICS = ErrorInfo(
-    503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5
+    503, "a replica did not send its metrics in time", "server_error", "unavailable", retry_after=5
 )
 QUEUE_FULL = ErrorInfo(429, "too many requests wait for a replica", "rate_limit_error", "queue_full", retry_after=1)
 
 
 class FrontDeployment:
-    """A deployment without a model. It checks API keys, limits bodies, and chooses the replica for each request."""
+    """A deployment without a model. It checks API keys and the size of bodies, and forwards requests to replicas."""
 
     def __init__(self, replicas: DeploymentHandle[Any], settings: ServerSettings) -> None:
         logs.configure(settings.log_format, settings.log_level)
@@ -72,8 +78,8 @@ class FrontDeployment:
 
 
 def with_middleware(forward: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    """Wrap `forward` with the checks of keys, bodies, origins and hosts, as in pymtp/server/app.py."""
-    app = Starlette()  # handles the lifespan messages
+    """Wrap `forward` in the checks of API keys, bodies, origins and hosts that `pymtp serve` has too."""
+    app = Starlette()  # for the lifespan messages of ASGI, which `forward` does not handle
     app.router.default = BodyLimitMiddleware(forward, settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
@@ -86,10 +92,10 @@ def with_middleware(forward: ASGIApp, settings: ServerSettings) -> ASGIApp:
 
 
 class ProxyAdapter:
-    """Middleware that makes requests of Ray Serve's proxy look as in `pymtp serve`.
+    """Middleware that adapts the requests of Ray Serve's proxy, so that they look like those of `pymtp serve`.
 
-    It removes the application's route prefix from paths. The proxy gives each request an id and adds it to the answer
-    itself, so the adapter removes the second header.
+    The adapter removes the application's route prefix from paths. The proxy gives each request an id, and adds that id
+    to the answer itself; so that the answer does not have two such headers, the adapter removes that of the front.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -112,7 +118,10 @@ class ProxyAdapter:
 
 
 class ReplicaForwarder:
-    """The ASGI application that sends a request to its replica. A lost replica fails only its own requests."""
+    """The ASGI application that forwards each request to a replica.
+
+    If a replica is lost, only the requests that it was answering fail.
+    """
 
     def __init__(self, replicas: DeploymentHandle[Any]) -> None:
         self._replicas = replicas
@@ -138,7 +147,7 @@ class ReplicaForwarder:
         except BackPressureError:
             await reply.fail(QUEUE_FULL)
         except (RayError, RayServeException) as error:
-            # the code of the replica failed, and the replica is alive
+            # if the code in the replica raised an error, the replica is still alive
             if isinstance(error, RayTaskError) and not isinstance(error.cause, _LOST_CAUSES):
                 _log.error("a replica failed at %s %s", scope["method"], scope["path"], exc_info=error)
                 await reply.fail(REPLICA_FAILED)
@@ -148,7 +157,7 @@ class ReplicaForwarder:
             answer.cancel()  # has no effect on a finished answer
 
     async def _metrics(self, scope: Scope) -> Response:
-        """Answer with the metrics of all replicas that are alive."""
+        """Return a response with the metrics of all replicas that are alive."""
         broadcast = self._replicas.broadcast("metrics")
         try:
             results = await broadcast.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
@@ -161,7 +170,7 @@ class ReplicaForwarder:
 
 
 def merge_metrics(replicas: Iterable[list[Metric]]) -> list[Metric]:
-    """Merge the metrics of several replicas: each metric once, with the samples of all."""
+    """Merge the metrics of several replicas: return each metric once, with the samples of all replicas."""
     by_name: dict[str, Metric] = {}
     for metric in (metric for metrics in replicas for metric in metrics):
         if metric.name in by_name:
@@ -180,7 +189,10 @@ class _FixedMetrics(Collector):
 
 
 def _forwarded_scope(scope: Scope) -> dict[str, Any]:
-    """Return the part of a request's scope that a replica gets. A header carries the request's id, for its log."""
+    """Return the part of a request's scope that is sent to a replica.
+
+    The request's id is added as a header, so that the replica's log can show it.
+    """
     forwarded = {name: scope[name] for name in _SCOPE if name in scope}
     id_header = (b"x-request-id", scope["state"]["request_id"].encode())
     forwarded["headers"] = [*(header for header in scope["headers"] if header[0] != id_header[0]), id_header]

@@ -1,4 +1,4 @@
-"""Generation for the rows of a Ray Dataset."""
+"""Generation of text for the rows of a Ray Dataset."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Generate:
             batch_size=64, num_cpus=8, compute=ray.data.ActorPoolStrategy(min_size=1, max_size=10),
         )
 
-    Each actor loads the model once. The rows of a batch run together, so a batch should be several times n_seq_max.
-    A row's text depends on its prompt, its params and the model alone, not on the actor or the other rows, as long as
-    all machines have the same build, and processors with the same instructions.
+    Each actor loads the model once. The rows of a batch are generated together, so a batch should have several times
+    n_seq_max rows. The text of a row depends only on its prompt, its params and the model, and not on the actor or on
+    other rows, if all machines have the same build of pymtp and processors with the same instructions.
     """
 
     def __init__(
@@ -59,14 +59,15 @@ class Generate:
 
         model: a GGUF file that is on every machine, or a name of the hub such as "hf:owner/name:Q4_K_M", which each
             machine downloads once; None for the model that ships with pymtp.
-        prompt: the column of prompts: strings, lists of token ids, or lists of messages in OpenAI's form.
-        output: the column of texts.
-        params: SamplingParams or a mapping of some of its fields, for all rows; or a function that returns them for a
-            row, such as a seed of its own.
-        errors: for a row that fails, such as a prompt longer than n_ctx. "raise": the call raises its error.
-            "keep": the row's text is "", its finish_reason "error", and the column `error` has the message,
-            "" for other rows. All batches have columns of the same types.
-        options: keywords of LLM. Defaults: n_seq_max is 8, and n_threads the CPUs that Ray assigned to the actor.
+        prompt: name of the column of prompts: strings, lists of token ids, or lists of messages in OpenAI's form.
+        output: name of the column that is added for the generated texts.
+        params: SamplingParams for all rows, or a mapping of some fields of SamplingParams; or a function that takes a
+            row and returns either of them, for example to give each row another seed.
+        errors: what happens if a row fails, for example because its prompt is longer than n_ctx. With "raise", the call
+            raises the error. With "keep", the text of the row is "", its finish_reason is "error", and a further
+            column `error` has the message, which is "" for all other rows.
+        options: keywords of LLM. The default of n_seq_max is 8; the default of n_threads is the number of CPUs that Ray
+            assigned to the actor.
 
         Raises the errors of LLM and LLM.from_pretrained, and InvalidRequestError for invalid `errors` and columns.
         """
@@ -83,7 +84,9 @@ class Generate:
             *(["error"] if errors == "keep" else []),
         ]
         if prompt in added or len(set(added)) < len(added):
-            raise InvalidRequestError(f"prompt={prompt!r} and output={output!r} must not be columns that this adds")
+            raise InvalidRequestError(
+                f"prompt={prompt!r} and output={output!r} must not be names of other columns that Generate adds"
+            )
         self._prompt, self._added, self._keep_errors = prompt, added, errors == "keep"
         self._params: Callable[[Row], SamplingParams]
         if callable(params):
@@ -97,23 +100,27 @@ class Generate:
         self._llm = AsyncLLM(file, **with_head)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return the batch with more columns: text, finish reason, prompt tokens, completion tokens, and error if kept.
+        """Generate for each row of a batch. Return the batch with more columns.
 
-        A column is an array with a value for each row.
+        The added columns are the text, finish_reason, prompt_tokens and completion_tokens, and `error` if errors are
+        kept. A column is an array with a value for each row. Columns have the same types in all batches.
 
-        Raises InvalidRequestError for a batch that is no columns of one length, has no prompts, or already has a column
-        that is to be added. Unless errors are kept, raises the errors of `LLM.generate`.
+        Raises InvalidRequestError if the batch does not consist of columns of one length, has no column of prompts, or
+        already has a column that would be added. Unless errors are kept, raises the errors of `LLM.generate`.
         """
         if not isinstance(batch, Mapping):
-            raise InvalidRequestError(f'a batch is a {type(batch).__name__}, not columns: take batch_format="numpy"')
+            raise InvalidRequestError(
+                f'a batch must be a mapping of columns, not a {type(batch).__name__}: use batch_format="numpy"'
+            )
         if self._prompt not in batch:
             raise InvalidRequestError(
-                f"no column {self._prompt!r} among {', '.join(sorted(map(str, batch)))}: name it with prompt="
+                f"there is no column {self._prompt!r} among {', '.join(sorted(map(str, batch)))}: give the name of the "
+                "column of prompts as prompt="
             )
         if existing := [name for name in self._added if name in batch]:
             raise InvalidRequestError(
-                f"the rows have {', '.join(existing)} already: rename or drop columns first, or name that of the texts "
-                "with output="
+                f"the rows already have columns named {', '.join(existing)}: rename or drop them first, or give "
+                "another name for the column of texts as output="
             )
         _check_lengths(batch)
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
@@ -135,11 +142,11 @@ class Generate:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _generate_row(self, row: Row) -> tuple[Any, ...]:
-        """Return the values of the added columns for a row."""
+        """Generate for one row. Return its values of the added columns."""
         try:
             prompt = prompt_of(row[self._prompt])
             if not is_prompt(prompt):
-                raise InvalidRequestError(f"{shown(prompt)} are several prompts, and a row has one prompt", "prompts")
+                raise InvalidRequestError(f"a row must have one prompt, not several: {shown(prompt)}", "prompts")
             completion = await self._llm.generate(prompt, self._params(row))
         except PymtpError as error:
             if not self._keep_errors:
@@ -154,7 +161,7 @@ def _check_lengths(batch: Batch) -> None:
     for name, length in lengths.items():
         if length != expected:
             raise InvalidRequestError(
-                f"columns are of one length: {expected} values of {first!r}, {length} of {name!r}"
+                f"all columns must have the same length: {first!r} has {expected} values, {name!r} has {length}"
             )
 
 
@@ -162,9 +169,9 @@ def _length(name: str, values: object) -> int:
     try:
         if not isinstance(values, (str, bytes, Mapping, Set)):
             return len(values)  # type: ignore[arg-type] # any object with a length
-    except TypeError:  # also for an array without dimensions
+    except TypeError:  # the object has no length, such as an array without dimensions
         pass
-    raise InvalidRequestError(f"the column {name!r} is no array: {shown(values)}")
+    raise InvalidRequestError(f"the column {name!r} is not an array: {shown(values)}")
 
 
 def _output(completion: Completion) -> tuple[Any, ...]:
@@ -173,7 +180,10 @@ def _output(completion: Completion) -> tuple[Any, ...]:
 
 
 def _read_params(params: object) -> SamplingParams:
-    """Convert to SamplingParams. Raises InvalidRequestError for other objects, and for n != 1."""
+    """Convert None, SamplingParams or a mapping of its fields to SamplingParams.
+
+    Raises InvalidRequestError for other objects, and for params with n other than 1.
+    """
     if params is None:
         return SamplingParams()
     if isinstance(params, SamplingParams):
@@ -188,23 +198,28 @@ def _read_params(params: object) -> SamplingParams:
 
 
 def _row_params(function: Callable[[Row], object], row: Row) -> SamplingParams:
-    """Call the function for a row. Raises InvalidRequestError if it fails, which is an error of that row only."""
+    """Call the function for a row, and convert its result to SamplingParams.
+
+    If the function raises any exception, raises InvalidRequestError, so that only this row fails.
+    """
     try:
         params = function(row)
     except PymtpError:
         raise
     except Exception as error:
-        raise InvalidRequestError(f"params of the row: {type(error).__name__}: {error}", "params") from error
+        raise InvalidRequestError(
+            f"the function params failed for a row: {type(error).__name__}: {error}", "params"
+        ) from error
     if isinstance(params, Mapping):
         params = {name: _column_value(name, value) for name, value in params.items()}
     return _read_params(params)
 
 
 def _column_value(name: str, value: object) -> object:
-    """Convert a row's value to the type of a parameter.
+    """Convert a value of a column to the type of a parameter.
 
-    A column of integers with missing values became a column of floats: NaN is None again, and a whole number an int
-    where the parameter is an int.
+    Ray turns a column of integers with missing values into a column of floats. So NaN is converted back to None, and a
+    whole number to an int if the parameter is an int.
     """
     if type(value).__name__ == "NAType" or (isinstance(value, (float, np.floating)) and np.isnan(value)):
         return None
@@ -213,7 +228,7 @@ def _column_value(name: str, value: object) -> object:
     limit = 2 ** (int(np.finfo(type(value)).nmant) + 1)
     if abs(value) >= limit:
         raise InvalidRequestError(
-            f"{name}={value!r}: numbers of a column that lacks some are reals, which hold whole numbers below {limit}",
+            f"{name}={value!r}: a column with missing values is stored as floats, which are exact only below {limit}",
             name,
         )
     return int(value)
@@ -221,17 +236,22 @@ def _column_value(name: str, value: object) -> object:
 
 def _checked(params: SamplingParams) -> SamplingParams:
     if params.n != 1:
-        raise InvalidRequestError(f"n={params.n}: a row has one text; repeat the row for more, each with a seed")
+        raise InvalidRequestError(
+            f"n={params.n} must be 1, because a row has one text: for more texts, repeat the row with different seeds"
+        )
     return params
 
 
 def prompt_of(value: Any) -> Prompt:
-    """Convert a row's value to a prompt. Arrow turns lists into arrays, and adds None for missing keys of messages."""
+    """Convert a value of the prompt column to a prompt.
+
+    This undoes changes by Arrow, which turns lists into arrays, and adds None for keys that a message lacks.
+    """
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         return Chat([_message(item) for item in value])
-    return value  # type: ignore[no-any-return] # generate checks it
+    return value  # type: ignore[no-any-return] # LLM.generate checks the type
 
 
 def _message(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,14 +267,18 @@ def _plain(value: Any) -> Any:
 
 
 def _column(values: Sequence[Any], *, is_text: bool) -> NDArray[Any]:
-    """Make a column. Text is an array of objects, as arrays of str lose NULs at the end; an empty one is typed str."""
+    """Make a column of text or of integers.
+
+    Text is an array of objects, because arrays of str would lose NUL characters at the end of a string. An empty column
+    of text is an array of str, so that Ray knows its type.
+    """
     if not is_text:
         return np.array(values, dtype=np.int64)
     return np.array(values, dtype=object if values else str)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; on another thread where an event loop runs on this one, as in notebooks."""
+    """Run a coroutine to its end, on another thread if this thread already runs an event loop, as in notebooks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

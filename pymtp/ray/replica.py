@@ -23,15 +23,17 @@ from pymtp.server.settings import ServerSettings
 
 
 class Replica:
-    """A deployment with a model. It answers requests that fronts forward. It is ready once its model is loaded."""
+    """A deployment with a model. It answers the requests that fronts forward, once the model is loaded."""
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
         self, model: str | None, prefix: str | None, llm: Mapping[str, Any], settings: ServerSettings
     ) -> None:
         """Load the model.
 
-        model: a file, a name of the hub, or None for the shipped model. llm: further keywords of LLM. prefix: a prefix
-            file to load.
+        model: path of a file, a name of the hub, or None for the shipped model.
+        prefix: path of a prefix file to load; None for none.
+        llm: further keywords of LLM.
+        settings: settings of the server.
 
         Raises the errors of LLM, LLM.load_prefix and LLM.from_pretrained.
         """
@@ -42,18 +44,22 @@ class Replica:
         def on_loaded(error: Exception | None) -> None:
             loaded.set_result(None) if error is None else loaded.set_exception(error)
 
-        # CORS is handled by the fronts
+        # without CORS, because the fronts add its headers
         own_settings = replace(settings, replica=self._name, cors_origins=())
         loading = _loader(model, prefix, {"n_threads": assigned_cpus(), **llm})
         self._app = create_app(own_settings, loading, on_loaded)
-        self._life = self._app.router.lifespan_context(self._app)  # never left: it ends with the process
+        # the lifespan is entered but never left: a replica ends with its process
+        self._life = self._app.router.lifespan_context(self._app)
         await self._life.__aenter__()
         await loaded
 
     async def answer(self, scope: dict[str, Any], body: bytes, hint: RoutingHint) -> AsyncIterator[list[Message]]:
         """Run the application for a request, and yield the ASGI messages that it sends.
 
-        A cancelled call is a client disconnect. hint: only for the router.
+        If the call is cancelled, the application sees that the client has disconnected.
+
+        scope, body: the request.
+        hint: not used here; the router reads it from the arguments of the call.
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         unread = [body]
@@ -83,7 +89,7 @@ class Replica:
             await asyncio.gather(running, return_exceptions=True)
 
     def _with_name(self, message: Message) -> Message:
-        """Add a header with the name of this replica to the start of an answer."""
+        """Return an ASGI message; if it starts an answer, with a header that has the name of this replica."""
         if message["type"] != "http.response.start":
             return message
         return {**message, "headers": [*message["headers"], (b"x-pymtp-replica", self._name.encode())]}
@@ -96,9 +102,10 @@ class Replica:
         return metrics
 
     async def check_health(self) -> None:
-        """Raise if the engine takes no more requests.
+        """Raise an error if the engine accepts no more requests.
 
-        The call waits until the engine is between two steps, so Ray's timeout finds an engine that hangs.
+        The call waits until the engine is between two steps. So if the engine hangs, the call hangs too, and Ray's
+        timeout of the health check ends the replica.
         """
         await self._app.state.service.check()
 

@@ -16,9 +16,9 @@ from pymtp.server.http.sse_encoding import encode_events
 
 
 class Reply:
-    """An answer that is forwarded to the client.
+    """An answer that is forwarded from a replica to the client.
 
-    The status is held back until the first part of the body: an error before it can still send another status.
+    The status is not sent before the first part of the body, so that an error before that part can still change it.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -27,11 +27,11 @@ class Reply:
         self._start: Message | None = None
         self._started = False
         self._finished = False
-        self._response: dict[str, Any] | None = None  # for /v1/responses: the response as in its first event
-        self._n_events = 0  # for /v1/responses: the events sent so far
+        self._response: dict[str, Any] | None = None  # for /v1/responses: the response object of the first event
+        self._n_events = 0  # for /v1/responses: number of events sent so far
 
     async def send(self, message: Message) -> None:
-        """Forward an ASGI message."""
+        """Forward an ASGI message of the replica to the client."""
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -44,9 +44,10 @@ class Reply:
         self._finished = not message.get("more_body", False)
 
     async def fail(self, failure: ErrorInfo) -> None:
-        """Send an error: as the status, or as the last event of a stream that has started.
+        """Send an error to the client, unless the answer is complete.
 
-        Raises RuntimeError for an answer in one piece that has started, which closes the connection.
+        If nothing was sent yet, the client gets a status and a body. If a stream of events has started, the error is
+        its last event. If another answer has started, raises RuntimeError, which makes the server close the connection.
         """
         if self._finished:
             return
@@ -59,7 +60,7 @@ class Reply:
         await self._send({"type": "http.response.body", "body": self._error_event(failure), "more_body": False})
 
     def _error_event(self, failure: ErrorInfo) -> bytes:
-        """Format the error as the last event of a stream, in the form of its API."""
+        """Format an error as the last event of a stream, in the form of the API that the client uses."""
         if self._response is not None:
             error = {"code": failure.type, "message": failure.message}
             response = {**self._response, "status": "failed", "error": error}
@@ -71,7 +72,10 @@ class Reply:
         return b"data: %s\n\n" % json.dumps(body).encode()
 
     def _count_events(self, body: bytes) -> None:
-        """Count the events of a part of the body: each part holds one or more whole events."""
+        """Count the events in a part of the body, and keep the response of the first one.
+
+        Each part consists of one or more whole events.
+        """
         for line in body.split(b"\n"):
             if line.startswith(b"data: {"):
                 if self._response is None:

@@ -1,4 +1,4 @@
-"""The request router of the Ray Serve application: it chooses the replica for each request of a front."""
+"""The request router of the Ray Serve application. In each front, it chooses the replica for each request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from pymtp.ray.routing import RoutingHint, rank_replicas
 
-# A request waits so long for the only replica that can answer it. Ray routes only a few requests at a time: those for
-# a replica that hangs must not block all others.
+# Longest time that a request waits for the only replica that can answer it. Ray routes only a few requests at a time,
+# so requests for a replica that hangs would otherwise block all others.
 HOLDER_SECONDS = 5.0
 
 
 class PrefixRouter(RequestRouter):
-    """A router that follows the RoutingHint of a request, see `rank_replicas`. Without one, Ray picks by load."""
+    """A router that chooses replicas by the RoutingHint of a request, see `rank_replicas`.
+
+    For a request whose hint is empty, Ray chooses a replica by its load.
+    """
 
     def initialize_state(self, **given: Any) -> None:
-        """Read the argument of serve_app: n_seq_max, the slots of a replica."""
+        """Store n_seq_max, the number of slots of a replica, from the router arguments that serve_app gave to Ray."""
         self._n_seq_max: int = given["n_seq_max"]
         self._sent: Counter[ReplicaID] = Counter()
-        self._pending: dict[asyncio.Future[Any], ReplicaID] = {}  # chosen replica of requests that are not sent yet
+        # the replica that was chosen first, for each request that is not sent yet
+        self._pending: dict[asyncio.Future[Any], ReplicaID] = {}
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """Count a request that Ray sends to a replica."""
@@ -31,25 +35,29 @@ class PrefixRouter(RequestRouter):
         self._sent[replica_id] += 1
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Discount a request that has ended, or that the replica rejected."""
+        """Stop counting a request that has ended, or that the replica rejected."""
         super().on_request_completed(replica_id, internal_request_id)
         self._sent[replica_id] -= 1
         if self._sent[replica_id] <= 0:
             del self._sent[replica_id]
 
     def _load(self, replica_id: ReplicaID) -> int:
-        """Return the requests of a replica: of this front, and of others if the replica reported within 10 seconds."""
+        """Return the number of a replica's requests that this front knows of.
+
+        Those of other fronts are included if the replica reported its number within the last 10 seconds.
+        """
         n_sent = max(self._sent[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
         return n_sent + sum(_target(*pending) == replica_id for pending in self._pending.items())
 
     def _forget(self, future: asyncio.Future[Any]) -> None:
-        # the task that awaits the future sends and counts the request in this turn of the event loop: remove it later
+        # The task that awaits the future sends and counts the request in this turn of the event loop. Remove the
+        # request only in the next turn; otherwise it would not be counted in between.
         future.get_loop().call_soon(self._pending.pop, future, None)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Return lists of replicas that Ray tries one after the other, as RequestRouter demands."""
+        """Return lists of replicas for a request: Ray tries the lists one after the other until a replica accepts."""
         if pending_request is None:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True  # if all are full, Ray waits before it tries again
@@ -65,13 +73,17 @@ class PrefixRouter(RequestRouter):
             future.add_done_callback(self._forget)
         loads = {name: self._load(replica.replica_id) for name, replica in by_name.items()}
         order = [by_name[name] for name in rank_replicas(hint.key, loads, self._n_seq_max)]
-        # requests that arrive at once are all routed before the first is sent: later ones must count it
+        # Requests that arrive at the same time are all routed before the first of them is sent. Remember the chosen
+        # replica, so that later requests already count this one in its load.
         self._pending[future] = order[0].replica_id
         return [[replica] for replica in order]
 
 
 def _target(future: asyncio.Future[Any], first_choice: ReplicaID) -> ReplicaID | None:
-    """Return the replica that Ray chose for a request, or else the first choice; None for a cancelled request."""
+    """Return the replica of a request that is not sent yet; None for a cancelled request.
+
+    It is the replica that Ray has chosen, or the router's first choice if Ray has not chosen yet.
+    """
     if not future.done():
         return first_choice
     return None if future.cancelled() else future.result().replica_id

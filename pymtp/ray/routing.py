@@ -1,7 +1,7 @@
-"""Routing of requests: to the replica that caches the beginning of a prompt, or stores the previous response.
+"""Routing of requests to the replica that caches the beginning of their prompt, or stores the response that they name.
 
-The hint is computed from the request, and every front knows the names of all replicas. So any number of fronts agree
-without messages between them, and no front has a table that could be lost.
+A front computes a hint from the request alone, and knows the names of all replicas. So all fronts choose the same
+replica without messages between them, and no front has a table that could be lost.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any, NamedTuple
 
 from pymtp.server.responses.ids import replica_of_response
 
-# Only so many characters of the first message or of the prompt go into the hash: about 1,000 tokens. Questions about
-# one document begin alike, and go to the replica that has its prefix.
+# Number of characters of the first message or of the prompt that are hashed, about 1,000 tokens. So questions about the
+# same document have the same hash, and go to the replica that has cached the document.
 BEGINNING = 4096
-# A replica gets at most so many times its share of the running requests. "Consistent Hashing with Bounded Loads"
+# Limit for the requests of a replica, relative to the mean of all replicas. "Consistent Hashing with Bounded Loads"
 # (Mirrokni, Thorup, Zadimoghaddam, 2016) calls this 1 + epsilon.
 MAX_SHARE = 1.25
 
 RESPONSES = "/v1/responses"
-_SYSTEM_ROLES = ("system", "developer")  # many chats begin with the same messages of these roles
+_SYSTEM_ROLES = ("system", "developer")  # roles of messages that many chats have in common
 
 
 class RoutingHint(NamedTuple):
-    """The information by which the router chooses a replica.
+    """The information by which the router chooses a replica for a request.
 
-    key: a hash of the beginning of the prompt.
-    holder: the replica that stores the response which the request names. No other replica has it.
+    key: a hash of the beginning of the prompt; None if every replica is equally good.
+    holder: name of the replica that stores the response which the request names, because no other replica has that
+        response; None if the request names none.
     """
 
     key: str | None = None
@@ -37,7 +38,7 @@ class RoutingHint(NamedTuple):
 
 
 def routing_hint(method: str, path: str, body: bytes) -> RoutingHint:
-    """Compute the hint of a request. It is empty where all replicas are equal, and for an invalid body."""
+    """Compute the routing hint of a request. The hint is empty if any replica can answer, or if the body is invalid."""
     if path.startswith(f"{RESPONSES}/") and method in ("GET", "DELETE"):
         return RoutingHint(holder=replica_of_response(path.removeprefix(f"{RESPONSES}/")))
     if method != "POST" or path not in _BEGINNINGS:
@@ -50,17 +51,20 @@ def routing_hint(method: str, path: str, body: bytes) -> RoutingHint:
         beginning = cache_key if isinstance(cache_key, str) and cache_key else _BEGINNINGS[path](request)
         return RoutingHint(key=blake2b(json.dumps(beginning).encode(), digest_size=16).hexdigest())
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        return RoutingHint()  # any replica can answer with the error
+        return RoutingHint()  # the body is invalid, and any replica can answer with the error
 
 
 def rank_replicas(key: str, loads: Mapping[str, int], n_seq_max: int) -> list[str]:
-    """Sort the names of replicas, best first. Overloaded replicas come last.
+    """Sort the names of replicas, the best first, and overloaded replicas last.
 
-    The order of the others depends on the key and the names alone (rendezvous hashing): if a replica is added or
-    removed, only the keys whose best replica it is, or was, change.
+    The order of replicas that are not overloaded depends only on the key and the names (rendezvous hashing). So if a
+    replica is added or removed, the best replica changes only for keys whose best replica is the added or removed one.
 
-    loads: requests of each replica. n_seq_max: slots of a replica. While one has a free slot, those without are
-    overloaded; else those that have more than MAX_SHARE of the mean.
+    While any replica has a free slot, the replicas without a free slot are overloaded. Otherwise, those are overloaded
+    that would have more than MAX_SHARE times the mean number of requests.
+
+    loads: number of requests of each replica.
+    n_seq_max: number of slots of a replica.
     """
     if not loads:
         return []
@@ -78,7 +82,7 @@ def _chat_beginning(request: Mapping[str, Any]) -> Any:
 
 def _anthropic_beginning(request: Mapping[str, Any]) -> Any:
     system = request.get("system")
-    if isinstance(system, list):  # the first block of Claude Code differs in each request, so it is left out
+    if isinstance(system, list):  # leave out the first block of Claude Code, which differs in each request
         system = [block["text"] for block in system if not block["text"].startswith("x-anthropic-billing-header:")]
     return [request.get("tools"), system, *_first_messages(request["messages"])]
 
@@ -92,12 +96,15 @@ def _responses_beginning(request: Mapping[str, Any]) -> Any:
 def _completion_beginning(request: Mapping[str, Any]) -> Any:
     prompt = request["prompt"]
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        prompt = prompt[0]  # the first of several prompts
+        prompt = prompt[0]  # a request may have several prompts: use the first
     return prompt[:BEGINNING]
 
 
 def _first_messages(messages: Sequence[Any]) -> list[Any]:
-    """Return the system messages whole, as all chats of an agent share them, and the beginning of the next message."""
+    """Return the contents of the leading system messages, and the beginning of the message after them.
+
+    The system messages are returned whole, because all chats of an agent share them.
+    """
     contents: list[Any] = []
     for message in messages:
         if message.get("role") not in _SYSTEM_ROLES:

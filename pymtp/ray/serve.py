@@ -26,11 +26,11 @@ from pymtp.server.settings import ANY_HOST, ServerSettings, check_names
 from pymtp.validation import read_int, shown
 
 KEYS_VARIABLE = "PYMTP_API_KEY"
-RAY_MAX_INT = 2**31 - 1  # Ray sends such numbers in 32 bits
-MAX_CONNECTIONS = 4096  # per front, as in `pymtp serve`
-LIGHT_REQUESTS = 64  # that a replica takes beside its slots and its queue: /health, /tokenize
-HEALTH_TIMEOUT = 60.0  # seconds after which an engine counts as hanging, as in `pymtp serve`
-ERROR_SECONDS = 2.0  # after the grace period, to send clients the errors of their aborted requests
+RAY_MAX_INT = 2**31 - 1  # largest limit of requests: Ray sends these limits in 32 bits
+MAX_CONNECTIONS = 4096  # requests that a front handles at the same time, as in `pymtp serve`
+LIGHT_REQUESTS = 64  # requests without generation, such as /health, that a replica accepts beside its slots and queue
+HEALTH_TIMEOUT = 60.0  # seconds after which Ray replaces a replica whose engine hangs, as in `pymtp serve`
+ERROR_SECONDS = 2.0  # time after the grace period to send errors to the clients of aborted requests
 _SETTINGS = {field.name for field in fields(ServerSettings)} - {"host", "port", "replica"}  # Ray Serve sets these
 
 
@@ -48,17 +48,17 @@ def serve_app(
 
     model: a GGUF file that is on every machine, or a name of the hub such as "hf:owner/name:Q4_K_M", which each machine
         downloads once; None for the model that ships with pymtp.
-    replicas: their number, or the smallest and the largest number: Ray Serve then scales them so that each has about
-        n_seq_max requests.
-    num_cpus, num_gpus: of each replica. n_threads is num_cpus where it is not given.
-    fronts: replicas of the front, which has no model. They route alike without messages between them.
-    prefix: a file of `LLM.save_prefix` that is on every machine.
-    options: keywords of LLM (n_seq_max is 8 where it is not given), and fields of pymtp.server.settings.ServerSettings
-        except `host` and `port`, which Ray Serve sets. Without api_keys, the keys come from the environment variable
-        PYMTP_API_KEY, separated by spaces. An empty list with this variable set is refused.
+    replicas: number of replicas, or the smallest and the largest number; with two numbers, Ray Serve adds and removes
+        replicas so that each has about n_seq_max requests.
+    num_cpus, num_gpus: CPUs and GPUs of each replica. The default of n_threads is num_cpus.
+    fronts: number of processes that receive requests and forward them to replicas. They have no model.
+    prefix: a file that `LLM.save_prefix` wrote, and that is on every machine.
+    options: keywords of LLM (the default of n_seq_max is 8), and fields of pymtp.server.settings.ServerSettings except
+        `host` and `port`, which Ray Serve sets. If api_keys is not given, the keys are read from the environment
+        variable PYMTP_API_KEY, where spaces separate them. An empty list is refused if this variable is set.
 
     Raises InvalidRequestError for unknown options and invalid values. Missing files and GPUs are found only on the
-    machine of a replica: then the replica fails, and its log says why.
+    machine of a replica: then the replica fails, and its log has the reason.
     """
     min_replicas, max_replicas = checked.replica_range(replicas)
     n_fronts = read_int("fronts", fronts, 1)
@@ -78,7 +78,8 @@ def serve_app(
     replica = serve.deployment(
         **count,
         max_ongoing_requests=min(n_seq_max + settings.max_queue + LIGHT_REQUESTS, RAY_MAX_INT),
-        # Ray also counts requests that are being sent to a free replica; each replica enforces max_queue itself
+        # Not just max_queue: Ray also counts requests that it is about to send to a replica with a free slot. Each
+        # replica enforces max_queue itself.
         max_queued_requests=min((n_seq_max + settings.max_queue + LIGHT_REQUESTS) * max_replicas, RAY_MAX_INT),
         max_constructor_retry_count=3,
         graceful_shutdown_timeout_s=shutdown_timeout,
@@ -94,7 +95,7 @@ def serve_app(
         num_replicas=n_fronts,
         max_ongoing_requests=MAX_CONNECTIONS,
         graceful_shutdown_timeout_s=shutdown_timeout,
-        ray_actor_options={"num_cpus": 0},  # 0: a front must fit beside replicas that take whole machines
+        ray_actor_options={"num_cpus": 0},  # so that a front can start even if replicas reserve all CPUs
     )(serve.ingress()(FrontDeployment))
     application: Application = front.bind(replica.bind(*model_and_prefix, llm, settings), settings)
     return application
@@ -103,21 +104,24 @@ def serve_app(
 def app(args: Mapping[str, Any]) -> Application:
     """Build the application from `args` of a Ray Serve config file, or of `serve run pymtp.ray.serve:app n_ctx=8192`.
 
-    Words of the command line are parsed as JSON where they are valid JSON, and False, True and None as in Python.
+    Values on the command line are strings. A value that is valid JSON is parsed as JSON; True, False and None are
+    parsed as in Python; any other value stays a string.
     """
     parsed = {name: _parse_word(value) if isinstance(value, str) else value for name, value in args.items()}
-    # a key or a name may consist of digits
+    # keep these strings even if they consist of digits
     strings = {"api_keys", "served_names", "allowed_hosts", "model", "prefix"}
     parsed |= {name: str(args[name]) for name in strings & args.keys() if _is_number(parsed[name])}
     if isinstance(replicas := parsed.get("replicas"), list):
         if len(replicas) != 2:
-            raise InvalidRequestError(f"replicas={shown(replicas)} must be a number, or the least and the most")
+            raise InvalidRequestError(
+                f"replicas={shown(replicas)} must be a number, or the smallest and the largest number"
+            )
         parsed["replicas"] = tuple(replicas)
     return serve_app(**parsed)
 
 
 def _parse_word(word: str) -> Any:
-    if word == "None":  # "none" is a value of split_mode and rope_scaling
+    if word == "None":  # but not "none", which is a value of split_mode and rope_scaling
         return None
     try:
         return json.loads(word.lower() if word.lower() in ("true", "false") else word)
@@ -130,21 +134,25 @@ def _is_number(value: object) -> bool:
 
 
 def _split_options(options: Mapping[str, Any]) -> tuple[ServerSettings, dict[str, Any]]:
-    """Split the options into the settings of the server and the keywords of LLM. Raises InvalidRequestError."""
+    """Split the options into the settings of the server and the keywords of LLM, and check both.
+
+    API keys may be taken from the environment. Raises InvalidRequestError for unknown options and invalid values.
+    """
     known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTION_NAMES, *ROPE_OPTION_NAMES}
     if unknown := sorted(options.keys() - known):
-        raise InvalidRequestError(f"no option {', '.join(unknown)}: there are {', '.join(sorted(known))}")
+        raise InvalidRequestError(f"unknown option {', '.join(unknown)}: the options are {', '.join(sorted(known))}")
     server_options = checked.string_tuples({name: options[name] for name in options.keys() & _SETTINGS})
     settings = ServerSettings(**server_options)
     checked.check_settings(settings)
     if not settings.api_keys and KEYS_VARIABLE in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS_VARIABLE].split()))
         check_names(KEYS_VARIABLE, settings.api_keys)
-        if not settings.api_keys:  # the variable is a secret that was not set: serving without a key would be wrong
-            raise InvalidRequestError(f"{KEYS_VARIABLE} is empty: give it a key, or unset it to serve without")
-        if "api_keys" in server_options:  # the variable was set to protect the server
+        # an empty variable is probably a secret that was meant to be set, so do not serve without a key
+        if not settings.api_keys:
+            raise InvalidRequestError(f"{KEYS_VARIABLE} is empty: set it to a key, or unset it to serve without a key")
+        if "api_keys" in server_options:  # it contradicts the variable: do not guess which of both is meant
             raise InvalidRequestError(
-                f"api_keys is empty, but {KEYS_VARIABLE} names keys: leave api_keys out, or unset {KEYS_VARIABLE}"
+                f"api_keys is empty, but {KEYS_VARIABLE} has keys: leave api_keys out, or unset {KEYS_VARIABLE}"
             )
     if "allowed_hosts" not in server_options:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # the machines of a cluster have many names

@@ -1,14 +1,14 @@
-"""Defaults for a model in a Ray actor: sequences at once, and threads."""
+"""Defaults of n_seq_max and n_threads for a model in a Ray actor."""
 
 from __future__ import annotations
 
 from pymtp.native.cores import MAX_THREADS
 
-DEFAULT_SEQUENCES = 8  # n_seq_max, where it is not given
+DEFAULT_SEQUENCES = 8  # default of n_seq_max
 
 
 def assigned_cpus() -> int | None:
-    """Return the CPUs that Ray assigned to this actor; None for less than one, and outside of an actor."""
+    """Return the number of CPUs that Ray assigned to this actor; None for less than one, and outside of an actor."""
     import ray
 
     if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:

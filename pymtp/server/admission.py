@@ -1,4 +1,4 @@
-"""Admission control: a request is admitted with all of its completions, or refused."""
+"""Admission control: a request is either admitted with all of its completions, or refused."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pymtp.server.errors import QueueFullError
 
 
 class AdmissionController:
-    """The number of unfinished completions of all requests, and its limit.
+    """A counter of the unfinished completions of all requests, which refuses requests beyond a limit.
 
-    n_unfinished: completions that run or wait.
+    n_unfinished: the number of completions that run or wait.
     """
 
     def __init__(self, limit: int) -> None:
-        """limit: the number of completions that may run or wait."""
+        """limit: the highest number of completions that may run or wait at the same time."""
         self.n_unfinished = 0
         self._limit = limit
 
     @contextmanager
     def admit(self, n_completions: int) -> Iterator[Admission]:
-        """Admit a request with `n_completions` completions, until the context is left.
+        """Admit a request with `n_completions` completions; they count as unfinished until the context is left.
 
-        A request that comes when nothing else runs or waits is admitted with any number of completions: they wait for
-        each other, and otherwise the request could never be answered.
+        A request that arrives when no other request runs or waits is admitted even if it has more completions than the
+        limit allows. Otherwise a request with very many completions would be refused for ever.
 
-        Raises QueueFullError.
+        Raises QueueFullError if the request would exceed the limit.
         """
         if self.n_unfinished and self.n_unfinished + n_completions > self._limit:
-            raise QueueFullError(f"{self.n_unfinished} texts run or wait: try again later")
+            raise QueueFullError(f"{self.n_unfinished} completions run or wait already: try again later")
         admission = Admission(self, n_completions)
         try:
             yield admission
@@ -39,9 +39,10 @@ class AdmissionController:
 
 
 class Admission:
-    """A request that was admitted.
+    """An admitted request.
 
-    n_unfinished: its completions that have not finished. arrival_time: the event loop's time when it came.
+    n_unfinished: the number of completions of the request that have not finished.
+    arrival_time: the time of the event loop's clock when the request arrived.
     """
 
     def __init__(self, controller: AdmissionController, n_completions: int) -> None:
@@ -51,6 +52,6 @@ class Admission:
         controller.n_unfinished += n_completions
 
     def release(self, n_completions: int) -> None:
-        """Make room for other requests: so many completions of this one have finished."""
+        """Note that `n_completions` of this request have finished, which makes room for other requests."""
         self.n_unfinished -= n_completions
         self._controller.n_unfinished -= n_completions

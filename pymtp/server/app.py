@@ -34,22 +34,24 @@ def create_app(
 ) -> FastAPI:
     """Create the application, which answers requests once `load` has returned on another thread.
 
-    on_loaded: called with None once requests are answered, or with the exception that `load` raised. The application's
-        shutdown closes the LLM.
+    The shutdown of the application closes the LLM.
+
+    load: loads the LLM.
+    on_loaded: called with None once requests are answered, or with the exception that `load` raised.
     """
     app = FastAPI(
         title="pymtp",
         version=version("pymtp"),
         lifespan=_lifespan(settings, load, on_loaded),
-        docs_url=None,  # these pages load scripts from other hosts
+        docs_url=None,  # FastAPI's documentation pages would load scripts from other hosts
         redoc_url=None,
-        redirect_slashes=False,  # clients do not repeat a POST after a redirection
+        redirect_slashes=False,  # many clients do not repeat a POST request after a redirection
     )
     app.state.settings = settings
     app.state.service = None
     app.state.responses = ResponseStore()
     app.state.metrics = Metrics()
-    app.state.ending = False  # True once new requests are refused
+    app.state.ending = False  # True from the signal to shut down: new requests are refused
     errors.install_error_handlers(app)
     for module in (
         chat_completions,
@@ -65,7 +67,7 @@ def create_app(
         app.include_router(module.router)
     if settings.page:
         app.include_router(pages.router)
-    # The middleware that is added last sees a request first.
+    # Starlette passes a request to the middleware in reverse order: the one that is added last gets it first.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
@@ -95,7 +97,7 @@ def _lifespan(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(start(app))
         yield
-        await loading  # a thread cannot be cancelled
+        await loading  # the thread that loads the model cannot be cancelled
         if (service := app.state.service) is not None:
             await service.llm.close()
             await asyncio.to_thread(service.llm.llm.close)

@@ -1,4 +1,4 @@
-"""FastAPI dependencies of the routes."""
+"""The dependency by which FastAPI passes the service to the routes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pymtp.server.service import Service
 
 
 def get_service(request: Request) -> Service:
-    """Return the service.
+    """Return the service of the application.
 
-    Raises UnavailableError while the model is being loaded, and once the server takes no new requests.
+    Raises UnavailableError while the model is being loaded, and after a signal to shut down.
     """
     state = request.app.state
     if state.ending:

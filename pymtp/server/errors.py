@@ -1,4 +1,4 @@
-"""Errors of the server for requests that are valid in themselves."""
+"""Errors for requests that are valid, but that the server cannot answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pymtp.errors import PymtpError
 
 
 class RetryLaterError(PymtpError):
-    """The request cannot be answered now; `retry_after` is the number of seconds until a retry makes sense."""
+    """The request cannot be answered now, but perhaps later.
+
+    retry_after: the number of seconds after which the client should retry.
+    """
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
@@ -30,8 +33,8 @@ class UnknownModelError(PymtpError):
 
 
 class UnknownResponseError(PymtpError):
-    """The response of previous_response_id is not stored."""
+    """The request names a previous response (previous_response_id) that is not stored."""
 
 
 class ClientDisconnectedError(Exception):
-    """The client has disconnected."""
+    """The client disconnected before the response was complete."""

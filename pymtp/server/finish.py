@@ -1,4 +1,4 @@
-"""The end of a completion: its reason, its stop string and its token counts."""
+"""How a completion ended: its finish reason, its stop string and its token counts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from pymtp.openai.generate_request import GenerateRequest, OutputFinishReason
 class FinishInfo(NamedTuple):
     """The finish reason of a completion, and its token counts.
 
-    stop_string: the stop string that ended the text, if one did.
-    context_full: the context was full before max_tokens was reached.
-    cached_tokens: tokens of the prompt that came from the prefix cache.
-    thinking_tokens: tokens of the completion that are thinking.
+    reason: the finish reason.
+    stop_string: the stop string that ended the completion; None if no stop string did.
+    context_full: whether the completion ended because the context was full.
+    prompt_tokens: the number of tokens of the prompt.
+    cached_tokens: the number of prompt tokens that were taken from the prefix cache.
+    completion_tokens: the number of tokens of the completion, thinking included.
+    thinking_tokens: the number of thinking tokens of the completion.
     """
 
     reason: OutputFinishReason
@@ -30,12 +33,12 @@ class FinishInfo(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the completion ended by itself, and not at a limit."""
+        """Return whether the completion ended by itself, and not at a length limit."""
         return self.reason in ("stop", "tool_calls")
 
 
 def finish_info(request: GenerateRequest, done: Completion, reason: OutputFinishReason, model: Model) -> FinishInfo:
-    """Build the FinishInfo of a completion."""
+    """Return the FinishInfo of a finished completion."""
     data = b"".join(model.token_bytes(token) for token in done.token_ids)
     written = len(done.token_ids)
     limit = request.params.max_tokens
@@ -51,6 +54,11 @@ def finish_info(request: GenerateRequest, done: Completion, reason: OutputFinish
 
 
 def find_stop_string(data: bytes, text: str, stops: str | Sequence[str]) -> str | None:
-    """Return the stop string that ended a text: its spelling follows the end of the text in `data`."""
+    """Return the stop string that ended a completion, or None.
+
+    data: the bytes of all generated tokens, which include the stop string.
+    text: the text of the completion, which ends before the stop string.
+    stops: the stop strings of the request.
+    """
     rest = data.decode(errors="replace")[len(text) :]
     return min((stop for stop in stops if rest.startswith(stop_spellings(stop))), key=len, default=None)

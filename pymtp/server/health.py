@@ -1,4 +1,4 @@
-"""/health and /version."""
+"""The routes of /health and /version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Version(BaseModel):
 @router.get("/v1/health", response_model=Health, responses={503: {"model": Health}})
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
 async def health(request: Request) -> JSONResponse:
-    """Return 200 once requests are answered, else 503. No API key is needed."""
+    """Return status 200 if the server answers requests, and 503 during startup and shutdown. Needs no API key."""
     state = request.app.state
     status = "ending" if state.ending else "loading" if state.service is None else "ok"
     ready = status == "ok"
@@ -34,6 +34,6 @@ async def health(request: Request) -> JSONResponse:
 
 @router.get("/version")
 async def version() -> Version:
-    """Return the versions of pymtp and of its llama.cpp."""
+    """Return the version of pymtp, and the commit of llama.cpp that it was built with."""
     info = build_info()
     return Version(version=info["pymtp"], llama_cpp=info["llama_cpp_commit"])

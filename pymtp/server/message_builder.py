@@ -1,4 +1,4 @@
-"""Building of chat messages in OpenAI's form from the blocks of /v1/messages and the items of /v1/responses."""
+"""A builder of OpenAI's chat messages from the blocks of /v1/messages or the items of /v1/responses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 
 class MessageBuilder:
-    """A list of chat messages in OpenAI's form; parts of one turn of the assistant are joined to one message."""
+    """A builder of a list of OpenAI's chat messages.
+
+    Where the assistant thinks, writes and calls tools in one turn, all of this becomes one message.
+    """
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Return all messages; each has a content."""
+        """Return all messages. A message without content has the content ""."""
         return [{"content": "", **message} for message in self._messages]
 
     def add_system(self, text: str) -> None:
@@ -32,16 +35,16 @@ class MessageBuilder:
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def add_reasoning(self, text: str) -> None:
-        """Add thinking to the assistant's message, or begin a new one where it has content or calls already."""
+        """Add thinking to the assistant's last message, or to a new message if that has content or tool calls."""
         last = self._last_assistant()
         if last is None or last.keys() & {"content", "tool_calls"}:
             last = self._start_assistant()
         last["reasoning_content"] = last.get("reasoning_content", "") + text
 
     def add_text(self, text: str, *, continues: bool = False) -> None:
-        """Add text of the assistant.
+        """Add text to the assistant's last message, or to a new message if that has content or tool calls.
 
-        continues: the text is appended to the content so far; else it begins a new message where there is content.
+        continues: append the text to the last message even if that has content.
         """
         last = self._last_assistant()
         if last is None or "tool_calls" in last or ("content" in last and not continues):
@@ -49,7 +52,7 @@ class MessageBuilder:
         last["content"] = last.get("content", "") + text
 
     def add_tool_call(self, call_id: str, name: str, arguments: str | Mapping[str, Any]) -> None:
-        """Add a tool call to the assistant's message."""
+        """Add a tool call to the assistant's last message, or to a new message if another role spoke last."""
         last = self._last_assistant() or self._start_assistant()
         function = {"name": name, "arguments": arguments}
         last.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
@@ -63,12 +66,12 @@ class MessageBuilder:
 
 
 def encode_thinking(text: str) -> str:
-    """Encode thinking for clients that send it back but do not show it. It is base64, not encrypted."""
+    """Encode thinking as base64, for clients that send it back but do not show it. Nothing is encrypted."""
     return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
 def decode_thinking(encoded: str) -> str:
-    """Decode the text of `encode_thinking`; return "" for other data, which another server may have written."""
+    """Decode the result of `encode_thinking`. Return "" for other data, such as the signatures of other servers."""
     try:
         return base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, ValueError):

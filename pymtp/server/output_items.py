@@ -1,4 +1,4 @@
-"""The output of a completion as a list of items in the order of the text: thinking, text, tool calls."""
+"""The output of a completion as a list of items (thinking, text, tool calls) in the order of their generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ ItemKind = Literal["thinking", "text", "call"]
 
 @dataclass
 class OutputItem:
-    """An item as far as it was generated. index: its position in the list. name: the tool of a call."""
+    """An item of the output: the part that has been generated so far.
+
+    index: the position of the item in the list of items.
+    name: the name of the tool, if the item is a tool call.
+    pieces: the pieces of text that the item consists of.
+    """
 
     kind: ItemKind
     index: int
@@ -25,12 +30,12 @@ class OutputItem:
 
     @property
     def text(self) -> str:
-        """Return the text of the item; of a call the arguments as JSON."""
+        """Return the text of the item. The text of a tool call is its arguments as JSON."""
         return "".join(self.pieces)
 
     @property
     def is_complete(self) -> bool:
-        """Return False for a call whose arguments are not complete JSON, else True."""
+        """Return False for a tool call whose arguments are not complete JSON, and True for every other item."""
         if self.kind != "call":
             return True
         try:
@@ -41,7 +46,7 @@ class OutputItem:
 
 
 class ItemChange(NamedTuple):
-    """A change of an item. text: the new text, of a delta."""
+    """A change of an item: its start, a delta of its text, or its end. text: the new text of a delta."""
 
     change: Literal["start", "delta", "end"]
     item: OutputItem
@@ -49,13 +54,13 @@ class ItemChange(NamedTuple):
 
 
 class OutputItems:
-    """The items of one completion, built from its events. The same events in any batches give the same items."""
+    """The items of one completion, built from its events. The result does not depend on the batches of the events."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
 
     def push(self, events: Sequence[OutputEvent]) -> list[ItemChange]:
-        """Apply events, and return the changes; adjacent deltas of one item are joined."""
+        """Apply events to the items, and return the changes. Successive deltas of one item are joined to one change."""
         merged: list[ItemChange] = []
         for change in self._changes(events):
             if merged and change.change == merged[-1].change == "delta":
@@ -65,13 +70,13 @@ class OutputItems:
         return merged
 
     def start_item(self, kind: ItemKind, name: str = "") -> list[ItemChange]:
-        """End the last item, and start a new one."""
+        """End the last item and start a new item; return both changes."""
         before = self.end_item()
         self.items.append(OutputItem(kind, len(self.items), name))
         return [*before, ItemChange("start", self.items[-1])]
 
     def end_item(self) -> list[ItemChange]:
-        """End the last item; nothing where there is none."""
+        """End the last item, and return the change; return [] if there is no item."""
         return [ItemChange("end", self.items[-1])] if self.items else []
 
     def _changes(self, events: Sequence[OutputEvent]) -> Iterator[ItemChange]:

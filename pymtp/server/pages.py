@@ -1,4 +1,4 @@
-"""The web pages: a chat, and the engine's figures over time."""
+"""The web pages: a chat, and plots of the engine's statistics."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# The policy allows no other hosts, no inline scripts or styles, and no HTML made of strings.
+# The policy forbids content from other hosts, inline scripts and styles, and HTML that scripts make from strings.
 _POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",  # browsers keep a file, but revalidate it: another version may be installed
+    "Cache-Control": "no-cache",  # browsers must revalidate a cached file, because an update may have changed it
     "Content-Security-Policy": _POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -54,7 +54,7 @@ async def chat_page(request: Request) -> Response:
     return _file_response(request, "index.html")
 
 
-@router.get("/favicon.ico")  # browsers ask for this path where a response is not one of our pages
+@router.get("/favicon.ico")  # the path that browsers try for responses that link to no icon, such as JSON
 async def icon(request: Request) -> Response:
     return _file_response(request, "icon.svg")
 

@@ -1,6 +1,6 @@
-"""The service that runs requests of all APIs on an AsyncLLM, with a bounded queue and timeouts.
+"""The service that runs the requests of all APIs on an AsyncLLM, with a bounded queue and timeouts.
 
-It knows nothing of HTTP: each API gives it a `GenerateRequest`, and reads `Delta`s from the `RunningRequest`.
+The service is independent of HTTP: each API passes a `GenerateRequest`, and reads `Delta`s from a `RunningRequest`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,26 @@ from pymtp.server.timeouts import run_with_timeout
 from pymtp.validation import shown
 
 T = TypeVar("T")
-# Seconds for preparing a request (template, tokens, grammar), waiting for a thread included. The slowest body of the
-# largest size, 16 MiB of spaces, takes half of them.
+# Seconds that the preparation of a request (template, tokens, grammar) may take, with the time until a thread is free.
+# The slowest known body of the maximum size, 16 MiB of spaces, takes half of this.
 PREPARE_TIMEOUT = 60.0
-# Pieces that may wait for a slow client: there is no limit. The request holds its pieces in any case, and a completion
-# that is generated to its end frees its slot.
+# The number of unread pieces after which a completion waits for its slow client. It is practically unlimited, because a
+# waiting completion would occupy its slot, and because a request keeps all of its pieces in memory anyway.
 MAX_BUFFERED_PIECES = 2**31
-MAX_LOGPROB_VALUES = 2**22  # per request; each takes about 100 bytes of memory
-PARSE_SLICE = 2048  # characters parsed before other tasks run: some take 10 microseconds each
+MAX_LOGPROB_VALUES = 2**22  # the highest number of log-probabilities of a request; each takes about 100 bytes of memory
+# Characters that are parsed before other tasks may run: parsing can take 10 microseconds per character.
+PARSE_SLICE = 2048
 
 
 @dataclass(frozen=True)
 class Delta:
-    """The new output of one completion. finish_reason: None before its last delta."""
+    """The new output of one completion.
+
+    index: the index of the completion among the n completions of the request.
+    events: the new output as events of the output parser.
+    pieces: the new output as pieces of the engine, with tokens and log-probabilities.
+    finish_reason: why the completion finished; None if more deltas follow.
+    """
 
     index: int
     events: list[OutputEvent]
@@ -65,7 +72,7 @@ class Service:
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """Return the default sampling parameters of requests: the server's options, then the model file's values."""
+        """Return the default sampling parameters: the values of the model file, overridden by the server's options."""
         return {**self.llm.llm.sampling_defaults, **self.settings.sampling}
 
     @property
@@ -75,27 +82,29 @@ class Service:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Return all names by which the model is served."""
+        """Return all names by which requests may ask for the model."""
         return self.settings.served_names or (self.llm.llm.model.path.stem,)
 
     @property
     def model_name(self) -> str:
-        """Return the name of the model in responses."""
+        """Return the name that responses give to the model: its first name."""
         return self.model_names[0]
 
     def check_model(self, name: str | None) -> None:
-        """Raise UnknownModelError for a name that is not one of --served-name.
+        """Raise UnknownModelError for a name that is not among the names of --served-name.
 
-        Without --served-name any name is accepted: there is only one model.
+        Without --served-name every name is accepted, because the server has only one model.
         """
         if name is not None and self.settings.served_names and name not in self.settings.served_names:
-            raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(self.model_names)}")
+            raise UnknownModelError(
+                f"there is no model {shown(name)}; the model's names are {', '.join(self.model_names)}"
+            )
 
     async def memory(self) -> list[DeviceMemory]:
         """Return the memory that the model and the caches take on each device.
 
-        Waits until the engine is between two steps. Concurrent calls share one thread, so that the other threads stay
-        free for requests.
+        Waits until the engine is between two steps. Concurrent calls wait on one thread together, so that the other
+        threads stay free for requests.
         """
         if self._memory is None or self._memory.done():
             llm = self.llm.llm
@@ -105,16 +114,16 @@ class Service:
         return await asyncio.shield(self._memory)
 
     async def check(self) -> None:
-        """Wait until the engine is between two steps, and raise NativeError if it has failed for good."""
+        """Wait until the engine is between two steps. Raises NativeError if the engine has failed permanently."""
         llm = self.llm.llm
         await self.llm._in_thread(lambda: llm._runner.call_between_steps(llm, llm.context.check))
 
     def admit(self, n_completions: int) -> AbstractContextManager[Admission]:
-        """Admit a request of several prompts with all of its completions. Raises QueueFullError."""
+        """Admit an HTTP request with the completions of all of its prompts. Raises QueueFullError."""
         return self._admission_controller.admit(n_completions)
 
     async def prepare(self, call: Callable[[], T]) -> T:
-        """Run `call`, which reads a request, on a thread, and return its result.
+        """Run `call`, which prepares a request, on another thread, and return the result.
 
         Raises UnavailableError after PREPARE_TIMEOUT seconds.
         """
@@ -129,8 +138,8 @@ class Service:
     ) -> AsyncIterator[RunningRequest]:
         """Run a request, and cancel it when the context is left.
 
-        admission: the admission of an HTTP request with several prompts, of which this is one; None admits this
-            request by itself. The completions leave the admission when the context is left.
+        admission: the admission of the HTTP request that this request is a part of, if that has several prompts; None
+            admits this request alone. Leaving the context releases the completions of this request.
 
         Raises QueueFullError, InvalidRequestError, ContextFullError, RequestTimeoutError, UnavailableError and
         ClosedError.
@@ -161,24 +170,24 @@ class Service:
                     )
 
     async def _open(self, request: GenerateRequest) -> tuple[AsyncCompletions, OutputFormat | None]:
-        """Prepare and submit a request. A thread that has started goes on when the task is cancelled."""
+        """Prepare and submit a request. If the task is cancelled, a preparation that has started runs to its end."""
         prompt, params, output_format = await self.llm._prepare(lambda: prepare_request(self.llm.llm, request))
         return await self.llm._open(
             prompt, params, max_unread=MAX_BUFFERED_PIECES if request.stream else None
         ), output_format
 
     def apply_thinking_budget(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request with the thinking budget that it has on this server."""
+        """Return the request with the thinking budget that the server's options give it."""
         return apply_thinking_budget(request, self.settings, self.llm.llm.context.n_ctx)
 
     def _check_logprobs(self, params: SamplingParams) -> None:
-        """Raise InvalidRequestError where the logprobs of the request could take hundreds of megabytes."""
+        """Raise InvalidRequestError if the log-probabilities could take hundreds of megabytes."""
         if params.logprobs is not None:
             tokens = min(params.max_tokens or MAX_LOGPROB_VALUES, self.llm.llm.context.n_ctx)
             if params.n * tokens * (params.logprobs + 1) > MAX_LOGPROB_VALUES:
                 raise InvalidRequestError(
-                    f"n={params.n} texts of up to {tokens} tokens, each with {params.logprobs} log-probabilities, "
-                    f"are more than {MAX_LOGPROB_VALUES}: a smaller max_tokens is right"
+                    f"n={params.n} completions of up to {tokens} tokens, with {params.logprobs} top log-probabilities "
+                    f"for each token, could have more than {MAX_LOGPROB_VALUES} log-probabilities: reduce max_tokens"
                 )
 
     def _timeout(self, request: GenerateRequest) -> float:
@@ -194,7 +203,7 @@ def _busy_error() -> UnavailableError:
 
 
 class RunningRequest:
-    """A request that runs: iterate over its deltas; `completions` is complete after the last one."""
+    """A running request. Iterate over it to get the deltas; `completions` is available after the last delta."""
 
     def __init__(
         self,
@@ -206,9 +215,10 @@ class RunningRequest:
         timeout: float,
         request_metrics: RequestMetrics,
     ) -> None:
-        """arrival_time: when the request came, on the event loop's clock; the timeout runs from then.
+        """arrival_time: the time of the event loop's clock when the request arrived.
 
-        chunk_interval: seconds between two chunks of the stream, about.
+        timeout: the number of seconds from the arrival after which the request is aborted.
+        chunk_interval: the approximate number of seconds between two chunks of the stream.
         """
         self._source, self._interval, self._arrival_time, self._timeout = source, chunk_interval, arrival_time, timeout
         self._metrics = request_metrics
@@ -224,16 +234,16 @@ class RunningRequest:
 
     @property
     def completions(self) -> list[Completion]:
-        """Return the finished completions. Raises InvalidRequestError before the last one has finished."""
+        """Return all completions. Raises InvalidRequestError if one of the completions has not finished."""
         return self._source.completions
 
     @property
     def parsers(self) -> list[OutputParser | None]:
-        """Return the output parser of each completion; None for a prompt that is no chat."""
+        """Return the output parser of each completion; None if the prompt is not a chat."""
         return self._parsers
 
     async def outputs(self) -> list[Output]:
-        """Wait for the end, and return the output of each completion. Raises the errors of the iteration."""
+        """Wait until all completions have finished, and return their outputs. Raises the same errors as iteration."""
         reasons: dict[int, OutputFinishReason] = {}
         async for delta in self:
             if delta.finish_reason is not None:
@@ -262,7 +272,7 @@ class RunningRequest:
                 if timed_out:
                     raise _timeout_error(self._timeout)
                 if any(delta.reason == "cancelled" for delta in new_deltas):
-                    raise UnavailableError("the server ended the request", retry_after=5)
+                    raise UnavailableError("the server cancelled the request", retry_after=5)
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)
                 n_unfinished -= sum(delta.reason is not None for delta in new_deltas)
@@ -271,8 +281,9 @@ class RunningRequest:
                 for delta in new_deltas:
                     yield await self._update(delta.index, delta.pieces, delta.reason)
                 if self._interval and all(delta.reason is None for delta in new_deltas):
-                    # Pieces that come during the interval are joined to one chunk. All streams wake at the same
-                    # moments: waking the process costs more than writing to one more client.
+                    # Pieces of the same interval are joined to one chunk. All streams wait for multiples of the
+                    # interval, so that one wake-up of the process serves all clients: a wake-up costs more than
+                    # writing to a client.
                     remaining = self._interval - loop.time() % self._interval
                     await asyncio.sleep(remaining if remaining > self._interval / 2 else remaining + self._interval)
         finally:
@@ -282,7 +293,8 @@ class RunningRequest:
     async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Delta:
         text = "".join(piece.text for piece in pieces)
         if reason is not None and not self._lengths[index] and not pieces:
-            text = self._source.completion(index).text  # the request does not stream: its text comes as a whole
+            # A completion without streaming has no pieces; its whole text is available at the end.
+            text = self._source.completion(index).text
         parser = self._parsers[index]
         start = self._lengths[index]
         self._lengths[index] += len(text)

@@ -1,4 +1,4 @@
-"""The settings of a server, and the checks of their values."""
+"""The settings of a server, and checks of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 def check_origin(option: str, origin: str) -> None:
-    """Raise InvalidRequestError for a text that is no origin, which would never match."""
+    """Raise InvalidRequestError for a string that is not an origin, because no Origin header could match it."""
     if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise InvalidRequestError(
             f"{option} {origin!r} must be scheme://host or scheme://host:port, without a path, or *", option
@@ -24,20 +24,20 @@ def check_origin(option: str, origin: str) -> None:
 
 
 def check_host(option: str, name: str) -> None:
-    """Raise InvalidRequestError for a text that is no host name, which would never match."""
+    """Raise InvalidRequestError for a string that is not a host name, because no Host header could match it."""
     if name != ANY_HOST and not _HOST_NAME.fullmatch(name):
-        raise InvalidRequestError(f"{option} {name!r} must be a name, without scheme and port, or *", option)
+        raise InvalidRequestError(f"{option} {name!r} must be a host name without scheme and port, or *", option)
 
 
 def check_names(option: str, names: Iterable[str]) -> None:
-    """Raise InvalidRequestError for names and keys that no request can have.
+    """Raise InvalidRequestError for a model name or API key that no request could have.
 
-    These are empty ones, ones with space around them, and bytes of the command line that are not UTF-8. The message
-    does not show the text: it may be a key.
+    Such names and keys are empty, have space around them, or are not UTF-8. The message does not show the value,
+    because it may be a secret key.
     """
     for name in names:
         if name != name.strip() or not name:
-            raise InvalidRequestError(f"{option} must be text without space around it, not empty", option)
+            raise InvalidRequestError(f"{option} must not be empty, and must have no space around it", option)
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -48,24 +48,25 @@ def check_names(option: str, names: Iterable[str]) -> None:
 class ServerSettings:
     """The settings of a server.
 
-    api_keys: a request needs one of them; without any, no key is needed.
-    cors_origins: origins of web pages that browsers allow to send requests; "*" for all.
-    allowed_hosts: allowed Host headers, in addition to IP addresses, localhost and `host`; "*" for any.
-    served_names: names of the model, the first one in responses; without any, the name of the model's file.
-    max_queue: completions that may wait for a slot; further requests are refused. A request that comes when nothing
-        runs is accepted with any number of completions.
-    max_body_bytes: limit of a request's body.
-    request_timeout: seconds from the arrival of a request to its end, with the time in the queue; None for no limit.
-    grace: seconds that running requests may take at shutdown.
-    chunk_interval: seconds between two chunks of a stream, about: pieces in between are joined. 0 joins none.
-    reasoning_budget: thinking tokens of a chat at most; None for no limit.
-    reasoning_budget_message: text that is inserted before the thinking is closed at its budget.
-    effort_budgets: thinking budgets by reasoning effort, for chats without a budget of their own.
-    page: serve the web pages.
-    sampling: default sampling parameters by the names of SamplingParams; they precede the values of the model's file.
-    log_prompts: log the prompts of requests.
-    replica: the name of this server among several behind one address: letters and digits. The ids of stored responses
-        have it, and route later requests for them to this server.
+    api_keys: the accepted API keys; if empty, requests need no key.
+    cors_origins: the origins of web pages whose requests browsers should allow; "*" for all origins.
+    allowed_hosts: host names that Host headers may have besides IP addresses, localhost and `host`; "*" for any name.
+    served_names: the names by which requests may ask for the model; responses have the first name. If empty, responses
+        have the name of the model's file, and requests may use any name.
+    max_queue: the number of completions that may wait for a slot; further requests are refused. A request that arrives
+        when no other request runs is accepted with any number of completions.
+    max_body_bytes: the maximum size of a request's body.
+    request_timeout: the maximum number of seconds from the arrival of a request to its end; None for no limit.
+    grace: the number of seconds after which a shutdown aborts the running requests.
+    chunk_interval: the approximate number of seconds between two chunks of a stream; 0 sends each piece as a chunk.
+    reasoning_budget: the maximum number of thinking tokens of a chat; None for no limit.
+    reasoning_budget_message: the text to insert before the thinking is closed because its budget is used up.
+    effort_budgets: maps a reasoning effort to its thinking budget, for chats that have no budget of their own.
+    page: whether to serve the web pages.
+    sampling: default sampling parameters by their names in SamplingParams; they override the values of the model file.
+    log_prompts: whether to log the prompts of requests.
+    replica: the name of this server, in letters and digits, if a load balancer distributes requests to several servers.
+        The ids of stored responses contain the name, so that later requests can be sent to the same server.
     """
 
     host: str = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""The thinking budget of a request, limited by the options of the server."""
+"""The thinking budget of a request, with the limits of the server's options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pymtp.validation import is_whole, shown
 
 
 def apply_thinking_budget(request: GenerateRequest, settings: ServerSettings, n_ctx: int) -> GenerateRequest:
-    """Return the request with its thinking budget: its own or its effort's, and at most the server's.
+    """Return the request with its effective thinking budget, which is at most the server's budget.
 
-    A budget of the server that is larger than the context counts as none. The server's budgets apply to chats only.
+    A chat without a thinking budget gets the budget that the server has for its reasoning effort. Server budgets that
+    are larger than the context are ignored. Prompts that are not chats keep their own budget.
     """
     params = request.params
     budget = params.thinking_budget
@@ -35,16 +36,16 @@ def apply_thinking_budget(request: GenerateRequest, settings: ServerSettings, n_
 
 
 def parse_effort_budgets(option: str, text: str) -> dict[str, int]:
-    """Parse a list such as `low=1024,high=8192` as efforts and their budgets.
+    """Parse a list such as `low=1024,high=8192`, and return the thinking budget of each reasoning effort.
 
-    Raises InvalidRequestError for any other text.
+    Raises InvalidRequestError if the list has another form.
     """
     budgets: dict[str, int] = {}
     for pair in text.split(",") if text else ():
         effort, _, budget = (part.strip() for part in pair.partition("="))
         if not effort or not budget.isdecimal() or effort in budgets or not is_whole(int(budget), 0, 2**31 - 1):
             raise InvalidRequestError(
-                f"{option} {shown(text)} must be efforts and their budgets in tokens, such as low=1024,high=8192"
+                f"{option} {shown(text)} must list reasoning efforts with budgets in tokens, such as low=1024,high=8192"
             )
         budgets[effort] = int(budget)
     return budgets

@@ -10,11 +10,12 @@ T = TypeVar("T")
 
 
 async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, and cancel it after `seconds`, or when the calling task is cancelled.
+    """Return the result of `work`. Cancel `work` after `seconds`, or when the calling task is cancelled.
 
-    asyncio.wait_for of Python 3.11 and older loses a cancellation that comes just as `work` ends; this does not.
+    Unlike asyncio.wait_for of Python 3.11 and older, this function does not ignore a cancellation of the calling task
+    in the moment in which `work` ends.
 
-    Raises asyncio.TimeoutError.
+    Raises asyncio.TimeoutError if `work` takes longer.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, in the forms of llama.cpp and vLLM."""
+"""The routes of /tokenize and /detokenize, which accept the fields of both llama.cpp's and vLLM's server."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from pymtp.server.openai.types import FailFastList, RequestModel, TokenId
 from pymtp.validation import replace_surrogates
 
 router = APIRouter(tags=["llama.cpp"])
-MAX_INPUT = 2**20  # tokens or characters, far more than any prompt has; a very long context allows longer texts
+# The most tokens or characters of an input, far more than prompts have; the limit is higher for very long contexts.
+MAX_INPUT = 2**20
 
 
 class TokenizeRequest(RequestModel):
-    """content: llama.cpp's name; prompt: vLLM's."""
+    """A text to be tokenized: `content` as for llama.cpp's server, or `prompt` as for vLLM."""
 
     content: str | None = None
     prompt: str | None = None
     add_special: bool | None = Field(None, description="Begin with the model's BOS token.")
-    add_special_tokens: bool | None = Field(None, description="vLLM's name.")
+    add_special_tokens: bool | None = Field(None, description="vLLM's name of add_special.")
     with_pieces: bool | None = Field(None, description="Return tokens as objects with their text.")
     return_token_strs: bool | None = None
 
 
 class TokenPiece(BaseModel):
     id: int
-    piece: str | list[int] = Field(description="Text, or a list of bytes where they are no UTF-8.")
+    piece: str | list[int] = Field(description="The text of the token, or the list of its bytes if they are not UTF-8.")
 
 
 class TokenizeResponse(BaseModel):
@@ -46,11 +47,11 @@ class TokenizeResponse(BaseModel):
 class DetokenizeRequest(RequestModel):
     tokens: Annotated[FailFastList[TokenId], Field(max_length=MAX_INPUT)]
     special: bool | None = Field(None, description="Return control tokens as text.")
-    skip_special_tokens: bool | None = Field(None, description="SGLang's name, and the opposite.")
+    skip_special_tokens: bool | None = Field(None, description="SGLang's field: the opposite of special.")
 
 
 class DetokenizeResponse(BaseModel):
-    """content: llama.cpp's name; prompt: vLLM's, the same."""
+    """The text of tokens, twice: `content` as from llama.cpp's server, and `prompt` as from vLLM."""
 
     content: str
     prompt: str
@@ -58,28 +59,29 @@ class DetokenizeResponse(BaseModel):
 
 @router.post("/tokenize", response_model=None, responses={200: {"model": TokenizeResponse}, **error_responses()})
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
-    """Tokenize a text. Special tokens written in it are recognized."""
+    """Tokenize a text. Text such as <|im_end|> becomes the special token."""
     return await service.prepare(lambda: _tokenize(body, service.llm.llm))
 
 
 @router.post("/detokenize", response_model=None, responses={200: {"model": DetokenizeResponse}, **error_responses()})
 async def detokenize(body: DetokenizeRequest, service: ServiceDep) -> Response:
-    """Detokenize; bytes that are no UTF-8 become U+FFFD."""
+    """Convert tokens to text. Bytes that are not UTF-8 become U+FFFD."""
     return await service.prepare(lambda: _detokenize(body, service.llm.llm))
 
 
-# These run on a thread, with the encoding of the JSON, and without pydantic: there may be a million tokens.
+# The following functions run on a thread, encode their JSON there, and avoid pydantic: a request may have a million
+# tokens, which would block the event loop for long.
 
 
 def _tokenize(body: TokenizeRequest, llm: LLM) -> Response:
     if body.content is not None and body.prompt is not None:
-        raise InvalidRequestError('one text must come, as "content" or "prompt", not both', "prompt")
+        raise InvalidRequestError('give the text as either "content" or "prompt", not both', "prompt")
     text = body.content if body.content is not None else body.prompt
     if text is None:
-        raise InvalidRequestError('a text must come, as "content" or "prompt"', "content")
+        raise InvalidRequestError('give a text as "content" or "prompt"', "content")
     text = replace_surrogates(text)
     if len(text) > (limit := max(64 * llm.context.n_ctx, MAX_INPUT)):
-        raise InvalidRequestError(f"{len(text)} characters are more than the {limit} that are taken at once")
+        raise InvalidRequestError(f"the text has {len(text)} characters, more than the limit of {limit}")
     tokens = llm.model.tokenize(text, add_special=bool(body.add_special or body.add_special_tokens))
     response: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context.n_ctx}
     if body.with_pieces:
@@ -97,7 +99,9 @@ def _text_or_bytes(data: bytes) -> str | list[int]:
 
 def _detokenize(body: DetokenizeRequest, llm: LLM) -> Response:
     if body.special is not None and body.skip_special_tokens is not None:
-        raise InvalidRequestError('"special" and "skip_special_tokens" say the same: one may come', "special")
+        raise InvalidRequestError(
+            'give only one of "special" and "skip_special_tokens", which mean the same', "special"
+        )
     special = body.special if body.skip_special_tokens is None else not body.skip_special_tokens
     text = llm.model.detokenize(body.tokens, special=bool(special))
     return AsciiJSONResponse({"content": text, "prompt": text})

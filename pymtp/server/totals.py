@@ -1,4 +1,4 @@
-"""/figures: the engine's counters as JSON, for the page of figures."""
+"""The route of /figures: the engine's statistics as JSON, for the page of figures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ router = APIRouter(tags=["server"])
 
 
 class DeviceBytes(BaseModel):
-    """The memory of one device: the model's weights, the caches and the buffers together."""
+    """The memory that is used on one device. total: the bytes of weights, caches and buffers."""
 
     device: str
     total: int
 
 
 class EngineFigures(BaseModel):
-    """Counters of the engine. places: its slots, each of n_ctx tokens. open: completions that run or wait."""
+    """Statistics of the engine.
+
+    places: the number of slots.
+    n_ctx: the number of tokens that a slot can hold.
+    open: the number of completions that run or wait.
+    engine: the engine's counters since the model was loaded.
+    memory: the memory that is used on each device.
+    """
 
     places: int
     n_ctx: int
@@ -31,7 +38,7 @@ class EngineFigures(BaseModel):
 
 @router.get("/figures", responses=error_responses())
 async def figures(service: ServiceDep) -> EngineFigures:
-    """Return what runs now, and the counters since the model was loaded."""
+    """Return the state of the engine, and its counters since the model was loaded."""
     llm = service.llm.llm
     memory = await service.memory()
     return EngineFigures(

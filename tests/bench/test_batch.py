@@ -43,7 +43,7 @@ SPEED = {"none": 10.0, "2": 20.0, "auto": 25.0}  # tokens/s of one request
 
 
 def measurement(arm: str, n: int = 1, round: int = 0, acceptance: str = REAL, **more: Any) -> BatchMeasurement:
-    """Make a measurement of n requests of 11 tokens: the prefill yields the first, a round one more than it drafts."""
+    """Make a measurement of n requests with 11 tokens each: one from the prefill, and depth + 1 from each round."""
     depth = {"none": 0, "2": 2, "auto": 1}[arm]
     rounds = 10 // (depth + 1)
     fields: dict[str, Any] = {
@@ -88,7 +88,7 @@ def cell(report: BatchReport, arm: str, n: int = 1, acceptance: str = REAL) -> B
     return found
 
 
-def test_groups_are_numbers_of_sequences_and_arms_in_changing_order() -> None:
+def test_groups_cover_all_numbers_of_sequences_with_arms_in_changing_order() -> None:
     found = groups(SETTINGS)
     assert len(found) == 3 * 2 * 2
     assert [(g.acceptance, g.n) for g in found[:4]] == [(REAL, 1), (REAL, 4), ("0.5", 1), ("0.5", 4)]
@@ -102,7 +102,7 @@ def test_synthetic_rates_are_powers_of_the_acceptance() -> None:
 
 
 def scripted(harness: EngineHarness) -> Any:
-    """Return the parts of an LLM that the bench needs, over a scripted context."""
+    """Return an object with the attributes of LLM that the bench needs, on a scripted context."""
 
     def requests(prompts: list[list[int]], params: SamplingParams, waiter: object) -> list[Request]:
         return [harness.submit(prompts[0], params.max_tokens, ignore_eos=True)]
@@ -134,7 +134,7 @@ def test_writer_token_limit_lasts_until_the_prompt_is_prefilled() -> None:
     assert writer_token_limit(settings, 4) == (4 * 2 + ROUNDS_BEFORE_ARRIVAL + 3 + 1) * 9
 
 
-def test_delays_hold_median_99th_percentile_and_longest() -> None:
+def test_delays_have_the_median_the_99th_percentile_and_the_longest_value() -> None:
     assert Delays.of([]) is None
     assert Delays.of([3.0]) == Delays(3, 3, 3)
     assert Delays.of([float(n) for n in range(200, 0, -1)]) == Delays(100.5, 198, 200)
@@ -152,7 +152,7 @@ def test_ratios_are_computed_within_a_round_against_the_arm_with_the_best_median
     assert cell(report, "none").of_none is cell(report, "none").of_one is None
 
 
-def test_cell_holds_means_per_round(report: BatchReport) -> None:
+def test_batch_cell_has_means_per_round(report: BatchReport) -> None:
     two = cell(report, "2", 4)
     assert (two.rows, two.drafts, two.accepted) == (12, 2, 0.5)
     assert two.tokens == pytest.approx((44 - 4) / 3)
@@ -161,7 +161,7 @@ def test_cell_holds_means_per_round(report: BatchReport) -> None:
     assert two.step_seconds == pytest.approx(2 / 3)
 
 
-def test_longest_gap_is_relative_to_one_ubatch_and_one_round(report: BatchReport) -> None:
+def test_arrival_ratio_relates_the_longest_gap_to_one_ubatch_and_one_round(report: BatchReport) -> None:
     arriving = cell(report, "auto").arriving
     assert arriving is not None
     assert arriving.median == pytest.approx(0.6 / (0.4 + 0.1))
@@ -170,21 +170,22 @@ def test_longest_gap_is_relative_to_one_ubatch_and_one_round(report: BatchReport
     assert "arrives" not in as_markdown(none)
 
 
-def test_report_compares_texts_over_arms_and_numbers_of_sequences(report: BatchReport) -> None:
-    compared = 3 * (2 * 3 - 1) + 3 * 3 * (
-        3 - 1
-    )  # rounds, texts: the first is in all groups, three others in one of two
+def test_batch_report_compares_texts_over_arms_and_numbers_of_sequences(report: BatchReport) -> None:
+    # in each of three rounds: request 1 is in both groups of three arms, requests 2 to 4 are in one group
+    compared = 3 * (2 * 3 - 1) + 3 * 3 * (3 - 1)
     assert f"same text: yes, {compared} texts compared" in as_markdown(report)
     other = measurement("auto", 4, round=1, digests=["text 0 of round 1", "else", "a", "b"])
     shown = as_markdown(report_of([measurement("none", 1, 1), measurement("none", 4, 1), other]))
-    assert "same text: no, 5 texts compared, others came in auto with n = 4 in round 2" in shown
+    assert (
+        "same text: no, 5 texts compared, these measurements generated other texts: auto with n = 4 in round 2" in shown
+    )
     made_up = [measurement("none", acceptance="0.5"), measurement("2", acceptance="0.5", digests=["else"])]
     shown = as_markdown(report_of(made_up, replace(SETTINGS, acceptance=("0.5",))))
     assert "same text" not in shown
-    assert "SYNTHETIC: drafts counted as accepted at given rates (0.5)" in shown
+    assert "SYNTHETIC: drafts were accepted at given rates (0.5)" in shown
 
 
-def test_report_of_an_unfinished_run_is_shown() -> None:
+def test_report_of_an_interrupted_bench_is_shown() -> None:
     shown = report_of([measurement("auto", gaps=None)], left_out="the rest")
     assert "left out: the rest" in as_markdown(shown)
     assert cell(shown, "auto").of_best is None
@@ -200,7 +201,7 @@ def test_json_report_loads_and_prints_the_same_tables(report: BatchReport, tmp_p
     assert as_markdown(again) == as_markdown(report)
 
 
-def test_each_format_has_a_line_for_each_cell(report: BatchReport) -> None:
+def test_csv_and_tables_have_a_line_for_each_cell(report: BatchReport) -> None:
     lines = list(csv.DictReader(as_csv(report).splitlines()))
     assert len(lines) == 2 * 2 * 3
     assert float(lines[2]["of_best_median"]) == pytest.approx(1.25)
@@ -221,7 +222,7 @@ def test_plot_has_a_column_for_each_acceptance_and_a_line_for_each_depth(report:
         assert f"<!-- {words} -->" in text
 
 
-def test_damaged_report_is_refused_or_printed(tmp_path: Path) -> None:
+def test_damaged_json_report_is_refused_or_printed(tmp_path: Path) -> None:
     small = report_of([measurement("none"), measurement("2", 4)])
     refused, printed = count_refused_and_printed(batch_report, json.loads(as_json(small)), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -16,7 +16,7 @@ def tokenize(text: str) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def test_slices_follow_one_another_across_texts() -> None:
+def test_token_source_yields_successive_slices_across_texts() -> None:
     source = TokenSource(tokenize, lambda: ["1 2 3", "4 5", "6"])
     assert [source.take(2), source.take(3), source.take(1)] == [[1, 2], [3, 4, 5], [6]]
 
@@ -29,7 +29,7 @@ def test_token_source_reads_no_more_text_than_needed() -> None:
     assert TokenSource(tokenize, texts).take(3) == [1, 2, 3]
 
 
-def test_second_pass_cuts_text_at_other_places() -> None:
+def test_token_source_cuts_its_second_pass_at_other_tokens() -> None:
     whole = list(range(100))
     source = TokenSource(tokenize, lambda: [" ".join(map(str, whole[:30])), " ".join(map(str, whole[30:]))])
     turns = [source.take(100)] + [source.take(50) for _ in range(20)]
@@ -38,17 +38,17 @@ def test_second_pass_cuts_text_at_other_places() -> None:
     assert all(b == a + 1 or a == 99 for turn in turns for a, b in pairwise(turn))
 
 
-def test_empty_text_is_an_error_and_no_endless_loop() -> None:
+def test_token_source_of_empty_text_raises_an_error() -> None:
     with pytest.raises(InvalidRequestError, match="no text"):
         TokenSource(tokenize, lambda: ["", ""]).take(1)
 
 
-def test_standard_library_is_long_enough_for_the_default_sizes() -> None:
-    # 425k tokens per round with all default sizes, three rounds; a token is 4 characters of code and more
+def test_standard_library_has_enough_tokens_for_the_default_prefill_bench() -> None:
+    # the default sizes need 425k tokens in each of three rounds, and a token is at least 4 characters of code
     assert sum(map(len, stdlib_texts())) > 4 * 3 * 425 * 1024
 
 
-def test_training_and_held_out_documents_are_the_text_of_benches() -> None:
+def test_training_and_held_out_documents_together_are_the_standard_library() -> None:
     trained, held_out = list(documents(held_out=False)), list(documents(held_out=True))
     assert sorted([*trained, *held_out]) == sorted(stdlib_texts())
     assert 0 < len(held_out) < len(trained) / 8

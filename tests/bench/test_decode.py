@@ -51,7 +51,7 @@ TEXT = list(range(13))
 
 
 def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT) -> DecodeResult:
-    """Make a result of 13 tokens: the prefill yields the first, each round one more than it drafts."""
+    """Make a result of 13 tokens: one from the prefill, and depth + 1 from each round."""
     depth = 2 if arm == "auto" else draft_tokens(arm)
     rounds = 12 // (depth + 1)
     seconds = 12 / SPEED[arm] * slowness
@@ -91,14 +91,14 @@ def report() -> DecodeReport:
     return report_of(bench.measurements)
 
 
-def test_balanced_order_has_each_item_at_each_place_and_after_each_other_equally_often() -> None:
+def test_balanced_order_puts_each_item_at_each_position_and_after_each_other_item_once() -> None:
     orders = [balanced_order("abcd", turn) for turn in range(4)]
     assert all(sorted(place) == list("abcd") for place in zip(*orders, strict=True))
     neighbours = [pair for order in orders for pair in itertools.pairwise(order)]
     assert sorted(neighbours) == sorted(itertools.permutations("abcd", 2))
 
 
-def test_group_runs_all_arms_in_sequence_and_in_changing_order() -> None:
+def test_each_group_measures_all_arms_in_changing_order() -> None:
     ran: list[tuple[DecodeGroup, str]] = []
     bench = decode_bench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
     bench.run()
@@ -112,7 +112,7 @@ def test_group_runs_all_arms_in_sequence_and_in_changing_order() -> None:
         assert all(sorted(place) == sorted(SETTINGS.arms) for place in zip(*orders, strict=True))
 
 
-def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None:
+def test_ratios_are_unaffected_if_the_machine_slows_down_between_groups() -> None:
     planned = groups(SETTINGS)
     bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
     bench.run()
@@ -124,7 +124,7 @@ def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None
             assert cell.decode_ratio.low == pytest.approx(cell.decode_ratio.high) == SPEED[cell.arm] / SPEED["none"]
 
 
-def test_cell_holds_medians_of_rates_and_means_per_round() -> None:
+def test_decode_cell_has_median_speeds_and_means_per_round() -> None:
     runs = [measurement(arm, i, slowness=slowness) for i, slowness in enumerate((1, 2, 4)) for arm in ("none", "3")]
     runs[-1] = replace(runs[-1], stats=replace(runs[-1].stats, decode_seconds=12 / 2.5))
     none, three = report_of(runs).cells()
@@ -148,13 +148,13 @@ def test_acceptance_per_position_is_the_share_of_verified_drafts() -> None:
     assert cell.accepted_per_position == [4 / 5, 2 / 4, 1 / 3, 0]
 
 
-def test_cells_are_per_kind_and_for_all_kinds_unless_there_is_one_kind(report: DecodeReport) -> None:
+def test_report_has_a_cell_for_all_kinds_if_there_are_several_kinds(report: DecodeReport) -> None:
     kinds = [(cell.temperature, cell.kind) for cell in report.cells() if cell.arm == "none"]
     assert kinds == [(t, kind) for t in (0.0, 0.7) for kind in ("code", "random", ALL)]
     assert {cell.kind for cell in report_of([measurement("none")]).cells()} == {"code"}
 
 
-def test_phases_add_up_to_decoding_and_python_is_the_time_outside_native_calls() -> None:
+def test_phases_add_up_to_the_decoding_time_with_python_as_the_time_outside_native_calls() -> None:
     zeros: dict[str, Any] = dict.fromkeys(Counters.__dataclass_fields__, 0)
     before = Counters(**zeros | {"draft_seconds": 1.0, "verify_seconds": 2.0, "prefill_seconds": 9.0})
     after = Counters(
@@ -166,7 +166,7 @@ def test_phases_add_up_to_decoding_and_python_is_the_time_outside_native_calls()
     assert phases == {"draft": 0.5, "verify": 1.0, "rewind": 0.125, "sample": 0.25, "python": 0.375}
 
 
-def test_report_says_that_all_arms_have_the_same_text() -> None:
+def test_report_says_that_all_arms_generated_the_same_text() -> None:
     shown = as_markdown(report_of([measurement(arm) for arm in SETTINGS.arms]))
     assert "same text: yes, 3 texts compared" in shown
 
@@ -182,30 +182,30 @@ def test_report_names_the_first_different_token() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 12])
-def test_longer_text_differs_where_the_shorter_one_ends(cut: int) -> None:
+def test_first_difference_of_a_longer_text_is_where_the_shorter_text_ends(cut: int) -> None:
     (difference,) = report_of([measurement("none"), measurement("1", text=TEXT[:cut])]).differences
     assert difference.at == cut
 
 
-def test_texts_are_compared_with_the_first_arm_if_none_is_missing() -> None:
+def test_texts_are_compared_with_the_first_arm_if_arm_none_was_not_measured() -> None:
     report = report_of([measurement("3", text=[5]), measurement("1"), measurement("auto")])
     assert report.texts_compared == 2
     assert [(d.arm, d.compared_with) for d in report.differences] == [("3", "1")]
 
 
-def test_report_counts_all_differences_and_names_the_first_ten() -> None:
+def test_report_counts_all_differing_texts_and_names_ten_of_them() -> None:
     runs = [measurement(arm, i, text=[int(arm != "none")]) for i in range(14) for arm in ("none", "1")]
     shown = as_markdown(report_of(runs))
     assert shown.count("first difference") == 10
     assert "and 4 more" in shown
 
 
-def test_report_names_synthetic_acceptance_and_compares_no_texts() -> None:
+def test_report_of_synthetic_acceptance_says_so_and_compares_no_texts() -> None:
     runs = [measurement("none"), measurement("1", text=[5])]
     report = report_of(runs, replace(SETTINGS, synthetic=(0.8, 0.5)))
     assert (report.texts_compared, report.differences) == (0, [])
     shown = as_markdown(report)
-    assert "SYNTHETIC: drafts counted as accepted at given rates (0.8, 0.5)" in shown
+    assert "SYNTHETIC: drafts were accepted at given rates (0.8, 0.5)" in shown
     assert "Decoding, greedy, synthetic acceptance: m.gguf" in shown
     assert "same text" not in shown
 
@@ -225,7 +225,7 @@ def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
     as_csv(shown)
 
 
-def test_failed_arm_is_named_once_and_the_others_continue() -> None:
+def test_failing_arm_is_reported_once_and_other_arms_are_measured() -> None:
     def run(group: DecodeGroup, arm: str) -> DecodeResult:
         if arm == "3":
             raise NativeError("out of memory")
@@ -237,7 +237,7 @@ def test_failed_arm_is_named_once_and_the_others_continue() -> None:
     assert bench.left_out == ["3: out of memory (16 times)"]
 
 
-def test_seconds_left_estimate_the_remaining_measurements() -> None:
+def test_seconds_left_are_estimated_from_finished_measurements() -> None:
     now = 0.0
 
     def run(group: DecodeGroup, arm: str) -> DecodeResult:
@@ -252,7 +252,7 @@ def test_seconds_left_estimate_the_remaining_measurements() -> None:
     assert all(left == now - at for at, left in told[1:])
 
 
-def test_arms_map_to_draft_tokens_and_prefill_modes() -> None:
+def test_each_arm_sets_draft_tokens_and_the_prefill_mode() -> None:
     assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), *range(1, 9), "auto", 0, *range(1, 9), "auto"]
     assert [arm for arm in ARMS if prefill_mode(arm) != "fused"] == [f"{n}:host-copy" for n in range(1, 9)]
 
@@ -278,16 +278,16 @@ def test_json_report_keeps_the_comparison_of_texts_but_not_the_texts(tmp_path: P
     assert "first difference at token 13" in as_markdown(again)
 
 
-def test_any_other_file_is_refused(report: DecodeReport, tmp_path: Path) -> None:
+def test_file_that_is_not_a_report_of_this_bench_is_refused(report: DecodeReport, tmp_path: Path) -> None:
     another = as_json(report).replace('"bench": "decode"', '"bench": "prefill"')
     for text in ("", "[]", "{}", '{"bench": "decode", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(InvalidRequestError, match="cannot be read as a decode bench"):
+        with pytest.raises(InvalidRequestError, match="cannot be read as the report of a decode bench"):
             load(tmp_path / "x.json")
 
 
-def test_each_format_has_a_line_for_each_cell(report: DecodeReport) -> None:
-    n_cells = 2 * 3 * 4  # temperatures, kinds with all, arms
+def test_csv_and_tables_have_a_line_for_each_cell(report: DecodeReport) -> None:
+    n_cells = 2 * 3 * 4  # two temperatures, two kinds and ALL, four arms
     lines = list(csv.DictReader(as_csv(report).splitlines()))
     assert len(lines) == n_cells
     assert float(lines[-1]["decode_ratio_median"]) == 2.5
@@ -303,7 +303,9 @@ def test_each_format_has_a_line_for_each_cell(report: DecodeReport) -> None:
         assert "1.00+3.00" in text
 
 
-def test_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_of_auto(report: DecodeReport, tmp_path: Path) -> None:
+def test_decode_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_of_auto(
+    report: DecodeReport, tmp_path: Path
+) -> None:
     def drawn(report: DecodeReport, name: str) -> str:
         plot(report, tmp_path / name)
         return (tmp_path / name).read_text()
@@ -320,7 +322,7 @@ def test_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_of_auto(report
 def rounds(
     rates: Sequence[float], depth: int, n: int, hits: Sequence[bool] = (True, False)
 ) -> tuple[DraftStats, list[int]]:
-    """Generate with synthetic acceptance over a scripted context, which asserts the state of the caches."""
+    """Generate with synthetic acceptance on a scripted context, which checks the state of its caches in each call."""
     context = ScriptedContext(range(40), hits, n_ctx=10 * n)
     synthetic = SyntheticContext(context, rates)
     draft_stats, out = DraftStats(), []
@@ -339,7 +341,7 @@ def test_synthetic_acceptance_has_the_given_rates() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.integers(0, 6), st.lists(st.booleans(), min_size=1))
-def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context(
+def test_synthetic_rounds_keep_the_caches_correct_whichever_drafts_the_target_accepts(
     rates: list[float], depth: int, hits: list[bool]
 ) -> None:
     _, out = rounds(sorted(rates, reverse=True), depth, 20, hits)
@@ -348,7 +350,7 @@ def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context
 
 @pytest.mark.parametrize("hits", [True, False])
 @pytest.mark.parametrize("verified", [0, 1, 2])
-def test_depth_control_observes_only_synthetic_acceptance(hits: bool, verified: int) -> None:
+def test_depth_control_gets_the_synthetic_acceptance_and_not_the_target_s(hits: bool, verified: int) -> None:
     context = ScriptedContext(range(40), [hits])
     synthetic = SyntheticContext(context, (1, 0))
     draft_stats, heard = DraftStats(), []
@@ -360,14 +362,14 @@ def test_depth_control_observes_only_synthetic_acceptance(hits: bool, verified: 
     assert {right for drafted, right in heard if drafted} == {1}
 
 
-def test_synthetic_acceptance_is_equal_at_all_depths_and_differs_between_texts() -> None:
+def test_synthetic_acceptance_is_the_same_at_all_depths_but_differs_between_texts() -> None:
     def luck(depth: int, context: SyntheticContext) -> dict[int, bool]:
-        """Tell whether drafts were accepted, by position, as far as the rounds show it."""
+        """Return, for each position of a draft that was certainly verified, whether it was accepted."""
         context.clear(0)
         found: dict[int, bool] = {}
         at = 0
         for tokens in generate_single(context, [1], lambda _: False, DraftStats(), FixedDepth(depth), max_tokens=60):
-            if at:  # at 0 is the first token, without drafts
+            if at:  # the first token comes from the prefill, without drafts
                 found |= dict.fromkeys(range(at, at + len(tokens) - 1), True)
                 if len(tokens) <= depth and at + depth < 60:
                     found[at + len(tokens) - 1] = False
@@ -385,13 +387,13 @@ def test_synthetic_acceptance_is_equal_at_all_depths_and_differs_between_texts()
     assert {(True, True), (False, False)} == set(both)
 
 
-def test_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
+def test_synthetic_rate_1_accepts_every_draft_and_rate_0_accepts_none() -> None:
     draft_stats, _ = rounds([1, 1, 1], 3, 101, [False])
     assert draft_stats.rounds == 25
     draft_stats, _ = rounds([0], 3, 101, [True])
     assert draft_stats.rounds == 100
 
 
-def test_damaged_report_is_refused_or_printed(report: DecodeReport, tmp_path: Path) -> None:
+def test_damaged_json_report_is_refused_or_printed(report: DecodeReport, tmp_path: Path) -> None:
     refused, printed = count_refused_and_printed(decode_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

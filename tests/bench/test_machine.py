@@ -14,14 +14,14 @@ from pymtp.bench.machine import PeakMemory, machine
 MIB = 2**20
 
 
-def test_machine_is_described_for_json() -> None:
+def test_description_of_the_machine_can_be_written_as_json() -> None:
     description = json.loads(json.dumps(machine()))
     assert description["cpu"]
     assert description["cores"] >= 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
-def test_gpus_are_listed_with_their_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_have_a_name_and_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine()["gpus"] == []
     stand_in = tmp_path / "nvidia-smi"
@@ -41,6 +41,6 @@ def test_peak_memory_counts_only_later_allocations() -> None:
     assert 60 * MIB < memory.peak - memory.before < 80 * MIB
 
 
-def test_peak_memory_is_none_if_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_none_if_the_system_cannot_reset_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymtp.bench.machine._reset_peak", lambda: False)
     assert PeakMemory().before is PeakMemory().peak is None

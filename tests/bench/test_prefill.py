@@ -43,12 +43,15 @@ SETTINGS = PrefillSettings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", Fa
 
 
 class Machine:
-    """A factory of fake contexts. Their head is always right; their work moves the clock `now`, times `slowness`."""
+    """A factory of fake contexts, whose head drafts without errors.
+
+    Each call of a context adds its time, multiplied by `slowness`, to the fake clock `now`.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.slowness = 1.0
-        self.attention = 0.0  # seconds per token for each earlier token
+        self.attention = 0.0  # seconds that a token takes for each token before it
         self.made: list[FakeContext] = []
         self.fails: set[str] = set()
 
@@ -137,7 +140,7 @@ def report() -> PrefillReport:
     return report_of(bench)
 
 
-def test_each_mode_is_at_each_place_and_after_each_other_equally_often() -> None:
+def test_each_mode_is_measured_at_each_position_and_after_each_other_mode_equally_often() -> None:
     for size, depth in itertools.product(SETTINGS.sizes, SETTINGS.depths):
         same = [group.modes for group in groups(SETTINGS) if (group.size, group.depth) == (size, depth)]
         for place in zip(*same, strict=True):
@@ -146,7 +149,7 @@ def test_each_mode_is_at_each_place_and_after_each_other_equally_often() -> None
         assert sorted(neighbours) == sorted(itertools.permutations(MODES, 2))
 
 
-def test_measurement_prefills_once_in_a_warm_context_and_generates_equally_in_all_modes() -> None:
+def test_prefill_measurement_is_made_in_a_warm_context_and_generates_the_same_in_all_modes() -> None:
     machine = Machine()
     for mode, rounds in (("none", 6), ("fused", 2)):
         done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), mode, range(8), range(20, 90), 7, machine.clock)
@@ -161,14 +164,14 @@ def test_measurement_prefills_once_in_a_warm_context_and_generates_equally_in_al
         assert (done.device_bytes, done.hidden_bytes) == (150, 0)
 
 
-def test_copied_bytes_count_only_the_prefill() -> None:
+def test_copied_bytes_include_only_those_of_the_prefill() -> None:
     machine = Machine()
     done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), "host-copy", range(8), range(20, 90), 7, machine.clock)
     assert done.hidden_bytes == 800
 
 
 @pytest.mark.parametrize("cache_prompt", [False, True])
-def test_round_has_one_prompt_for_all_modes_and_the_next_round_another(cache_prompt: bool) -> None:
+def test_all_modes_of_a_round_have_one_prompt_and_each_round_has_another(cache_prompt: bool) -> None:
     machine = Machine()
     new_bench(machine, replace(SETTINGS, cache_prompt=cache_prompt)).run()
     prompts = [context.prefilled[1] for context in machine.made[1:] if len(context.prefilled[1]) == 64]
@@ -181,7 +184,7 @@ def test_round_has_one_prompt_for_all_modes_and_the_next_round_another(cache_pro
     assert warm_up.isdisjoint(token for prompt in prompts for token in prompt)
 
 
-def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None:
+def test_ratios_are_unaffected_if_the_machine_slows_down_between_groups() -> None:
     machine = Machine()
     n_done = itertools.count(1)
 
@@ -200,7 +203,7 @@ def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None
             assert cell.prefill_ratio.high == pytest.approx(cell.prefill_ratio.low, abs=0.01)
 
 
-def test_seconds_left_are_right_after_the_first_round() -> None:
+def test_seconds_left_are_exact_after_the_first_round() -> None:
     machine = Machine()
     told: list[tuple[float, float | None]] = []
     bench = new_bench(machine, on_start=lambda group, mode, left: told.append((machine.now, left)))
@@ -211,18 +214,19 @@ def test_seconds_left_are_right_after_the_first_round() -> None:
         assert left == pytest.approx(machine.now - at, rel=0.05)
 
 
-def test_estimate_extrapolates_attention_from_the_two_nearest_sizes() -> None:
+def test_estimate_extrapolates_the_time_of_attention_from_the_two_nearest_sizes() -> None:
     machine = Machine()
     machine.attention = 0.25
     done = []
-    for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):  # the shortest must not count for the longest
+    # the slow measurement of the shortest prompt must not affect the estimate for a long one
+    for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):
         done.append(
             measure(machine.make, PrefillGroup(0, size, 3, MODES), "fused", range(size), range(4), 7, machine.clock)
         )
     assert estimate(done[:3], 256, "fused") == pytest.approx(done[3].elapsed_seconds, rel=0.01)
 
 
-def test_groups_beyond_the_time_budget_are_left_out_and_named() -> None:
+def test_groups_that_exceed_the_time_budget_are_left_out_and_reported() -> None:
     machine = Machine()
     bench = new_bench(machine, replace(SETTINGS, sizes=(8, 640), depths=(3,), time_budget=2000))
     bench.run()
@@ -245,7 +249,7 @@ def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
     assert as_csv(report_of(bench)).count("\n8,") == n
 
 
-def test_failed_mode_is_named_and_the_others_continue() -> None:
+def test_failing_mode_is_reported_and_other_modes_are_measured() -> None:
     machine = Machine()
     machine.fails = {"fused"}
     bench = new_bench(machine, replace(SETTINGS, rounds=1, sizes=(8,), depths=(3,)))
@@ -269,16 +273,16 @@ def test_json_report_loads_and_prints_the_same_tables(report: PrefillReport, tmp
     assert json.loads(file.read_text())["cells"][0]["prefill"]["median"] == pytest.approx(1, rel=0.01)
 
 
-def test_any_other_file_is_refused(report: PrefillReport, tmp_path: Path) -> None:
+def test_file_that_is_not_a_report_of_this_bench_is_refused(report: PrefillReport, tmp_path: Path) -> None:
     another = as_json(report).replace('"bench": "prefill"', '"bench": "decode"')
     for text in ("", "[]", "{}", '{"bench": "prefill", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(InvalidRequestError, match="cannot be read as a prefill bench"):
+        with pytest.raises(InvalidRequestError, match="cannot be read as the report of a prefill bench"):
             load(tmp_path / "x.json")
 
 
-def test_each_format_has_a_line_for_each_cell(report: PrefillReport) -> None:
-    n_cells = 2 * (1 + 3 * 2)  # sizes, none, other modes at two depths
+def test_csv_and_tables_have_a_line_for_each_cell(report: PrefillReport) -> None:
+    n_cells = 2 * (1 + 3 * 2)  # two sizes, each with mode none and three other modes at two depths
     lines = list(csv.DictReader(as_csv(report).splitlines()))
     assert len(lines) == n_cells
     assert float(lines[-1]["prefill_ratio_median"]) == pytest.approx(0.8, abs=0.01)
@@ -301,6 +305,6 @@ def test_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Prefil
         assert f"<!-- {words} -->" in text
 
 
-def test_damaged_report_is_refused_or_printed(report: PrefillReport, tmp_path: Path) -> None:
+def test_damaged_json_report_is_refused_or_printed(report: PrefillReport, tmp_path: Path) -> None:
     refused, printed = count_refused_and_printed(prefill_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

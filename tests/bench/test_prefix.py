@@ -60,20 +60,20 @@ def report() -> PrefixReport:
     return PrefixReport(asdict(SETTINGS), {}, machine, build, [], measurements)
 
 
-def test_each_round_has_all_traces_in_another_order() -> None:
+def test_each_round_measures_all_traces_in_another_order() -> None:
     first, second = groups(SETTINGS)
     assert sorted(first.arms) == sorted(second.arms) == sorted(SETTINGS.traces)
     assert first.arms != second.arms
 
 
-def test_half_of_prefix_bytes_counts_k_v_and_one_state_each() -> None:
+def test_half_of_prefix_bytes_counts_k_and_v_and_one_state_per_prefix() -> None:
     vocab = TraceVocabulary(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
     assert half_of_prefix_bytes(make(PREFIXES, vocab), 10, 500) == 6 * (2000 * 10 + 500)
     assert half_of_prefix_bytes(make(FOUR, vocab), 10, 500) is None
     assert half_of_prefix_bytes(make(DISK, vocab), 10, 500) is None
 
 
-def test_cells_hold_prefilled_tokens_and_times_to_the_first_token(report: PrefixReport) -> None:
+def test_prefix_cells_have_prefilled_tokens_and_times_to_the_first_token(report: PrefixReport) -> None:
     first, prefixes, disk = report.cells()
     assert [cell.trace for cell in (first, prefixes, disk)] == [FOUR, PREFIXES, DISK]
     assert (first.prompt, first.unseen, first.requests) == (8192, 2192, 4)
@@ -93,7 +93,7 @@ def test_cells_hold_prefilled_tokens_and_times_to_the_first_token(report: Prefix
 def test_short_traces_have_a_row_for_each_request(report: PrefixReport) -> None:
     rows = report.rows()
     assert [(row.trace, row.number) for row in rows] == [(FOUR, i) for i in (1, 2, 3, 4)]
-    assert [row.read for row in rows] == [2048, 512, 60, 49]  # the largest of the rounds
+    assert [row.read for row in rows] == [2048, 512, 60, 49]  # the largest values over the rounds
     assert rows[2].of_first == pytest.approx(0.05)
     assert rows[1].of_none == pytest.approx(0.25)
 
@@ -114,11 +114,11 @@ def test_json_report_loads_and_prints_the_same_tables(report: PrefixReport, tmp_
     assert [cell["trace"] for cell in whole["cells"]] == [FOUR, PREFIXES, DISK]
     assert len(whole["rows"]) == 4
     file.write_text('{"bench": "decode"}')
-    with pytest.raises(InvalidRequestError, match="as a prefix bench"):
+    with pytest.raises(InvalidRequestError, match="as the report of a prefix bench"):
         load(file)
 
 
-def test_tables_hold_tokens_seconds_memory_and_disk(report: PrefixReport) -> None:
+def test_prefix_tables_show_tokens_times_memory_and_the_prefix_file(report: PrefixReport) -> None:
     text = as_markdown(report)
     assert "| four | 4 | 8,192 | 2,192 | 2,668 | 0.326 | 464 | 51.0 | - | 3 |" in text
     assert "| prefixes | 40 | 4,000 | 490 | 1,300 | 0.325 | 90 | 51.0 | 10.0 | 3 |" in text
@@ -149,12 +149,12 @@ def test_plot_is_a_valid_svg(report: PrefixReport, tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "prefix.svg").getroot().tag.endswith("svg")
 
 
-def test_damaged_report_is_refused_or_printed(report: PrefixReport, tmp_path: Path) -> None:
+def test_damaged_json_report_is_refused_or_printed(report: PrefixReport, tmp_path: Path) -> None:
     refused, printed = count_refused_and_printed(prefix_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20
 
 
-def test_cached_and_uncached_llm_generate_the_same_and_only_one_prefills_all(demo: Path) -> None:
+def test_llm_with_a_cache_generates_the_same_and_prefills_less_than_one_without(demo: Path) -> None:
     settings = replace(SETTINGS, traces=(CHAT, ALONE), rounds=1, scale=0.2, requests=3, threads=1)
     with Model(demo) as model:
         arms = PrefixArms(model, settings)

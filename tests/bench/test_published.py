@@ -1,4 +1,4 @@
-"""Tests of the reports in benchmarks/: `pymtp bench` shows each of its own."""
+"""Tests of the reports in benchmarks/: `pymtp bench` shows each report that it can measure."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ MB = 10**6
 
 
 class ScriptedContext:
-    """A fake context: one row takes 10 ms, each further row 2 ms, a draft 1 ms.
+    """A fake context: one row takes 10 ms, each further row 2 ms, and a draft 1 ms.
 
-    Timing by operation adds a tenth, which is outside of the graph.
+    While operations are timed, a decode takes a tenth longer, and this time is outside of the graph.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ScriptedContext:
         self.counters = SimpleNamespace(verify_seconds=0.0, draft_seconds=0.0)
         self.decodes: Counter[tuple[str, int, bool]] = Counter()
         self.last: tuple[float, int] = 0.0, 0
-        self.head_is_current = False  # the head has all tokens of the target
+        self.head_is_current = False  # whether the head has processed all tokens of the target
         self.verified: set[int] = set()
 
     def set_sampling(self, sampler: object) -> None: ...
@@ -100,7 +100,7 @@ def report() -> RowsReport:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_alike_rows_have_one_token_and_others_many(alike: bool) -> None:
+def test_alike_rows_have_the_same_token_and_other_rows_different_tokens(alike: bool) -> None:
     context = ScriptedContext()
     RowsBench(replace(SETTINGS, alike=alike), context, range(256), read=lambda *_: [0.1]).run()
     assert (len(context.verified) == 1) == alike
@@ -115,14 +115,14 @@ def test_each_round_measures_every_number_once_in_another_order() -> None:
     assert orders == [list(planned(SETTINGS, turn)) for turn in range(3)]
 
 
-def test_decodes_are_warmed_up_then_timed_then_timed_by_operation() -> None:
+def test_rows_are_decoded_for_warm_up_then_timed_whole_then_timed_by_operation() -> None:
     _, context = run(replace(SETTINGS, rounds=1))
     assert context.decodes[ROWS, 4, False] == context.decodes[DRAFT, 3, False] == 1 + REPEATS
     assert context.decodes[ROWS, 4, True] == context.decodes[DRAFT, 3, True] == REPEATS
     assert not context.timed
 
 
-def test_cells_are_medians_relative_to_one_row_of_the_round(report: RowsReport) -> None:
+def test_rows_cells_have_medians_relative_to_one_row_of_the_same_round(report: RowsReport) -> None:
     cells = {(cell.what, cell.n): cell for cell in report.cells()}
     assert list(cells) == [(ROWS, 1), (ROWS, 2), (ROWS, 4), (DRAFT, 1), (DRAFT, 3)]
     four = cells[ROWS, 4]
@@ -139,7 +139,7 @@ def test_cells_are_medians_relative_to_one_row_of_the_round(report: RowsReport) 
     assert chain.ratio.median == pytest.approx(0.3)
 
 
-def test_disturbed_decode_is_not_in_the_medians() -> None:
+def test_single_slow_decode_does_not_change_the_medians() -> None:
     class Disturbed(ScriptedContext):
         def operations(self) -> list[Operation]:
             found = super().operations()
@@ -154,15 +154,15 @@ def test_disturbed_decode_is_not_in_the_medians() -> None:
     assert one.outside_seconds == pytest.approx(0.001)
 
 
-def test_memory_share_counts_the_weight_bytes_of_one_row(report: RowsReport) -> None:
+def test_memory_share_is_the_read_speed_of_one_row_s_weights_relative_to_the_memory(report: RowsReport) -> None:
     speed = report.memory_speed()
     assert speed
-    assert speed.median == pytest.approx(20e9)  # without the first read, which finds cold pages
+    assert speed.median == pytest.approx(20e9)  # the first read of each round, which finds cold pages, is not counted
     assert report.memory_share() == pytest.approx(100 * MB / 0.010 / 20e9)
     assert replace(report, reads=[]).memory_share() is None
 
 
-def test_seconds_left_estimate_the_remaining_measurements() -> None:
+def test_seconds_left_are_estimated_from_finished_measurements() -> None:
     now, told = 0.0, list[tuple[float, float | None]]()
 
     class Slow(ScriptedContext):
@@ -180,7 +180,7 @@ def test_seconds_left_estimate_the_remaining_measurements() -> None:
     assert all(left == pytest.approx(now - at) for at, left in told[1:])
 
 
-def test_describe_start_uses_singular_and_plural() -> None:
+def test_description_of_a_measurement_uses_singular_and_plural() -> None:
     told = [describe_start(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
     assert told == ["1 row", "3 rows", "1 draft", "3 drafts"]
 
@@ -206,11 +206,11 @@ def test_json_report_loads_and_prints_the_same_tables(report: RowsReport, tmp_pa
         as_markdown(report),
     )
     file.write_text('{"bench": "decode"}')
-    with pytest.raises(InvalidRequestError, match="as a rows bench"):
+    with pytest.raises(InvalidRequestError, match="as the report of a rows bench"):
         load(file)
 
 
-def test_tables_hold_times_operations_memory_and_the_processor(report: RowsReport) -> None:
+def test_rows_tables_show_times_operations_memory_and_the_processor(report: RowsReport) -> None:
     text = as_markdown(report)
     assert "| rows | 4 | 16.0 |" in text
     assert "| graph | MUL_MAT q4_0 | 8.000 | 9.600 | 12.800 | 0.800 | 2.400 |" in text
@@ -238,6 +238,6 @@ def test_plot_is_a_valid_svg(report: RowsReport, tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "rows.svg").getroot().tag.endswith("svg")
 
 
-def test_damaged_report_is_refused_or_printed(report: RowsReport, tmp_path: Path) -> None:
+def test_damaged_json_report_is_refused_or_printed(report: RowsReport, tmp_path: Path) -> None:
     refused, printed = count_refused_and_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

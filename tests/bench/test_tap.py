@@ -29,7 +29,11 @@ def judgement(
     guessed: Sequence[int] = (),
     norm: float = 1.0,
 ) -> Judgement:
-    """Make a judgement: 20 rounds of one draft per prompt. post, pre: accepted drafts. guessed: out of 10 tokens."""
+    """Make a judgement of prompts with 20 rounds of one draft each.
+
+    post, pre: accepted drafts of each prompt, by tap.
+    guessed: right guesses of each prompt, out of 10.
+    """
 
     def stats(accepted: int) -> Stats:
         depths = (1,) * 20
@@ -41,18 +45,18 @@ def judgement(
     )
 
 
-def test_trained_tap_is_the_one_with_more_tokens_after_every_prompt() -> None:
+def test_tap_with_more_tokens_per_round_on_every_prompt_is_the_trained_tap() -> None:
     high, low = [15, 12, 18, 14, 16, 9], [12, 10, 13, 11, 13, 6]
     assert judgement(high, low).trained_tap == "post_norm"
     assert judgement(low, high).trained_tap == "pre_norm"
 
 
-def test_difference_of_one_prompt_is_noise() -> None:
+def test_no_tap_is_found_if_the_taps_differ_only_on_one_prompt() -> None:
     assert judgement([10, 10, 11, 9, 10, 20], [10, 11, 10, 9, 10, 5]).trained_tap is None
     assert judgement([0] * 6, [0] * 6).trained_tap is None
 
 
-def test_interval_holds_the_difference_and_narrows_with_more_prompts() -> None:
+def test_confidence_interval_includes_the_difference_and_narrows_with_more_prompts() -> None:
     post, pre = [15, 12, 18, 14, 16, 9], [12, 13, 13, 11, 17, 6]
     few, many = judgement(post, pre), judgement(8 * post, 8 * pre)
     difference = few.length("post_norm") - few.length("pre_norm")
@@ -60,7 +64,7 @@ def test_interval_holds_the_difference_and_narrows_with_more_prompts() -> None:
     assert few.interval()[0] < many.interval()[0] < difference < many.interval()[1] < few.interval()[1]
 
 
-def test_verdict_names_the_next_step() -> None:
+def test_verdict_says_which_step_is_next() -> None:
     high, low = [15, 12, 18, 14, 16, 9], [12, 10, 13, 11, 13, 6]
 
     def words(*accepted: Sequence[int], current_tap: str) -> str:
@@ -73,7 +77,7 @@ def test_verdict_names_the_next_step() -> None:
     assert "within the noise: keep pre_norm" in words(high, high, current_tap="pre_norm")
 
 
-def test_head_that_is_worse_than_guesses_does_not_fit() -> None:
+def test_head_whose_drafts_are_worse_than_guesses_does_not_fit() -> None:
     high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
     assert judgement(high, low).trained_tap == "post_norm"
     for found in (judgement(high, low, guessed=[6] * 6), judgement(low, high, guessed=[6] * 6)):
@@ -85,16 +89,16 @@ def test_head_that_is_worse_than_guesses_does_not_fit() -> None:
         assert "--tap" not in said
 
 
-def test_head_fits_if_guesses_are_worse_or_within_the_noise() -> None:
+def test_head_fits_if_its_drafts_are_not_significantly_worse_than_guesses() -> None:
     high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
     assert judgement(high, low, guessed=[2] * 6).trained_tap == "post_norm"
     assert judgement(high, low, guessed=[9, 1, 9, 1, 9, 2]).trained_tap == "post_norm"
 
 
-def test_norms_without_their_one_are_named_if_drafts_are_poor() -> None:
+def test_norms_stored_without_1_are_named_if_few_drafts_are_accepted() -> None:
     high, low = [18, 17, 19, 17, 18, 16], [14, 13, 15, 13, 14, 12]
     poor, poorer = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
-    named = "stored without the 1 that the model's RMSNorm adds, by their means: blk.1.nextn.hnorm (0.03)"
+    named = "stored without the 1 that the model's RMSNorm adds: blk.1.nextn.hnorm (0.03)"
     assert named in " ".join(verdict(judgement(poor, poorer, norm=0.03)))
     assert named in " ".join(verdict(judgement(poor, poorer, norm=0.03, guessed=[9] * 6)))
     assert "stored" not in " ".join(verdict(judgement(high, low, norm=0.03)))
@@ -102,7 +106,7 @@ def test_norms_without_their_one_are_named_if_drafts_are_poor() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hnorm", "norms", "random", "nan in a norm"])
-def test_unfit_head_is_reported_with_its_figures_and_no_tap(
+def test_report_of_an_unfit_head_has_figures_but_no_trained_tap(
     demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = with_head(demo, tmp_path / "unfit.gguf", (KINDS | NO_NUMBERS)[kind])
@@ -110,12 +114,12 @@ def test_unfit_head_is_reported_with_its_figures_and_no_tap(
     said = " ".join(capsys.readouterr().out.split())
     assert "the head of unfit.gguf does not fit: of its first drafts" in said
     assert "was trained on" not in said
-    assert ("no finite numbers" in said) == (kind in NO_NUMBERS)
+    assert ("not finite numbers" in said) == (kind in NO_NUMBERS)
     norms = {"hnorm": "hnorm.weight (0.03)", "norms": "blk.8.attn_norm.weight (0.03)"}
     assert (norms.get(kind, "stored without the 1") in said) == (kind in norms)
 
 
-def test_shipped_head_was_trained_on_its_tap(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_head_uses_the_tap_that_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)
@@ -125,7 +129,7 @@ def test_shipped_head_was_trained_on_its_tap(capsys: pytest.CaptureFixture[str])
     assert len(told["taps"]["pre_norm"]["accepted_per_position"]) == 3
 
 
-def test_tap_in_the_file_does_not_change_the_measurement(
+def test_tap_named_in_the_file_does_not_change_the_test_of_the_tap(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(demo, tmp_path / "pre.gguf", metadata={"qwen35.nextn_tap": "pre_norm"})
@@ -145,5 +149,5 @@ def test_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFix
     assert shown.out == ""
 
 
-def test_file_that_is_no_model_is_refused() -> None:
+def test_file_that_is_not_a_model_is_refused() -> None:
     assert run("nowhere.gguf") == 3

@@ -1,4 +1,4 @@
-"""Tests of traces: they are reproducible, and have the documented lengths whatever the model generates."""
+"""Tests of traces: they are reproducible, and their lengths do not depend on the tokens that a model generates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VOCAB = TraceVocabulary(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
 
 
 def played(trace: Trace) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the prompts and answers of a trace, where each answer has tokens of its own."""
+    """Return the prompts and answers of a trace. The answers are made up, and have no tokens in common."""
     history, prompts, answers = TraceHistory(), list[list[int]](), list[list[int]]()
     for i, request in enumerate(trace.requests):
         prompts.append(history.prompt(request))
@@ -51,7 +51,7 @@ def test_trace_is_reproducible(name: str) -> None:
     assert len(trace.waves) == (1 if name == AT_ONCE else len(trace.requests))
 
 
-def test_chat_drops_thinking_and_adds_200_tokens_per_turn() -> None:
+def test_chat_trace_drops_thinking_and_adds_200_tokens_per_turn() -> None:
     trace = make(CHAT, VOCAB)
     prompts, answers = played(trace)
     assert len(prompts) == 20
@@ -67,7 +67,7 @@ def test_chat_drops_thinking_and_adds_200_tokens_per_turn() -> None:
     assert unseen(prompts, answers)[1:] == [80 + 120 + len(VOCAB.end) + OPENED] * 19
 
 
-def test_agents_share_a_system_prompt_and_drop_nothing() -> None:
+def test_agents_trace_shares_a_system_prompt_and_keeps_all_earlier_tokens() -> None:
     trace = make(AGENTS, VOCAB)
     prompts, answers = played(trace)
     new = unseen(prompts, answers)
@@ -82,7 +82,7 @@ def test_agents_share_a_system_prompt_and_drop_nothing() -> None:
     assert max(new[8], new[16]) < 60
 
 
-def test_branch_point_is_where_the_next_prompt_of_a_chat_differs() -> None:
+def test_branch_point_is_the_position_where_the_next_prompt_of_a_chat_differs() -> None:
     for name in NAMES:
         trace = make(name, VOCAB)
         prompts, _ = played(trace)
@@ -91,7 +91,7 @@ def test_branch_point_is_where_the_next_prompt_of_a_chat_differs() -> None:
             assert request.branch_point == (None if not chat else len(prompt) - (OPENED if name == CHAT else 0))
 
 
-def test_four_requests_share_2000_tokens_and_have_48_of_their_own() -> None:
+def test_four_requests_share_2000_tokens_and_each_has_48_more() -> None:
     for name in (FOUR, AT_ONCE):
         prompts, answers = played(make(name, VOCAB))
         assert [len(prompt) for prompt in prompts] == [2048] * 4
@@ -99,7 +99,7 @@ def test_four_requests_share_2000_tokens_and_have_48_of_their_own() -> None:
     assert make(FOUR, VOCAB).requests == make(AT_ONCE, VOCAB).requests
 
 
-def test_questions_share_their_document() -> None:
+def test_questions_of_the_document_trace_share_the_document() -> None:
     prompts, answers = played(make(DOCUMENT, VOCAB))
     assert len(prompts) == 6
     assert all(new <= 40 for new in unseen(prompts, answers)[1:])
@@ -107,7 +107,7 @@ def test_questions_share_their_document() -> None:
 
 
 @pytest.mark.parametrize("name", [PREFIXES, MESSAGES])
-def test_200_requests_use_12_prefixes_with_zipf_frequencies(name: str) -> None:
+def test_prefixes_trace_has_200_requests_over_12_prefixes_with_zipf_frequencies(name: str) -> None:
     trace = make(name, VOCAB)
     prompts, _ = played(trace)
     assert trace.prefixes == (12, 2000)
@@ -121,18 +121,18 @@ def test_200_requests_use_12_prefixes_with_zipf_frequencies(name: str) -> None:
     assert len({tuple(prompt[2000:]) for prompt in prompts}) == 200
 
 
-def test_alone_prompts_share_nothing() -> None:
+def test_prompts_of_the_alone_trace_share_no_prefix() -> None:
     prompts, answers = played(make(ALONE, VOCAB))
     assert unseen(prompts, answers) == [len(prompt) for prompt in prompts] == [1024] * 16
 
 
-def test_disk_trace_has_8192_tokens_on_disk_and_16_more() -> None:
+def test_disk_trace_has_8192_tokens_in_a_prefix_file_and_16_more() -> None:
     trace = make(DISK, VOCAB)
     assert trace.prefixes == (1, 8192)
     assert [len(prompt) for prompt in played(trace)[0]] == [8208]
 
 
-def test_lengths_scale_and_first_keeps_whole_waves() -> None:
+def test_scale_multiplies_lengths_and_a_shortened_trace_has_whole_waves() -> None:
     small = TraceVocabulary(VOCAB.plain, VOCAB.user, VOCAB.assistant, VOCAB.end, 0.1)
     assert [len(prompt) for prompt in played(make(FOUR, small))[0]] == [205] * 4
     assert len(make(CHAT, small).first(3).requests) == 3
@@ -149,7 +149,7 @@ def test_vocabulary_of_a_model_has_no_control_or_end_tokens(demo: Path) -> None:
         assert list(vocab.end) == model.tokenize("<|im_end|>\n")
 
 
-def test_unseen_counts_tokens_after_the_longest_shared_prefix() -> None:
+def test_unseen_is_the_number_of_tokens_after_the_longest_shared_prefix() -> None:
     assert unseen([[1, 2], [1, 2, 3, 4], [1, 2, 3, 5], [1, 2]], [[3], [], [], []]) == [2, 1, 1, 0]
 
 

@@ -1,4 +1,4 @@
-"""Tests of Traffic: times of requests that arrive at an engine, over a scripted context without a model."""
+"""Tests of Traffic: the times of requests that arrive at an engine with a scripted context, without a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def requests(harness: EngineHarness, n: int, tokens: int = 5) -> list[Callable[[
     return [partial(harness.submit, [1 + i, 2, 3], tokens, ignore_eos=True) for i in range(n)]
 
 
-def test_traffic_records_each_piece_at_the_engine_s_time() -> None:
+def test_traffic_records_the_time_of_each_piece() -> None:
     harness = EngineHarness(depth=0, n_seq_max=2)
     driver, _ = traffic(harness)
     seconds = driver.run(requests(harness, 2), [0.0, 0.0])
@@ -49,17 +49,17 @@ def test_traffic_records_each_piece_at_the_engine_s_time() -> None:
         assert sum(text.gaps) == pytest.approx(text.request.completion.stats.decode_seconds)
 
 
-def test_step_without_tokens_is_no_piece() -> None:
+def test_step_without_tokens_adds_no_piece_to_the_timing() -> None:
     harness = EngineHarness(depth=0, n_seq_max=2)
     driver, _ = traffic(harness)
-    slow = driver.add(harness.submit([1, 2, 3], 20, ignore_eos=True, max_unread=2))  # its reader takes nothing
+    slow = driver.add(harness.submit([1, 2, 3], 20, ignore_eos=True, max_unread=2))  # nothing reads its tokens
     other = driver.add(harness.submit([1, 2, 3], 20, ignore_eos=True))
     driver.step_until(lambda: other.request.ended)
     assert len(slow.pieces) == len(slow.request.tokens) == 2
     assert len(other.pieces) == 20
 
 
-def test_waiting_counts_from_the_due_time_even_during_a_step() -> None:
+def test_time_to_first_token_starts_at_the_due_time_even_during_a_step() -> None:
     harness = EngineHarness(depth=0, n_seq_max=2)
     driver, _ = traffic(harness)
     driver.run(requests(harness, 2), [0.0, 0.5])
@@ -79,7 +79,7 @@ def test_idle_traffic_sleeps_until_the_next_request_is_due() -> None:
     assert sum(driver.step_seconds) == pytest.approx(seconds - sleep.slept[0])
 
 
-def test_failed_request_ends_the_measurement_with_its_error() -> None:
+def test_traffic_raises_the_error_of_a_failed_request() -> None:
     harness = EngineHarness(depth=0, n_seq_max=2)
     driver, _ = traffic(harness)
     harness.context.sequence_error = lambda seq: NativeError("no finite logits") if seq == 1 else None
@@ -87,7 +87,7 @@ def test_failed_request_ends_the_measurement_with_its_error() -> None:
         driver.run(requests(harness, 2), [0.0, 0.0])
 
 
-def test_delays_are_a_reproducible_poisson_process_or_all_zero() -> None:
+def test_arrival_times_are_a_reproducible_poisson_process_or_all_zero() -> None:
     assert delays(3, None, 0) == [0.0, 0.0, 0.0]
     due = delays(4001, 2.0, 7)
     assert due == delays(4001, 2.0, 7) != delays(4001, 2.0, 8)

@@ -1,7 +1,7 @@
 """Tests of the outputs that canitoolcall recorded: each is parsed as its fixture demands, whole and in pieces.
 
-In a stream that was cut within a call, the call has begun. As its arguments are never closed, no client can run it: see
-`parse_stream`.
+A stream that was cut off within a call has events of that call. The call's arguments are never closed, so no client can
+run the call: see `parse_stream`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def parse_whole(fixture: Fixture) -> ParseResult:
 
 
 def parse_stream(fixture: Fixture, pieces: list[str]) -> ParseResult:
-    """Parse as a client does that joins the events of a stream.
+    """Parse the output like a client that joins the events of a stream.
 
-    Where the text was cut, a last call without valid JSON as its arguments does not count: the finish reason "length"
-    warns the client.
+    If the output was cut off, a last call whose arguments are not valid JSON is left out: a client knows from the
+    finish reason "length" that the call is incomplete.
     """
     parser = make_parser(fixture)
     events: list[OutputEvent] = [event for piece in pieces for event in parser.push(piece)] + parser.finish()
@@ -83,7 +83,7 @@ def is_json(text: str) -> bool:
 
 
 def pieces_of(fixture: Fixture, strategy: ChunkStrategy, model: Model) -> list[str]:
-    """Split the text into pieces of one or several tokens: those of the shipped model, and Qwen's tags."""
+    """Split an output into pieces of one or several tokens: the shipped model's tokens, and Qwen's tags as tokens."""
     if strategy.kind == "char":
         return split_text(fixture.raw_output, strategy)
     tokens: list[bytes] = []
@@ -103,7 +103,7 @@ def pieces_of(fixture: Fixture, strategy: ChunkStrategy, model: Model) -> list[s
     return pieces
 
 
-def test_fixtures_cover_xml_and_hermes() -> None:
+def test_fixtures_cover_xml_and_hermes_calls() -> None:
     assert {fixture.family for fixture in FIXTURES} == {"qwen3-xml", "qwen3-hermes"}
     assert len(FIXTURES) > 90
 
@@ -115,7 +115,9 @@ def test_recorded_output_is_parsed_as_the_fixture_demands(fixture: Fixture) -> N
 
 @each_fixture
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=[strategy.id for strategy in STRATEGIES])
-def test_recorded_output_is_the_same_in_a_stream(fixture: Fixture, strategy: ChunkStrategy, llm: LLM) -> None:
+def test_recorded_output_is_parsed_to_the_same_result_in_a_stream(
+    fixture: Fixture, strategy: ChunkStrategy, llm: LLM
+) -> None:
     streamed = parse_stream(fixture, pieces_of(fixture, strategy, llm.model))
     assert_conforms(fixture, streamed)
     assert_equivalent(parse_whole(fixture), streamed)

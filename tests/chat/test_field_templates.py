@@ -20,7 +20,7 @@ GOLDEN = json.loads((Path(__file__).parent.parent / "reference" / "prompts.json"
 SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
 ANSWER, LATE_SYSTEM = {"role": "assistant", "content": "Hello."}, {"role": "system", "content": "Only JSON."}
 ACCEPTS_ALL = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
-# As in Qwen3.8's template: some efforts, and an exception for others.
+# Like Qwen3.8's template: it knows three efforts, and raises an exception for all others.
 KNOWS_EFFORTS = (
     "{%- set effort = reasoning_effort | default('xhigh') %}"
     "{%- if effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('no effort ' ~ effort) }}{% endif %}"
@@ -36,7 +36,7 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def render_source(model: Model) -> Callable[..., str]:
-    """Render messages with the source of a template."""
+    """Return a function that renders messages with a template, which is given by its source."""
 
     def make(source: str, *messages: Any, variables: Any = None, tools: Any = None) -> str:
         return ChatTemplate(model, source).render(messages, tools=tools, chat_template_kwargs=variables)
@@ -45,7 +45,7 @@ def render_source(model: Model) -> Callable[..., str]:
 
 
 def text(lines: list[int] | None) -> str | None:
-    """Return a text of the golden file."""
+    """Return a text that the golden file stores as numbers of lines."""
     return None if lines is None else "\n".join(GOLDEN["lines"][line] for line in lines)
 
 
@@ -59,7 +59,7 @@ def test_prompts_equal_those_of_transformers(model: Model, name: str, case: str)
     assert render_chat(model, template(name), conversation) == chat
 
 
-def test_prompts_differ_from_transformers_only_where_it_refuses_late_instructions_or_a_missing_question() -> None:
+def test_prompts_differ_from_transformers_only_for_chats_that_transformers_refuses() -> None:
     assert all(each.keys() == CONVERSATIONS.keys() for each in GOLDEN["prompts"].values())
     entries = [(case, entry) for each in GOLDEN["prompts"].values() for case, entry in each.items()]
     ours = {case for case, entry in entries if "render" in entry}
@@ -68,13 +68,13 @@ def test_prompts_differ_from_transformers_only_where_it_refuses_late_instruction
         *("no user", "only a system"),
     }
     assert not [case for case, entry in entries if "render" in entry and "transformers" in entry]
-    # A chat converts messages of OpenAI's form first, so that none is refused.
+    # Our chat API converts messages from OpenAI's form first, so that no conversation is refused.
     assert all(
         text(entry["chat"]) if "chat" in entry else "refused" not in entry or "render" in entry for _, entry in entries
     )
 
 
-def test_templates_of_llama_cpp_render_or_refuse(model: Model) -> None:
+def test_llama_cpps_templates_render_a_chat_or_refuse_it(model: Model) -> None:
     refused = []
     for name, source in templates().items():
         try:
@@ -82,7 +82,7 @@ def test_templates_of_llama_cpp_render_or_refuse(model: Model) -> None:
         except InvalidRequestError:
             refused.append(name)
     assert len(templates()) > 60
-    assert len(refused) <= 4  # these need tools
+    assert len(refused) <= 4  # these templates need tools
 
 
 def test_tojson_takes_transformers_keywords(render_source: Callable[..., str]) -> None:
@@ -103,7 +103,7 @@ def test_generation_block_renders_its_text_and_hides_its_variables(render_source
 @pytest.mark.parametrize(
     "messages", [[USER, LATE_SYSTEM], [SYSTEM, USER, ANSWER, LATE_SYSTEM, USER], [LATE_SYSTEM, SYSTEM, USER]], ids=str
 )
-def test_late_instructions_stay_where_the_template_accepts_them(
+def test_late_instructions_are_unchanged_if_the_template_accepts_them(
     render_source: Callable[..., str], messages: Any
 ) -> None:
     assert render_source(ACCEPTS_ALL, *messages) == "".join(f"<{each['role']}>{each['content']}" for each in messages)
@@ -117,9 +117,9 @@ def test_late_instructions_stay_where_the_template_accepts_them(
         "{% for message in messages %}{% if loop.first or message.role != 'system' %}"
         "<{{ message.role }}>{{ message.content }}{% endif %}{% endfor %}",
     ],
-    ids=["refused", "passed over"],
+    ids=["refused", "ignored"],
 )
-def test_late_instructions_become_user_messages_where_the_template_accepts_none(
+def test_late_instructions_become_user_messages_if_the_template_refuses_or_ignores_them(
     render_source: Callable[..., str], refusal: str
 ) -> None:
     assert render_source(refusal, SYSTEM, USER, LATE_SYSTEM, ANSWER, LATE_SYSTEM) == (
@@ -127,13 +127,13 @@ def test_late_instructions_become_user_messages_where_the_template_accepts_none(
     )
 
 
-def test_ignored_instructions_are_rewritten_in_each_chat(model: Model) -> None:
+def test_late_instructions_that_the_template_ignores_are_rewritten_in_each_chat(model: Model) -> None:
     template = ChatTemplate(model, DROPS_THINKING)
     for _ in range(2):
         assert "<|im_start|>user\nOnly JSON.<|im_end|>" in template.render([USER, ANSWER, LATE_SYSTEM])
 
 
-def test_effort_stays_where_instructions_are_ignored_and_no_rewrite_is_accepted(
+def test_effort_is_kept_if_the_template_ignores_late_instructions_and_refuses_all_rewrites(
     render_source: Callable[..., str],
 ) -> None:
     source = (
@@ -150,24 +150,26 @@ def test_effort_stays_where_instructions_are_ignored_and_no_rewrite_is_accepted(
     [[SYSTEM], [SYSTEM, ANSWER], [ANSWER], [SYSTEM, ANSWER, {"role": "tool", "content": "1"}]],
     ids=lambda messages: ", ".join(message["role"] for message in messages),
 )
-def test_chat_without_a_user_message_gets_an_empty_one(model: Model, messages: Any) -> None:
+def test_chat_without_a_user_message_gets_an_empty_user_message(model: Model, messages: Any) -> None:
     rendered = ChatTemplate(model, template("Qwen3.5-4B")).render(messages)
     requested = [{"role": "user", "content": ""}]
     n = sum(message["role"] == "system" for message in messages)
     assert rendered == ChatTemplate(model, template("Qwen3.5-4B")).render([*messages[:n], *requested, *messages[n:]])
 
 
-def test_chat_without_a_user_message_stays_where_the_template_accepts_it(render_source: Callable[..., str]) -> None:
+def test_chat_without_a_user_message_is_unchanged_if_the_template_accepts_it(render_source: Callable[..., str]) -> None:
     assert render_source(ACCEPTS_ALL, SYSTEM, ANSWER) == "<system>Be brief.<assistant>Hello."
 
 
-def test_user_message_with_only_tool_results_is_no_question(model: Model) -> None:
+def test_user_message_with_only_tool_results_does_not_count_as_a_user_message(model: Model) -> None:
     result = {"role": "user", "content": "<tool_response>\n1\n</tool_response>"}
     rendered = ChatTemplate(model, template("Qwen3.5-4B")).render([SYSTEM, ANSWER, result])
     assert "<|im_start|>user\n<|im_end|>" in rendered
 
 
-def test_refusal_of_the_template_is_reported(render_source: Callable[..., str]) -> None:
+def test_error_contains_the_templates_message_if_all_rewrites_and_efforts_are_refused(
+    render_source: Callable[..., str],
+) -> None:
     with pytest.raises(InvalidRequestError, match="not today"):
         render_source("{{ raise_exception('not today') }}", SYSTEM, LATE_SYSTEM, variables={"reasoning_effort": "high"})
 
@@ -191,7 +193,9 @@ def test_surrogates_become_replacement_characters(render_source: Callable[..., s
         *(("minimal", "low"), ("high", "xhigh"), ("max", "xhigh"), ("none", "xhigh off")),
     ],
 )
-def test_unknown_effort_is_replaced_by_the_nearest(model: Model, requested: str, accepted: str) -> None:
+def test_effort_that_the_template_refuses_is_replaced_by_the_nearest_accepted_one(
+    model: Model, requested: str, accepted: str
+) -> None:
     template = ChatTemplate(model, KNOWS_EFFORTS)
     for _ in range(2):
         assert template.render([USER], chat_template_kwargs={"reasoning_effort": requested}) == f"[{accepted}]"
@@ -210,7 +214,7 @@ def test_unknown_effort_is_replaced_by_the_nearest(model: Model, requested: str,
         (["low"], "none", "low"),
     ],
 )
-def test_higher_of_two_equally_near_efforts_is_taken_and_none_comes_last(
+def test_higher_of_two_equally_near_efforts_is_tried_first_and_effort_none_last(
     render_source: Callable[..., str], named: list[str], requested: str, accepted: str
 ) -> None:
     source = f"{{% if reasoning_effort not in {named} %}}{{{{ raise_exception('no') }}}}{{% endif %}}"
@@ -247,12 +251,12 @@ def test_unknown_effort_word_is_refused_with_a_list_of_efforts(
 
 
 @pytest.mark.parametrize("fallback", ["{{ raise_exception('no') }}", "plain"])
-def test_effort_word_of_the_template_itself_is_accepted(render_source: Callable[..., str], fallback: str) -> None:
+def test_effort_that_only_the_template_knows_is_accepted(render_source: Callable[..., str], fallback: str) -> None:
     source = "{% if reasoning_effort == 'deep' %}deep{% else %}" + fallback + "{% endif %}"
     assert render_source(source, USER, variables={"reasoning_effort": "deep"}) == "deep"
 
 
-def test_template_may_be_a_text_or_a_path(new_llm: Callable[..., LLM], tmp_path: Path) -> None:
+def test_chat_template_may_be_a_source_string_or_a_path(new_llm: Callable[..., LLM], tmp_path: Path) -> None:
     file = tmp_path / "it.jinja"
     file.write_text("{{ messages[0].content }}é", encoding="utf-8")
     with_bom = tmp_path / "with_bom.jinja"
@@ -292,16 +296,16 @@ def test_bad_template_is_refused_before_the_model_is_loaded(given: Any, reason: 
         LLM("no such file", chat_template=given)
 
 
-def test_file_without_tags_is_no_template(tmp_path: Path) -> None:
+def test_template_file_without_jinja_tags_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
-    with pytest.raises(InvalidRequestError, match="it is no template"):
+    with pytest.raises(InvalidRequestError, match="it is not a template"):
         LLM("no such file", chat_template=tmp_path / "notes.txt")
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
 @pytest.mark.timeout(60)
-def test_endless_file_is_no_template() -> None:
-    with pytest.raises(InvalidRequestError, match="it is no template"):
+def test_endless_template_file_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="it is not a template"):
         LLM("no such file", chat_template="/dev/zero")
 
 
@@ -313,7 +317,7 @@ def test_error_names_the_broken_template_as_it_was_given(tmp_path: Path) -> None
         LLM("no such file", chat_template="{% for")
 
 
-def test_template_variables_of_the_llm_are_defaults_one_by_one(new_llm: Callable[..., LLM]) -> None:
+def test_request_may_override_single_template_variables_of_the_llm(new_llm: Callable[..., LLM]) -> None:
     given = {"a": 1, "b": 2}
     llm = new_llm(chat_template="{{ a }}{{ b }}{{ c }}", chat_template_kwargs=given)
     given["a"] = 9

@@ -30,7 +30,7 @@ def test_shared_alternatives_are_not_visited_one_by_one() -> None:
     assert OutputFormat(XML, "", tools=[Tool("f", parameters=schema)]).gbnf
 
 
-def test_nested_alternatives_have_their_types() -> None:
+def test_parameter_types_include_those_of_nested_alternatives() -> None:
     part: object = {"type": "string"}
     for _ in range(6):
         part = {"anyOf": [part, part]}

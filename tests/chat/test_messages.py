@@ -50,7 +50,7 @@ def test_missing_arguments_become_an_empty_object(arguments: object) -> None:
     assert one["tool_calls"] == [{"function": {"name": "f", "arguments": {}}}]
 
 
-def test_reasoning_gets_one_name() -> None:
+def test_reasoning_is_moved_to_reasoning_content() -> None:
     for name in ("reasoning", "reasoning_content"):
         (one,) = template_messages([{"role": "assistant", "content": "a", name: "t"}])
         assert one == {"role": "assistant", "content": "a", "reasoning_content": "t"}
@@ -59,7 +59,7 @@ def test_reasoning_gets_one_name() -> None:
 
 
 def test_instructions_at_the_beginning_become_one_system_message() -> None:
-    """Qwen's templates accept a single system message, and only at the beginning."""
+    """Qwen's templates accept only one system message, as the first message."""
     system, developer = {"role": "system", "content": "a"}, {"role": "developer", "content": "b"}
     joined = {"role": "system", "content": "a\n\nb"}
     assert template_messages([system, developer, USER, developer]) == [joined, USER, {"role": "system", "content": "b"}]
@@ -77,11 +77,11 @@ def test_instructions_at_the_beginning_become_one_system_message() -> None:
         ({"role": "user", "content": [{"type": "text"}]}, "must be text"),
         ({"role": "user", "content": ["a"]}, "must be text"),
         ({"role": "user", "content": [{"type": ["text"], "text": "a"}]}, "must be text"),
-        ({"role": "assistant", "tool_calls": 3}, "no list"),
+        ({"role": "assistant", "tool_calls": 3}, "not a list"),
         ({"role": "assistant", "tool_calls": [3]}, "tool_calls\\[0\\]"),
         ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}, '"name"'),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "not JSON"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "no object"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "not a JSON object"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 99_999}}]}, "not JSON"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tests of outputs that come in pieces: they are the same in any pieces."""
+"""Tests of outputs that arrive in pieces: the parsed output does not depend on the pieces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FUNCTION = {
 }
 TOOLS = [Tool("f", "", FUNCTION), Tool("g", "", {"properties": {"x": {}}})]
 
-# parts of outputs, whole and broken
+# parts of outputs, complete and broken ones, which the tests join to outputs
 PARTS = [
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>", "<function=g>", "<function=h>"),
     *("</function>", "<parameter=a>", "<parameter=b>", "<parameter=c>", "<parameter=zz>", "</parameter>", "\n", "\n\n"),
@@ -69,7 +69,7 @@ def join_events(events: list[OutputEvent]) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=500)
 @given(texts, options, st.integers(0, 2**32))
-def test_output_is_the_same_in_any_pieces(text: str, option_values: dict[str, bool], seed: int) -> None:
+def test_parsed_output_does_not_depend_on_the_pieces(text: str, option_values: dict[str, bool], seed: int) -> None:
     whole, events = events_of([text], **option_values)
     for longest in (1, 3, 12):
         random, cuts = Random(seed), [0]
@@ -143,7 +143,7 @@ REPEATED_PARTS = [
 @pytest.mark.parametrize("part", REPEATED_PARTS)
 @pytest.mark.parametrize("before", ["", "<tool_call>\n<function=f>\n<parameter=a>\n", '<tool_call>{"name": "'])
 def test_scanner_takes_a_few_steps_for_each_character(before: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the number of steps stays small, whatever tag the text may yet become."""
+    """Check the number of steps for long texts in which many tags may have begun."""
     steps, step = [0], TagSet.step
 
     def counted(tags: TagSet, matches: Any, character: str) -> Any:

@@ -57,7 +57,9 @@ def test_parser_returns_deltas_as_soon_as_they_are_certain() -> None:
         ),
     ],
 )
-def test_reasoning_ends_at_its_tag(text: str, thinking: str | None, content: str | None) -> None:
+def test_reasoning_ends_at_the_tag_that_closes_the_thinking(
+    text: str, thinking: str | None, content: str | None
+) -> None:
     assert parse(text, thinking=True) == ParsedOutput(thinking, content)
 
 
@@ -124,7 +126,7 @@ def test_text_that_only_looks_like_a_call_is_content(text: str) -> None:
 
 
 def test_call_of_an_unknown_tool_is_still_a_call() -> None:
-    """Check that the client gets a call, whose error it reports to the model: content would end the chat."""
+    """Check this because the client can report an unknown tool to the model; with content, the chat would end."""
     one = parse(xml_call("<parameter=a>\n1\n</parameter>\n<parameter=b>\none\n</parameter>\n", "other"))
     assert one == ParsedOutput(None, None, (ToolCall("other", '{"a": 1, "b": "one"}'),))
 
@@ -146,7 +148,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_call_is_parsed_however_a_model_writes_it(case: str) -> None:
+def test_call_is_parsed_in_all_variants_that_models_write(case: str) -> None:
     assert parse(BROKEN[case]) == ParsedOutput(None, None, (ToolCall("f", '{"a": "one"}'),))
 
 
@@ -157,8 +159,8 @@ def test_two_functions_in_one_tool_call_are_two_calls() -> None:
     )
 
 
-def test_parameter_comes_only_once() -> None:
-    """Check that a second one is text of the value that it stands in: the model writes about calls."""
+def test_second_tag_of_a_parameter_is_text_of_the_current_value() -> None:
+    """Such tags occur where the model writes about calls."""
     text = "one\n</parameter>\n<parameter=a>\ntwo"
     assert parse_value(text, {"type": "string"}) == text
 
@@ -180,7 +182,7 @@ def test_next_parameter_needs_an_end_tag_before_it_or_a_known_name() -> None:
         '<tool_call>\n{"name": "f", "arguments": {',
     ],
 )
-def test_beginning_of_a_call_at_the_end_of_the_text_is_no_content(text: str) -> None:
+def test_beginning_of_a_call_at_the_end_of_the_output_is_not_content(text: str) -> None:
     assert parse(f"one{text}").content == "one"
     assert parse(f"{xml_call('')}{text}").content is None
 
@@ -195,8 +197,8 @@ def test_text_longer_than_the_longest_tag_is_content(tag: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n</param", "\n</parameter>", "\n</parameter>\n</func"])
-def test_unfinished_call_is_never_complete(end: str) -> None:
-    """Check that half of a command, which may be another command, cannot run."""
+def test_unfinished_call_never_has_complete_arguments(end: str) -> None:
+    """Otherwise a client could run half of a command, which may do something else than the whole command."""
     cut = parse("<tool_call>\n<function=f>\n<parameter=a>\nrm -rf /" + end)
     assert (cut.tool_calls, cut.content) == ((), None)
     assert cut.unfinished_call is not None
@@ -211,12 +213,12 @@ def test_unfinished_hermes_call_has_the_arguments_so_far() -> None:
 
 
 @pytest.mark.parametrize("end", ["}", "}\n", "}, ", '}, "id": "'])
-def test_hermes_call_cut_off_behind_its_arguments_is_unfinished(end: str) -> None:
+def test_hermes_call_that_is_cut_off_after_its_arguments_is_unfinished(end: str) -> None:
     cut = parse('<tool_call>\n{"name": "f", "arguments": {"a": "}"' + end)
     assert cut == ParsedOutput(unfinished_call=ToolCall("f", '{"a": "}"'))
 
 
-def test_unfinished_hermes_call_has_events() -> None:
+def test_finish_returns_the_events_of_an_unfinished_hermes_call() -> None:
     parser = OutputParser(TOOLS)
     events = parser.push('Look.\n<tool_call>\n{"name": "f", "arguments": {"a": "rm')
     assert events == [ContentDelta("Look.", 0, 5)]

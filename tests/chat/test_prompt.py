@@ -89,7 +89,7 @@ def test_edited_last_user_message_branches_off_at_a_branch_point(
     messages = [SYSTEM, user("Hello."), assistant("Hello!"), user("a function first")]
     assert (
         tokens_past_branch_point(make_prompts(name), messages, [*messages[:-1], user(said)]) <= 3
-    )  # both may begin with a space
+    )  # 3, because both messages may begin with a space
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -160,13 +160,13 @@ CHATS = st.lists(
 
 @settings(max_examples=100)
 @given(name=st.sampled_from([*TEMPLATES, "DATED", "DROPS_THINKING+bos"]), chats=CHATS, more=CONTENTS)
-def test_prompt_tokens_are_those_of_its_text_whatever_is_cached(
+def test_tokens_of_a_prompt_do_not_depend_on_the_cache(
     make_prompts: MakePrompts, name: str, chats: list[list[Message]], more: str
 ) -> None:
     prompts = make_prompts(name)
     prompts.template._template.environment.globals["strftime_now"] = lambda fmt: (
         fmt
-    )  # otherwise no two texts are the same
+    )  # a constant date, because two prompts with different times would not be equal
     for messages in chats:
         for chat in (Chat(messages), Chat([*messages, assistant(more), user("a")])):
             tokens, branch_points, _ = prompts.prompt(chat)

@@ -168,15 +168,15 @@ def test_content_with_a_schema_is_valid_beside_calls(
 
 
 @pytest.mark.parametrize("text", ['{"a": "<tool_call><function=f></function></tool_call>"}', '  ["<tool_call>{}"]'])
-def test_strings_in_json_content_hold_no_calls(text: str) -> None:
+def test_tags_in_strings_of_json_content_begin_no_calls(text: str) -> None:
     output_format = OutputFormat(None, "<think>\n", tools=[Tool("f")], schema={})
     for pieces in ([text], list(text)):
         answer = parse(output_format, ["</think>\n\n", *pieces])[0].output
         assert (answer.content, answer.tool_calls) == (text, ())
 
 
-def test_values_may_hold_all_tags_but_their_own_end() -> None:
-    """Files that are XML, or write about calls, hold such tags."""
+def test_values_may_contain_all_tags_except_the_end_of_a_value() -> None:
+    """XML files, and texts about tool calls, contain such tags."""
     value = """
 </parameter>
 text

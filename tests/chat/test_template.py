@@ -49,7 +49,7 @@ def test_template_cannot_leave_the_sandbox(demo: Path, tmp_path: Path, source: s
         template_of(demo, tmp_path, source).render([{"role": "user", "content": "Hi"}])
 
 
-def test_error_holds_the_words_of_the_templates_refusal(demo: Path, tmp_path: Path) -> None:
+def test_error_contains_the_message_that_the_template_raises(demo: Path, tmp_path: Path) -> None:
     template = template_of(demo, tmp_path, "{{ raise_exception('no system here') }}")
     with pytest.raises(InvalidRequestError, match="no system here"):
         template.render([{"role": "system", "content": "x"}])

@@ -13,7 +13,7 @@ from pymtp import InvalidRequestError
 from pymtp.chat import ChatTemplate
 from pymtp.model.model import Model
 
-SECONDS = 12  # processor time; none takes more than two on an idle core
+SECONDS = 12  # processor time of a test; on an idle core, no test takes more than two seconds
 BYTES = 2**28
 LONG = "{% set x = 'a' * 10000 %}"
 ITSELF = "{% set ns = namespace() %}{% set ns.a = ns %}"
@@ -119,7 +119,7 @@ def model() -> Iterator[Model]:
 
 
 def refusal(model: Model, source: str) -> str:
-    """Return the message with which a template is refused."""
+    """Return the message of the error with which a template is refused."""
     with pytest.raises(InvalidRequestError, match="the chat template") as refused:
         ChatTemplate(model, source).render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
     return str(refused.value)
@@ -151,7 +151,9 @@ def test_template_that_is_slow_for_its_steps_is_refused_by_the_clock(
     assert "more than 0 seconds" in refusal(model, ENDLESS["loops in loops"])
 
 
-def test_slow_template_that_refuses_does_not_get_all_attempts(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_template_that_refuses_a_chat_is_not_tried_with_all_rewrites_and_efforts(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     template = ChatTemplate(model, "{% for i in range(60000) %}{% endfor %}{{ raise_exception('not today') }}")
     attempts: list[object] = []
     render_once = template._render_once
@@ -162,7 +164,7 @@ def test_slow_template_that_refuses_does_not_get_all_attempts(model: Model, monk
             [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
             chat_template_kwargs={"reasoning_effort": "high"},
         )
-    assert len(attempts) < 14  # seven efforts, each with instructions as they are and as user messages
+    assert len(attempts) < 14  # seven efforts, each with the original and the rewritten messages
 
 
 def test_lipsum_is_not_available(model: Model) -> None:

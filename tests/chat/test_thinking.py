@@ -32,7 +32,7 @@ TOOL = Tool("look", parameters={"type": "object", "properties": {"at": {"type": 
 
 
 class ByteVocabulary:
-    """A vocabulary of single bytes; 0 ends a text."""
+    """A vocabulary of single bytes; token 0 ends generation."""
 
     def ends_generation(self, token: int) -> bool:
         return token == 0
@@ -69,7 +69,7 @@ def test_tracker_counts_tokens_that_begin_before_the_end_of_thinking(
     assert not text.closing
 
 
-def test_tracker_ignores_think_tags_behind_other_text() -> None:
+def test_tracker_ignores_think_tags_after_other_text() -> None:
     text = ThinkingTracker(ThinkingPlan(budget=3))
     for data in (b" \n", b"<th", b"ing>", b"<think>", b"so"):
         text.push(data)
@@ -102,10 +102,10 @@ def visible_text(text: str, stop: str, *, begun: bool = True, separate: bool = T
         ("I STOP think</think>\n\nanswer STOP now", "STOP", "I STOP think</think>\n\nanswer "),
         ("a</think>b", "</think>", "a</think>b"),
         ("a</think>\n\nb", "\n\n", "a</think>"),
-        ("a</think>xb", "k>x", "a</think>xb"),  # the stop string spans the end
+        ("a</think>xb", "k>x", "a</think>xb"),  # the stop string spans the end of the thinking
         ("a</think>xb", "a</think>x", "a</think>xb"),
         ("a</think>xb</think>x", "k>x", "a</think>xb</thin"),
-        ("aé STOP", "STOP", "aé STOP"),  # never closed
+        ("aé STOP", "STOP", "aé STOP"),  # the thinking is never closed
     ],
 )
 def test_stop_strings_do_not_match_within_separate_thinking(text: str, stop: str, right: str) -> None:
@@ -159,7 +159,7 @@ def llms() -> Any:
         {"grammar": 'root ::= [^<]* "</think>" "\\n\\nyes"'},
     ],
 )
-def test_text_with_a_thinking_budget_is_the_same_with_and_without_drafts(
+def test_output_with_a_thinking_budget_is_the_same_with_and_without_drafts(
     llms: list[LLM], temperature: float, more: dict[str, Any]
 ) -> None:
     params = [SamplingParams(40, temperature, seed=i, thinking_budget=n, **more) for i, n in enumerate((0, 1, 4, 13))]
@@ -181,7 +181,7 @@ def test_text_with_a_thinking_budget_is_the_same_with_and_without_drafts(
 
 
 def test_log_probabilities_of_forced_tokens_are_those_of_the_model(llm: LLM) -> None:
-    """They equal those of the same tokens where a bias makes the tokens certain."""
+    """Compare with requests in which a logit bias makes the model sample the same tokens."""
     params = SamplingParams(12, thinking_budget=3, thinking_end="no", logprobs=5)
     done = llm.generate(OPEN, params)
     assert done.logprobs is not None
@@ -195,7 +195,7 @@ def test_log_probabilities_of_forced_tokens_are_those_of_the_model(llm: LLM) -> 
         assert [each for each, _ in found.top] == [each for each, _ in right.top]
 
 
-def test_thinking_budget_of_0_with_log_probabilities_begins_with_the_end_tag(llm: LLM) -> None:
+def test_output_with_thinking_budget_0_and_log_probabilities_begins_with_the_end_tag(llm: LLM) -> None:
     plain = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0))
     done = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, logprobs=0))
     assert plain.text.startswith("</think>\n\n")
@@ -206,12 +206,12 @@ def test_thinking_budget_of_0_with_log_probabilities_begins_with_the_end_tag(llm
     assert all(one.logprob < 0 for one in done.logprobs)
 
 
-def test_preempted_stream_continues_its_grammar_behind_the_thinking(new_llm: Callable[..., LLM]) -> None:
+def test_preempted_stream_continues_its_grammar_after_the_thinking(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(draft_tokens=0)
     params = SamplingParams(40, 1.0, seed=4, thinking_budget=2, json_schema=SCHEMA)
     right = llm.generate(OPEN, params)
     with llm.stream(OPEN, params) as stream:
-        llm.generate("import ", SamplingParams(20))  # takes the only sequence
+        llm.generate("import ", SamplingParams(20))  # takes the only sequence, so that the stream is preempted
         text = "".join(piece.text for piece in stream)
     assert text == right.text
     assert stream.completion.token_ids == right.token_ids
@@ -244,7 +244,7 @@ def test_thinking_budget_of_0_sets_enable_thinking_to_false(chats: dict[str, LLM
         llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=5)  # type: ignore[arg-type]
 
 
-def test_stop_strings_of_a_chat_match_only_behind_the_thinking(chats: dict[str, LLM]) -> None:
+def test_stop_strings_of_a_chat_match_only_after_the_thinking(chats: dict[str, LLM]) -> None:
     grammar = 'root ::= "I STOP think</think>\\n\\nanswer STOP now"'
     for name, begins in (("begun", ""), ("may", "<think>")):
         options = SamplingParams(99, stop="STOP", grammar=grammar.replace('"I', f'"{begins}I'))
@@ -266,7 +266,7 @@ def test_stop_strings_of_a_chat_match_only_behind_the_thinking(chats: dict[str, 
         {"schema": SCHEMA, "tools": [TOOL]},
     ],
 )
-def test_schemas_and_tools_apply_behind_a_thinking_that_was_closed(
+def test_schemas_and_tools_constrain_the_output_after_a_thinking_that_was_closed(
     chats: dict[str, LLM], name: str, options: dict[str, Any]
 ) -> None:
     llm = chats[name]
@@ -288,7 +288,7 @@ def test_schemas_and_tools_apply_behind_a_thinking_that_was_closed(
             assert output.parsed.tool_calls
 
 
-def test_grammar_of_an_output_format_continues_behind_a_closed_thinking(chats: dict[str, LLM]) -> None:
+def test_grammar_of_an_output_format_continues_after_a_thinking_that_was_closed(chats: dict[str, LLM]) -> None:
     """Use the grammar of an OutputFormat in SamplingParams, as the guide does."""
     llm = chats["begun"]
     prompt = llm.chat_prompts.prompt(Chat(HELLO))
@@ -307,7 +307,9 @@ def test_grammar_that_does_not_allow_the_end_of_thinking_is_named_in_the_error(l
     assert llm.generate(OPEN, replace(options, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
 
 
-def test_preempted_stream_continues_behind_a_closing_message_outside_its_grammar(new_llm: Callable[..., LLM]) -> None:
+def test_preempted_stream_continues_after_a_closing_message_that_its_grammar_does_not_allow(
+    new_llm: Callable[..., LLM],
+) -> None:
     llm = new_llm(draft_tokens=0)
     grammar = 'root ::= [^<E]* "</think>" "\\n\\n" [a-z ]{20}'
     params = SamplingParams(60, 1.0, seed=4, thinking_budget=2, thinking_end="E", grammar=grammar)
@@ -333,14 +335,14 @@ def test_tool_call_that_begins_within_the_thinking_budget_is_not_cut_off(chats: 
         assert 0 < done.stats.thinking_tokens <= 3
 
 
-def test_thinking_with_log_probabilities_is_closed_beside_other_requests(llms: list[LLM]) -> None:
+def test_thinking_of_a_request_with_log_probabilities_is_closed_while_other_requests_run(llms: list[LLM]) -> None:
     params = [SamplingParams(20, thinking_budget=2, logprobs=n) for n in (None, 0, 2)]
     done = [llm.generate([OPEN] * 3, params) for llm in llms]
     assert len({tuple(one.token_ids) for each in done for one in each}) == 1
     assert [len(one.logprobs or ()) for one in done[0]] == [0, 20, 20]
 
 
-def test_text_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
+def test_output_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
     (end,) = llm.model.tokenize(llm.model.eos_token, add_special=False)
     params = SamplingParams(60, logit_bias={end: 1000.0}, thinking_budget=5)
     assert llm.generate(OPEN, params).token_ids == [end]

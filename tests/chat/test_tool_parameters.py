@@ -1,4 +1,4 @@
-"""Tests of parameter values, which stand in their tags as text: the schema decides their type."""
+"""Tests of the values of tool parameters: the schema decides the type of the text between the tags."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_value_gets_the_type_of_its_schema(schema: Any, text: str, expected: Any
 
 @pytest.mark.parametrize("text", ["123456789012345678901.50", "1E+2", "-0"])
 def test_number_keeps_the_digits_that_the_model_wrote(text: str) -> None:
-    """Check numbers that may have more digits than a float."""
+    """Check numbers with more digits than a float can represent."""
     tool = Tool("f", "", {"properties": {"a": {"type": "number"}}})
     (one,) = parse(xml_call(f"<parameter=a>\n{text}\n</parameter>\n"), [tool]).tool_calls
     assert one.arguments == f'{{"a": {text}}}'

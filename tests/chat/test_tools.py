@@ -37,9 +37,9 @@ def test_read_tools_takes_openais_form() -> None:
         ([function([])], "parameters must be a JSON schema"),
         ([function({"const": {1}})], "tools\\[0\\].*JSON"),
         ([function({}), function({})], "two tools have the name 'f'"),
-        ([{"function": {"name": f"f{i}"}} for i in range(1025)], "more than 1024"),
+        ([{"function": {"name": f"f{i}"}} for i in range(1025)], "at most 1024"),
         *(
-            ([{"function": {"name": name}}], "can have the name")
+            ([{"function": {"name": name}}], "not allowed as the name")
             for name in ("", "a b", "a>", "a\n", "<a", 'a"', "a" * 257)
         ),
     ],
@@ -56,7 +56,7 @@ def test_read_tools_refuses_malformed_tools(tools: Any, reason: str) -> None:
         ("required", [], "there are no tools"),
         ("any", [Tool("f")], "tool_choice must be"),
         ("auto", [Tool("f"), Tool("f")], "two tools"),
-        ("auto", [Tool("a b")], "can have the name"),
+        ("auto", [Tool("a b")], "not allowed as the name"),
     ],
 )
 def test_impossible_tool_choice_is_refused(choice: Any, tools: list[Tool], reason: str) -> None:
@@ -64,7 +64,8 @@ def test_impossible_tool_choice_is_refused(choice: Any, tools: list[Tool], reaso
         OutputFormat(None, "", tools=tools, tool_choice=choice)
 
 
-# Schemas of tools in the wild, each with a value that must be allowed, and one that must not, if any can be excluded.
+# Schemas of published tools, each with a value that the grammar must allow, and a value that it must not allow: None if
+# it allows every value.
 UNUSUAL_SCHEMAS: dict[str, tuple[Any, str, str | None]] = {
     "a format": ({"type": "string", "format": "uri", "maxLength": 3}, "a:b", "a:bc"),
     "a pattern within": ({"type": "string", "pattern": "a", "minLength": 2}, "xx", "x"),
@@ -125,7 +126,7 @@ def test_tool_schema_is_followed_as_far_as_a_grammar_can(case: str) -> None:
 @pytest.mark.parametrize(
     "case", ["a format", "bounds of a number", "not", "all of one", "true", "a reference to nothing"]
 )
-def test_strict_tool_is_refused_where_no_grammar_can_express_it(case: str) -> None:
+def test_strict_tool_is_refused_if_no_grammar_can_express_its_schema(case: str) -> None:
     tool = Tool("f", "", {"properties": {"a": UNUSUAL_SCHEMAS[case][0]}}, strict=True)
     with pytest.raises(InvalidRequestError, match="f/a"):
         OutputFormat(None, "", tools=[tool])
@@ -157,13 +158,13 @@ def test_tool_with_any_form_of_parameters_can_be_called(llm: LLM, parameters: An
             assert isinstance(json.loads(call.arguments), dict)
 
 
-def test_required_name_that_fits_into_no_tag_is_refused() -> None:
+def test_required_parameter_whose_name_does_not_fit_into_a_tag_is_refused() -> None:
     tool = Tool("f", "", {"properties": {"a>": {}}, "required": ["a>"]})
     with pytest.raises(InvalidRequestError, match=r"'a>'.*tag"):
         OutputFormat(None, "", tools=[tool])
 
 
-def test_schemas_that_are_too_large_together_are_refused() -> None:
+def test_tools_whose_schemas_make_too_large_a_grammar_are_refused() -> None:
     tools = [Tool(f"f{i}", "", {"properties": {f"p{i}": {"const": f"{i}" * 2000}}}) for i in range(600)]
     with pytest.raises(InvalidRequestError, match="more than"):
         OutputFormat(None, "", tools=tools)
@@ -188,7 +189,7 @@ def test_grammar_of_many_tools_is_made_in_time(llm: LLM) -> None:
         pass
 
 
-def test_parameter_names_of_any_kind_come_back_in_the_arguments() -> None:
+def test_parser_returns_parameter_names_with_unusual_characters() -> None:
     names = ["a b", "é", "type", "function", "parameter", "x.y-z", "$ref"]
     tool = Tool("f", "", {"properties": {name: {"type": "integer"} for name in names}, "required": names})
     output_format = OutputFormat(None, "", tools=[tool], tool_choice="required", parallel_tool_calls=False)

@@ -17,7 +17,7 @@ from pymtp import LLM, AsyncLLM, Completion, SamplingParams
 from pymtp.chat import Message
 from pymtp.engine.request import Waiter
 
-SLACK = 64  # tokens; fewer are not worth a checkpoint
+SLACK = 64  # tokens that a turn may prefill again: so few are not worth a checkpoint
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 TEXTS = held_out_prompts(24, 400)  # 100 to 200 tokens each
 SYSTEM: Message = {"role": "system", "content": TEXTS[-1]}
@@ -43,7 +43,7 @@ def n_prefilled(completion: Completion) -> int:
 
 
 def n_new(completion: Completion, before: Completion) -> int:
-    """Count the tokens of its prompt that the earlier prompt did not begin with."""
+    """Count the tokens of a completion's prompt after the beginning that it shares with the earlier prompt."""
     prompt = completion.prompt_token_ids
     return len(prompt) - shared_tokens(prompt, before.prompt_token_ids)
 
@@ -92,7 +92,7 @@ def test_chat_with_short_turns_prefills_little_of_the_past(templated: MakeLLM) -
 def test_edited_last_question_after_short_turns_prefills_little_of_the_past(templated: MakeLLM, name: str) -> None:
     llm = templated(name)
     messages = [SYSTEM]
-    for i in range(12):  # each turn continues its sequence, whose earlier states are then lost
+    for i in range(12):  # each turn continues the same sequence, and so loses its earlier states
         messages = [*messages, user(f"And {i}?")]
         turn = llm.chat(messages, SamplingParams(max_tokens=8))
         messages = [*messages, assistant(turn.text)]
@@ -131,7 +131,7 @@ def test_chat_with_tool_calls_prefills_only_the_changed_parts(templated: MakeLLM
         before = turn
 
 
-def test_prompt_that_shares_no_prefix_is_answered_right(templated: MakeLLM) -> None:
+def test_prompt_that_shares_no_prefix_with_the_cache_is_answered_correctly(templated: MakeLLM) -> None:
     llm, fresh = templated("DATED"), templated("DATED", cache_prompt=False)
     messages = [SYSTEM]
     for said in TEXTS[:3]:
@@ -142,7 +142,7 @@ def test_prompt_that_shares_no_prefix_is_answered_right(templated: MakeLLM) -> N
         messages = [*messages, assistant(TEXTS[5], reasoning=turn.text)]
 
 
-def test_streams_and_coroutines_reuse_as_much_of_the_cache(templated: MakeLLM) -> None:
+def test_coroutine_reuses_the_cache_after_a_stream(templated: MakeLLM) -> None:
     llm = templated("DROPS_THINKING")
     messages = [SYSTEM, user(TEXTS[0])]
     with llm.stream_chat(messages, PARAMS) as stream:
@@ -157,7 +157,7 @@ def test_streams_and_coroutines_reuse_as_much_of_the_cache(templated: MakeLLM) -
     assert n_prefilled(turn) <= n_new(turn, stream.completion) + SLACK
 
 
-def test_branch_points_reach_the_requests(new_llm: MakeLLM) -> None:
+def test_requests_of_chats_have_the_branch_points_of_their_prompts(new_llm: MakeLLM) -> None:
     llm, waiter = new_llm(), Waiter()
     requests = llm._submit([[7] * 9, [8] * 9], PARAMS, waiter, branch_points=[(3,), (5, 6)])
     assert [request.branch_points for request in requests] == [(3,), (5, 6)]

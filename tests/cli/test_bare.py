@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Code that hides the modules whose names it reads from stdin.
+# Code for a child process: it reads names of modules from stdin, and makes their import fail.
 WITHOUT = """
 import sys
 
@@ -42,7 +42,7 @@ COMMANDS = ("info", "chat", "batch", "prefix", "bench", "tap", "serve", "pull")
 
 
 def needed(package: str, known: set[str]) -> set[str]:
-    """Collect the names of a package and of all packages that it requires without extras."""
+    """Collect the names of a package and of all packages that it needs without extras."""
     package = canonicalize_name(package)
     if package not in known:
         known.add(package)
@@ -58,7 +58,7 @@ def needed(package: str, known: set[str]) -> set[str]:
 
 
 def absent() -> list[str]:
-    """List the installed modules that a bare install would not have."""
+    """List the modules of this environment that an install without extras would not have."""
     bare = needed("pymtp", set())
     return [
         module
@@ -73,20 +73,20 @@ def run(*arguments: str, program: str = MAIN) -> subprocess.CompletedProcess[str
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
 
 
-def test_bare_install_lacks_the_packages_of_extras() -> None:
+def test_install_without_extras_lacks_the_packages_of_extras() -> None:
     left_out = absent()
     extras = {"fastapi", "uvicorn", "prometheus_client", "huggingface_hub", "ray", "matplotlib", "gguf", "safetensors"}
     assert extras <= set(left_out)
     assert not {"pymtp", "numpy", "cffi", "jinja2", "rich", "typer"} & set(left_out)
 
 
-def test_generate_needs_no_extra() -> None:
+def test_generate_works_without_extras() -> None:
     done = run("generate", "Once upon a time", "--max-tokens", "5", "--seed", "1")
     assert (done.returncode, done.stderr.count("Error")) == (0, 0), done.stderr
     assert done.stdout.strip()
 
 
-def test_help_needs_no_extra() -> None:
+def test_help_works_without_extras() -> None:
     done = run(*COMMANDS, program=HELP)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if " ended with " in line] == [
@@ -95,7 +95,7 @@ def test_help_needs_no_extra() -> None:
     assert done.stdout.count("--help") >= len(COMMANDS)
 
 
-def test_serve_names_the_packages_that_it_needs() -> None:
+def test_serve_without_extras_names_the_packages_that_it_needs() -> None:
     done = run("serve")
     assert done.returncode != 0
     assert "fastapi" in done.stderr
@@ -103,7 +103,7 @@ def test_serve_names_the_packages_that_it_needs() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("pull", "owner/name"), ("info", "hf:owner/name")])
-def test_models_of_the_hub_name_the_package_that_they_need(arguments: tuple[str, ...]) -> None:
+def test_hub_model_without_extras_is_refused_with_the_name_of_the_package(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "pip install huggingface-hub" in done.stderr

@@ -33,7 +33,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["--sequences", "0"], "--sequences '0' must be whole numbers"),
         (["--sequences", "257"], "from 1 to 256"),
-        (["--depths", "none,9"], "'9' is not known, there are none, 1, 2"),
+        (["--depths", "none,9"], "'9' is not known, the names are none, 1, 2"),
         (["--depths", "3:new"], "'3:new' is not known"),
         (["--acceptance", "real,1.5"], "--acceptance '1.5' must be numbers from 0 to 1"),
         (["--acceptance", "often"], "--acceptance 'often' must be numbers"),
@@ -59,7 +59,7 @@ def test_model_without_head_is_refused_with_a_hint(headless: Path, capsys: pytes
     )
 
 
-def test_shipped_model_runs_all_arms_with_consistent_figures(measured: Path) -> None:
+def test_batch_bench_measures_all_arms_of_the_shipped_model_with_consistent_figures(measured: Path) -> None:
     report = json.loads(measured.read_text())
     measurements: list[dict[str, Any]] = report["measurements"]
     assert len(measurements) == 2 * 2 * 3
@@ -68,7 +68,7 @@ def test_shipped_model_runs_all_arms_with_consistent_figures(measured: Path) -> 
         assert m["tokens"] == 12 * n
         assert sum(depths.values()) == m["rounds"] <= m["steps"]
         assert max(depths) <= {"none": 0, "2": 2, "auto": MAX_AUTO}[m["arm"]]
-        # one for each prompt; a round needs more than one if the remaining sequences are not adjacent
+        # one call for each prompt and each round; a round needs several if the remaining sequences are not adjacent
         assert m["rounds"] + n <= m["target_launches"] <= n * m["rounds"] + n
         assert m["rows"] <= n * sum((1 + depth) * times for depth, times in depths.items())
         assert 0 < m["python_seconds"] < m["step_seconds"] <= m["seconds"]
@@ -94,16 +94,16 @@ def test_saved_report_is_shown_and_plotted_without_measuring(
     )
 
 
-def test_requests_at_a_rate_arrive_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_with_a_rate_do_not_arrive_all_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     rate = ("--sequences", "2", "--depths", "none", "--requests", "3", "--rate", "200")
     assert run(*SMALL, *ONCE, *rate, "-o", "json") == 0
     (m,) = json.loads(capsys.readouterr().out)["measurements"]
     assert m["tokens"] == 6 * 12
     assert len(m["digests"]) == 6
-    assert m["seconds"] > 0.01  # the last request arrives later than that
+    assert m["seconds"] > 0.01  # the last request arrives after more than 0.01 seconds
 
 
-def test_arriving_prompt_is_measured_at_any_depth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arriving_prompt_can_be_measured_at_any_depth(capsys: pytest.CaptureFixture[str]) -> None:
     arriving = ("--sequences", "2", "--acceptance", "1", "--depths", "none,auto", "--arriving", "520")
     assert run(*SMALL, *ONCE, *arriving, "-o", "json") == 0
     for m in json.loads(capsys.readouterr().out)["measurements"]:

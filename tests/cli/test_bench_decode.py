@@ -41,14 +41,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--depths", "none,9"], "'9' is not known, there are none, 1, 2, 3, 4, 5, 6, 7, 8, 1:host-copy"),
+        (["--depths", "none,9"], "'9' is not known, the names are none, 1, 2, 3, 4, 5, 6, 7, 8, 1:host-copy"),
         (["--depths", ""], "--depths '' is not known"),
-        (["--kinds", "code,poems"], "'poems' is not known, there are code, prose"),
+        (["--kinds", "code,poems"], "'poems' is not known, the names are code, prose"),
         (["--temperatures", "0,warm"], "must be numbers 0 or more"),
         (["--temperatures", "-1"], "must be numbers 0 or more"),
         (["--temperatures", "nan"], "must be numbers 0 or more"),
         (["--synthetic-acceptance", "0.5,1.5"], "must be numbers from 0 to 1"),
-        (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
+        (["--synthetic-acceptance", "0.5,0.6"], "no rate can be higher than the rate before it"),
         (["--tokens", "1"], "--tokens"),
         *INVALID_ARGUMENTS,
     ],
@@ -66,7 +66,7 @@ def test_model_without_head_is_refused_with_a_hint(headless: Path, capsys: pytes
     )
 
 
-def test_shipped_model_generates_the_same_in_all_arms(measured: Path) -> None:
+def test_shipped_model_generates_the_same_text_in_all_arms(measured: Path) -> None:
     report = json.loads(measured.read_text())
     assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
     measurements: list[dict[str, Any]] = report["measurements"]
@@ -79,7 +79,7 @@ def test_shipped_model_generates_the_same_in_all_arms(measured: Path) -> None:
         )
         assert min(phases.values()) >= 0
         assert m["target_launches"] == stats["rounds"]
-        # one for each chain, also a discarded one; and one to catch up the head after rounds without drafts
+        # one call for each draft chain, even if it is discarded, and one for the head after rounds without drafts
         without = stats["depths"].count(0)
         drafting = stats["rounds"] - without
         assert drafting <= m["draft_launches"] <= drafting + without + min(without, stats["discarded"])
@@ -88,7 +88,7 @@ def test_shipped_model_generates_the_same_in_all_arms(measured: Path) -> None:
     assert report["texts_compared"] == 3 * 2 * 2
     assert report["differences"] == []
     texts = {m["digest"] for m in measurements}
-    assert len(texts) == 4  # kinds and temperatures
+    assert len(texts) == 4  # two kinds at two temperatures
 
 
 def test_saved_report_is_shown_and_plotted_without_measuring(
@@ -107,7 +107,7 @@ def test_synthetic_acceptance_has_the_given_rates(capsys: pytest.CaptureFixture[
     assert report["texts_compared"] == 0
 
 
-def test_synthetically_accepted_drafts_are_in_the_caches(demo_f32: Path) -> None:
+def test_drafts_accepted_at_synthetic_rates_are_in_the_caches(demo_f32: Path) -> None:
     with pymtp.Model(demo_f32) as model:
         tokens = prompt(model, "prose", 0)
         keywords: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 3}
@@ -126,7 +126,7 @@ def test_synthetically_accepted_drafts_are_in_the_caches(demo_f32: Path) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_of_a_kind_are_three_short_reproducible_ones(kind: str, llm: pymtp.LLM) -> None:
+def test_each_kind_has_three_short_reproducible_prompts(kind: str, llm: pymtp.LLM) -> None:
     prompts = [prompt(llm.model, kind, i) for i in range(2 * VARIANTS)]
     assert prompts[:VARIANTS] == prompts[VARIANTS:]
     assert len(set(map(tuple, prompts))) == VARIANTS
@@ -143,7 +143,7 @@ def test_chat_prompts_use_the_model_s_template_if_it_has_one(llm: pymtp.LLM, dem
         assert bare.detokenize(prompt(bare, "chat", 0)) == f"User: {said}\nAssistant:"
 
 
-def test_later_round_samples_another_text_after_the_same_prompt() -> None:
+def test_later_round_with_the_same_prompt_samples_another_text() -> None:
     with pymtp.Model() as model, closing(DecodeArms(model, SETTINGS)) as arms:
         first, again, later = (
             arms.run(DecodeGroup(i, "code", 0.7, ("none",)), "none").token_ids for i in (0, 0, VARIANTS)
@@ -151,7 +151,7 @@ def test_later_round_samples_another_text_after_the_same_prompt() -> None:
     assert first == again != later
 
 
-def test_name_of_a_new_arm_is_not_printed_as_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_in_the_name_of_an_arm_is_not_printed_as_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     screen.print("round 1: prose, greedy, auto:new: 12/s")
     assert "auto:new: 12/s" in capsys.readouterr().err
 
@@ -170,7 +170,9 @@ def test_warm_up_uses_another_prompt_than_the_measurements() -> None:
     assert all(warming[:4] != tokens[:4] for tokens in prompts)
 
 
-def test_new_arm_opens_an_llm_for_each_completion_and_others_reuse_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arm_with_new_makes_an_llm_for_each_completion_and_other_arms_reuse_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[pymtp.LLM] = []
 
     def make(*arguments: Any, **keywords: Any) -> pymtp.LLM:
@@ -190,7 +192,7 @@ def test_new_arm_opens_an_llm_for_each_completion_and_others_reuse_theirs(monkey
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
-def test_ctrl_c_shows_finished_measurements_and_ends_with_130() -> None:
+def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_decode.py"), *SMALL, "--rounds", "100000"]
     code, out, err = run_interrupted(script, "round 2: code, greedy")
     assert code == 130

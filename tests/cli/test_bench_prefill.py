@@ -18,7 +18,7 @@ from pymtp.bench.prefill import MODES
 from pymtp.cli.bench_requests import check_modes
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
-WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats a row, of the shipped model
+WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats per row, in the shipped model
 
 
 def run(*arguments: str | Path) -> int:
@@ -40,9 +40,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--sizes", ""], "whole numbers"),
         (["--depths", "0"], "whole numbers"),
         (["--depths", "65"], "from 1 to 64"),
-        (["--modes", "none,fast"], "'fast' is not known, there are none, all-outputs, host-copy, fused"),
+        (["--modes", "none,fast"], "'fast' is not known, the names are none, all-outputs, host-copy, fused"),
         (["--gen", "16385"], "16384"),
-        (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
+        (["--synthetic-acceptance", "0.5,0.6"], "no rate can be higher than the rate before it"),
         (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
         (["--prompt-file", os.devnull], "is empty"),
         *INVALID_ARGUMENTS,
@@ -70,7 +70,7 @@ def test_all_outputs_is_refused_for_a_pre_norm_head() -> None:
             check_modes(model, MODES)
 
 
-def test_check_of_the_plot_leaves_no_empty_file(tmp_path: Path) -> None:
+def test_check_of_the_plot_path_creates_no_file(tmp_path: Path) -> None:
     assert run("--plot", tmp_path / "x.svg", "--modes", "fast") == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_plot_without_matplotlib_names_the_package(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_shipped_model_generates_the_same_in_all_modes(measured: Path) -> None:
+def test_shipped_model_generates_the_same_text_in_all_prefill_modes(measured: Path) -> None:
     report = json.loads(measured.read_text())
     assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
     measurements: list[dict[str, Any]] = report["measurements"]
@@ -102,7 +102,7 @@ def test_shipped_model_generates_the_same_in_all_modes(measured: Path) -> None:
             "embeddings": whole if m["mode"] == "all-outputs" else 0,
         }
     caches = {m["mode"]: m["memory"][0]["cache"] for m in measurements if m["size"] == 300}
-    assert caches.pop("none") < min(caches.values())  # it has no draft context
+    assert caches.pop("none") < min(caches.values())  # mode none has no context of the head
     for size in (64, 300):
         rounds = [{m["stats"]["rounds"] for m in measurements if (m["round"], m["size"]) == (i, size)} for i in (0, 1)]
         assert all(
@@ -126,7 +126,7 @@ def test_default_sizes_that_are_too_long_are_left_out(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
-def test_ctrl_c_shows_finished_measurements_and_ends_with_130() -> None:
+def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
     endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
     code, out, err = run_interrupted([*script, *endless], "round 1: 64 fused")

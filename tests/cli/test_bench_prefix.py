@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> int:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--traces", "chat,poems"], "--traces 'poems' is not known, there are chat, agents"),
+        (["--traces", "chat,poems"], "--traces 'poems' is not known, the names are chat, agents"),
         (["--scale", "0"], "--scale"),
         (["--requests", "0"], "--requests"),
         (["--cache", "-1"], "--cache"),
@@ -37,11 +37,13 @@ def test_invalid_arguments_are_refused_before_any_work(
     bench_command.check_refused_before_any_work("prefix", arguments, words, capsys)
 
 
-def test_all_traces_are_run_by_default() -> None:
+def test_prefix_bench_runs_all_traces_by_default() -> None:
     assert tuple(TRACES.split(",")) == NAMES
 
 
-def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_measures_the_shipped_model_and_shows_its_saved_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*SMALL, "-o", "json") == 0
     whole = json.loads(capsys.readouterr().out)
     cells = {cell["trace"]: cell for cell in whole["cells"]}
@@ -65,7 +67,7 @@ def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys
     assert "same text: yes" in capsys.readouterr().out
 
 
-def test_model_without_head_runs(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prefix_bench_measures_a_model_without_head(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-m", headless, *SMALL, "--traces", "four", "--cache", "1", "-o", "csv") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2

@@ -38,7 +38,9 @@ def test_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFix
     assert "has no multi-token-prediction head; --head FILE gives it one" in " ".join(capsys.readouterr().err.split())
 
 
-def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_measures_the_shipped_model_and_shows_its_saved_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*SMALL, "-o", "json") == 0
     whole = json.loads(capsys.readouterr().out)
     cells = {(cell["what"], cell["n"]): cell for cell in whole["cells"]}
@@ -47,7 +49,7 @@ def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys
         ("rows", 2),
         ("rows", 5),
         ("draft", 2),
-    }  # one row is always measured, for the ratios
+    }  # one row is always measured, because ratios need it
     for cell in cells.values():
         assert sum(cell["operations"].values()) > 0
         assert "MUL_MAT q8_0" in cell["operations"]

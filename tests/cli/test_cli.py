@@ -62,7 +62,7 @@ def test_generate_follows_a_grammar_or_schema_file(tmp_path: Path) -> None:
     assert "json_schema is not JSON" in wrong.stderr
 
 
-def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
+def test_json_output_has_the_completion_and_its_figures(expected: str) -> None:
     completion = json.loads(generate(PROMPT, "--json").stdout)
     assert completion["text"] == expected
     assert completion["finish_reason"] == "length"
@@ -91,7 +91,9 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
     ],
     ids=str,
 )
-def test_mistakes_end_with_one_line_and_their_exit_code(arguments: list[str], code: int, words: str) -> None:
+def test_invalid_arguments_print_one_line_and_exit_with_the_code_of_their_kind(
+    arguments: list[str], code: int, words: str
+) -> None:
     done = generate(*arguments)
     assert done.returncode == code
     assert words in " ".join(done.stderr.split())
@@ -107,7 +109,7 @@ def test_drafts_without_a_head_are_refused_with_a_hint(headless: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
-def test_ctrl_c_ends_with_130_and_keeps_the_text_so_far() -> None:
+def test_ctrl_c_exits_with_130_after_printing_the_text_so_far() -> None:
     endless = ["generate", PROMPT, "-t", "1", "-c", "200000", "-n", "190000", "--ignore-eos"]
     with subprocess.Popen([*PYMTP, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -128,7 +130,7 @@ def test_closed_pipe_ends_the_command_without_a_traceback() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize("command", ["info", "info --json", "generate x -t 1 -c 256 -n 4"])
 @pytest.mark.parametrize(("output", "words"), [("> /dev/full", "No space left"), (">&-", "output is closed")])
-def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, output: str, words: str) -> None:
+def test_unwritable_output_prints_one_error_line_and_exits_with_1(command: str, output: str, words: str) -> None:
     if "full" in output and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     shell = f"{shlex.join([*PYMTP, *command.split()])} {output}"
@@ -152,10 +154,13 @@ def test_closed_stderr_does_not_lose_text_on_stdout(lost: str, more: str, expect
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize("command", ["generate - -t 1 -c 256 -n 4", "chat -t 1 -c 256 -n 4"])
 @pytest.mark.parametrize("given", ["<&-", "< bytes"])
-def test_input_that_cannot_be_read_is_one_line_and_a_failure(command: str, given: str, tmp_path: Path) -> None:
+def test_unreadable_input_prints_one_error_line_and_exits_with_an_error(
+    command: str, given: str, tmp_path: Path
+) -> None:
     (tmp_path / "bytes").write_bytes(b"hi\xff\n")
     own = [word for word in PYMTP if word != "-I"]  # -I would ignore PYTHONIOENCODING
-    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # strict errors, as in a UTF-8 locale with a language
+    # raise an error for bytes that are not UTF-8, as Python does in a UTF-8 locale
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     shell = f"{shlex.join([*own, *command.split()])} {given}"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, env=strict, cwd=tmp_path, timeout=60)
     assert done.returncode in (1, 2)
@@ -163,11 +168,11 @@ def test_input_that_cannot_be_read_is_one_line_and_a_failure(command: str, given
     assert done.stderr.startswith("error: ")
 
 
-def test_help_of_the_decode_bench_shows_arms_without_emoji() -> None:
+def test_help_of_the_decode_bench_shows_new_without_an_emoji() -> None:
     assert "3:new" in run("bench", "decode", "--help").stdout
 
 
-def test_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
+def test_character_that_the_terminal_lacks_is_printed_as_an_escape(tmp_path: Path) -> None:
     grammar = tmp_path / "accent.gbnf"
     grammar.write_text('root ::= "\u00e9"', encoding="utf-8")
     own = [word for word in PYMTP if word != "-I"]  # -I would ignore PYTHONIOENCODING
@@ -223,7 +228,9 @@ def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
         ("--seed", "-2", "--seed -2 must be"),
     ],
 )
-def test_invalid_sampling_options_are_refused_by_their_names(command: str, option: str, value: str, words: str) -> None:
+def test_error_about_a_sampling_option_has_the_name_of_the_option(
+    command: str, option: str, value: str, words: str
+) -> None:
     done = run(command, option, value, "-m", "nowhere.gguf")
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
@@ -245,7 +252,7 @@ def test_chat_separates_thinking_from_the_answer(demo: Path, tmp_path: Path, thi
     assert shown.startswith(answer)
 
 
-def test_chat_thinks_within_its_budget(demo: Path, tmp_path: Path) -> None:
+def test_chat_thinks_within_the_reasoning_budget(demo: Path, tmp_path: Path) -> None:
     path = tmp_path / "thinks.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     budget = ("--reasoning-budget", "2", "--reasoning-budget-message", " Enough. ")
@@ -259,7 +266,7 @@ def test_chat_thinks_within_its_budget(demo: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["chat", "serve"])
-def test_invalid_budgets_are_refused_by_their_option(command: str) -> None:
+def test_error_about_a_reasoning_budget_has_the_name_of_the_option(command: str) -> None:
     for options, code in (
         (["--reasoning-budget", "-2"], 2),
         (["--reasoning-budget", "x"], 2),
@@ -279,7 +286,7 @@ def test_chat_shows_cached_tokens() -> None:
     assert int(second.split(" cached")[0].split("(")[1]) > 100
 
 
-def test_turn_that_does_not_fit_does_not_end_the_chat() -> None:
+def test_turn_that_exceeds_the_context_does_not_end_the_chat() -> None:
     answer, _ = chat("Hello.\n")
     after, lengths = chat("x" * 20000 + "\nHello.\n")
     assert after == answer
@@ -291,7 +298,7 @@ def test_version_names_pymtp_and_llama_cpp() -> None:
     assert run("--version").stdout == f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}\n"
 
 
-def test_captured_output_has_no_colours_of_the_terminal(
+def test_captured_output_has_no_terminal_colours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(screen, "_color_system", ColorSystem.STANDARD)  # as with pytest -s
@@ -303,7 +310,7 @@ COMMANDS += [f"bench {name}" for name in ("decode", "batch", "prefill", "prefix"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_every_option_uncut_on_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_does_not_cut_option_names_at_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = run(*command.split(), "--help").stdout
     assert "..." not in shown.replace("[ARGS]...", "")
@@ -316,7 +323,7 @@ def test_help_shows_every_option_uncut_on_80_columns(command: str, monkeypatch: 
     assert set(names) <= set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-z0-9-]*", shown))
 
 
-def test_warnings_of_loading_are_shown_once(demo: Path) -> None:
+def test_each_warning_while_loading_is_shown_once(demo: Path) -> None:
     small = ("-n", "1", "-t", "1", "-c", "256", "def")
     done = run("generate", "-ot", "nothing=CPU", "-ncmoe", "2", *small)
     assert done.returncode == 0
@@ -332,7 +339,7 @@ def test_help_names_every_command() -> None:
     assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))
 
 
-def test_name_of_the_hub_without_prefix_is_refused_with_a_hint() -> None:
+def test_hub_name_without_hf_prefix_is_refused_with_a_hint() -> None:
     done = run("generate", "x", "-m", "owner/name:Q4_K_M")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no such file: owner/name:Q4_K_M; a model of the hub is hf:owner/name:Q4_K_M" in " ".join(
@@ -348,7 +355,7 @@ def test_model_without_a_head_gets_a_note_unless_drafts_are_off(headless: Path) 
     assert "note" not in run("generate", *small, "-d", "0").stderr
 
 
-def test_unknown_processor_level_is_one_error_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_processor_level_prints_one_error_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYMTP_CPU", "v0")
     program = [sys.executable, "-I", "-c", "from pymtp_command import main; main()", "--version"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
@@ -356,7 +363,7 @@ def test_unknown_processor_level_is_one_error_line(monkeypatch: pytest.MonkeyPat
     assert done.stderr.startswith("error: PYMTP_CPU is 'v0'")
 
 
-def test_chat_takes_a_template_and_its_variables(llm: LLM, tmp_path: Path) -> None:
+def test_chat_uses_the_given_template_and_variables(llm: LLM, tmp_path: Path) -> None:
     file = tmp_path / "it.jinja"
     file.write_text("{{ start }}{{ messages[-1].content }}", encoding="utf-8")
     _, lengths = chat("Hello.\n", "--chat-template-file", str(file), "--chat-template-kwargs", '{"start": "Well. "}')

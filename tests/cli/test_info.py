@@ -16,7 +16,7 @@ import pymtp
 from pymtp.cli import app_main
 
 
-def test_table_in_a_file_is_not_cut_to_a_terminal() -> None:
+def test_info_table_in_a_file_is_not_cut_to_a_terminal_s_width() -> None:
     shown = run("info").stdout
     assert str(pymtp.model.model.demo_model()) in shown
     assert all(patch in shown for patch in pymtp.build_info()["patches"])
@@ -47,10 +47,10 @@ def test_info_shows_the_sampling_defaults_of_the_model(tuned: Path, tmp_path: Pa
     ("option", "name"),
     [("--n-cpu-moe 3", "--n-cpu-moe"), ("-c 4096", "--ctx"), ("--no-mmap", "--no-mmap"), ("-d 0", "--draft-tokens")],
 )
-def test_options_of_the_memory_plan_need_memory(option: str, name: str) -> None:
+def test_info_refuses_options_of_the_memory_plan_without_the_option_memory(option: str, name: str) -> None:
     done = run("info", *option.split())
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {name} is for what --memory shows: add --memory\n"
+    assert done.stderr == f"error: {name} has an effect only with --memory: add --memory\n"
     assert run("info", "--memory", *option.split()).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Tests of placement options in benches: weights go to the given buffers, and warnings are shown."""
+"""Tests of placement options in benches: weights are placed in the given buffers, and warnings are shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("command", RUNS)
-def test_weights_follow_the_placement_options(
+def test_benches_place_weights_by_the_placement_options(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Model] = []

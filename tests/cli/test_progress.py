@@ -28,13 +28,15 @@ def test_finished_progress_shows_done_and_no_running_measurement() -> None:
 
 
 @pytest.mark.parametrize(("n", "words"), [(1, "1 measurement failed; it is"), (2, "2 measurements failed; they are")])
-def test_check_failed_counts_the_failures(n: int, words: str) -> None:
+def test_check_failed_raises_an_error_with_the_number_of_failures(n: int, words: str) -> None:
     check_failed(0)
     with pytest.raises(NativeError, match=f"{words} named under the tables"):
         check_failed(n)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_figures_show_drafts_lost_to_the_draft_vocabulary(lost: int) -> None:
-    assert format_figures(Stats(outside_per_position=(lost,))).endswith(f"drafts lost to the draft vocabulary: {lost}")
+def test_figures_show_drafts_lost_because_of_the_draft_vocabulary(lost: int) -> None:
+    assert format_figures(Stats(outside_per_position=(lost,))).endswith(
+        f"drafts lost because the draft vocabulary lacks the token: {lost}"
+    )
     assert "draft vocabulary" not in format_figures(Stats(outside_per_position=(0,)))

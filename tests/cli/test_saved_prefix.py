@@ -50,7 +50,7 @@ def test_chat_continues_from_a_saved_system_message(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_prefix_that_the_prompt_does_not_begin_with_gets_a_note(tmp_path: Path) -> None:
+def test_prefix_file_that_does_not_match_the_prompt_gets_a_note(tmp_path: Path) -> None:
     saved = tmp_path / "[b]saved.prefix"
     assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
 
@@ -66,17 +66,17 @@ def test_prefix_that_the_prompt_does_not_begin_with_gets_a_note(tmp_path: Path) 
     assert not notes(generate(f"{DOCUMENT} Box", "--prefix", saved))
     assert not notes(without)
     chat = run("chat", "--prefix", saved, "-t", "1", "-n", "4", stdin="Why?\nHow?\n")
-    assert (chat.returncode, notes(chat)) == (0, notes(done))  # once, not at each turn
+    assert (chat.returncode, notes(chat)) == (0, notes(done))  # the note is printed once, not for each turn
 
 
-def test_invalid_prefix_is_refused(tmp_path: Path) -> None:
+def test_invalid_prefix_file_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "saved.prefix"
     assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
     for more, why in (
         (["--prefix", saved, "--cache", "0"], "cache_bytes is 0"),
-        (["--prefix", saved, "--cache-type", "q8_0"], "is of another type_k"),
+        (["--prefix", saved, "--cache-type", "q8_0"], "was made with another type_k"),
         (["--prefix", saved, "-d", "0"], "was made with drafts"),
-        (["--prefix", __file__], "is no prefix"),
+        (["--prefix", __file__], "is not a prefix file"),
         (["--prefix", tmp_path / "missing"], "cannot read the prefix from"),
         (["--prefix", tmp_path], "cannot read the prefix from"),
     ):

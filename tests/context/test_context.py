@@ -109,7 +109,7 @@ def test_context_works_with_the_smallest_allowed_batches(
     assert len(llm.generate(prompts[0], SamplingParams(max_tokens=30, ignore_eos=True)).token_ids) == 30
 
 
-def test_headless_model_refuses_drafts_but_decodes(
+def test_model_without_a_head_refuses_drafts_but_decodes(
     new_llm: Callable[..., LLM], headless: Path, prompts: list[str]
 ) -> None:
     with pytest.raises(InvalidRequestError, match=r"headless.gguf has none: use draft_tokens=0, or head=FILE for one"):
@@ -120,7 +120,7 @@ def test_headless_model_refuses_drafts_but_decodes(
 
 
 @pytest.mark.parametrize(("n_ubatch", "most"), [(512, MAX_AUTO), (7, 6), (3, 2), (1, 0)])
-def test_auto_draft_tokens_are_limited_by_the_ubatch(
+def test_auto_draft_tokens_are_fewer_than_the_ubatch(
     new_llm: Callable[..., LLM], prompts: list[str], n_ubatch: int, most: int
 ) -> None:
     llm = new_llm(draft_tokens="auto", n_ubatch=n_ubatch)
@@ -135,7 +135,7 @@ def test_unloaded_head_is_not_used_for_drafts() -> None:
         Context(model, n_ctx=256, n_threads=1, draft_tokens=1)
 
 
-def test_context_refuses_tokens_beyond_its_size_unchanged(llm: LLM) -> None:
+def test_context_refuses_tokens_beyond_its_size_and_stays_unchanged(llm: LLM) -> None:
     context = llm.context
     context.clear()
     context.prefill([1] * (context.n_ctx - 2))
@@ -193,9 +193,9 @@ def test_returned_arrays_outlive_the_next_call_and_the_context(demo: Path) -> No
 
 
 def test_models_and_contexts_are_garbage_collected_in_any_order() -> None:
-    """Collect a cycle of a model and a context in both orders.
+    """Garbage-collect a reference cycle of a model and a context in both orders.
 
-    A build with -fsanitize=address shows that freed memory is not touched.
+    In a build with -fsanitize=address, this test fails if freed memory is touched.
     """
     for first, second in ((0, 1), (1, 0)):
         model = Model()

@@ -32,7 +32,7 @@ from pymtp.sampling import Sampler
 @each_cache_type(CACHES)
 def test_copy_continues_bit_for_bit_and_leaves_the_original(model: Model, caches: dict[str, Any], mode: str) -> None:
     with context(model, mode, **caches) as other, context(model, mode, n_seq_max=4, **caches) as c:
-        c.prefill(some_tokens(model, 60, seed=1), 3)  # must leave no trace
+        c.prefill(some_tokens(model, 60, seed=1), 3)  # another prompt, which the copy must overwrite
         c.prefill(some_tokens(model, 20, seed=2), 2)
         for moment in MOMENTS:
             other.clear()
@@ -51,13 +51,15 @@ def test_copy_continues_bit_for_bit_and_leaves_the_original(model: Model, caches
 @EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(4))
-def test_copied_and_moved_sequences_match_sequences_alone(model: Model, mode: str, seed: int) -> None:
+def test_copied_and_moved_sequences_match_those_of_a_context_of_one_sequence(
+    model: Model, mode: str, seed: int
+) -> None:
     pick = random.Random(seed)
     n_seqs = 4
     with ExitStack() as stack:
         c = stack.enter_context(context(model, mode, n_seq_max=n_seqs, **EXACT))
         other = stack.enter_context(context(model, mode, **EXACT))
-        texts: list[list[Any]] = [[] for _ in range(n_seqs)]  # the steps of each sequence
+        texts: list[list[Any]] = [[] for _ in range(n_seqs)]  # the steps (a method and its argument) of each sequence
 
         def go(c: Context, seq: int, step: tuple[str, Any]) -> bytes:
             what, value = step
@@ -113,7 +115,7 @@ def test_copy_samples_its_first_token_after_other_prefills(dense: Model, mode: s
 def test_copy_moves_only_the_used_cells(dense: Model, caches: dict[str, Any]) -> None:
     with context(dense, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
-        row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # bytes of a token
+        row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # bytes of K and V of a token
         states = set()
         for n in (10, 300):
             c.clear()
@@ -129,7 +131,7 @@ def test_copy_moves_only_the_used_cells(dense: Model, caches: dict[str, Any]) ->
         assert c.counters.target_decodes + c.counters.draft_decodes == decodes
 
 
-def test_invalid_copy_is_refused_unchanged(dense: Model) -> None:
+def test_invalid_copy_is_refused_and_changes_nothing(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c:
         tokens = [prefill_and_sample(c, seq) for seq in (0, 1)]
         before = [c.tokens(seq) for seq in range(3)]
@@ -160,7 +162,7 @@ def test_copy_of_an_empty_sequence_is_empty(dense: Model) -> None:
 @BOTH_MODES
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 @pytest.mark.parametrize("what", ["copy", "move"])
-def test_failed_copy_leaves_the_original_and_an_empty_sequence(dense: Model, mode: str, how: str, what: str) -> None:
+def test_failed_copy_keeps_the_original_and_empties_the_target(dense: Model, mode: str, how: str, what: str) -> None:
     with context(dense, mode, n_seq_max=2) as c, context(dense, mode) as other:
         wanted = continue_text(other, 0, after_a_rewind(other, 0))
         token = after_a_rewind(c, 0)
@@ -179,7 +181,7 @@ def test_failed_copy_leaves_the_original_and_an_empty_sequence(dense: Model, mod
         assert continue_text(c, 1, token) == wanted
 
 
-def test_moved_sequence_keeps_its_sampling(dense: Model) -> None:
+def test_moved_sequence_keeps_its_sampling_parameters(dense: Model) -> None:
     params = SamplingParams(temperature=1.0, seed=3, grammar='root ::= ("ab" | "cd" | "e")+ "."', logprobs=2)
 
     def text(moves: bool) -> tuple[list[int], list[Any]]:
@@ -202,7 +204,7 @@ def test_moved_sequence_keeps_its_sampling(dense: Model) -> None:
 
 
 @EACH
-def test_move_into_a_gap_lets_sequences_share_one_decode(model: Model) -> None:
+def test_sequences_share_one_decode_after_a_move_into_the_gap_between_them(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = {seq: prefill_and_sample(c, seq) for seq in (0, 1, 3)}
         for decodes in (2, 1):

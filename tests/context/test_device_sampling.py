@@ -25,7 +25,7 @@ from pymtp.sampling import Sampler
 
 GREEDY = SamplingParams(24, ignore_eos=True)
 SAMPLED = [replace(GREEDY, temperature=warmth, top_k=top_k, seed=4) for warmth in (0.7, 1.0) for top_k in (1, 40, 128)]
-# parameters that need whole rows
+# parameters with which the host needs whole rows of logits
 ROWS = [
     replace(GREEDY, temperature=0.7, top_k=0),
     replace(GREEDY, temperature=0.7, top_k=129),
@@ -33,9 +33,9 @@ ROWS = [
     replace(GREEDY, logit_bias={5: 9.0}),
     replace(GREEDY, grammar="root ::= [^\\x00]*"),
 ]
-PICKED = {1: 1, 40: 48, 128: 136}  # number of candidates for a top_k
-BYTES = 8  # a token and a float
-PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # prompt tokens, and rounds after it
+PICKED = {1: 1, 40: 48, 128: 136}  # number of candidates that are copied, by top_k
+BYTES = 8  # bytes of a candidate: its token and its logit
+PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # numbers of prompt tokens, and of rounds after the prompt
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
@@ -176,14 +176,14 @@ def test_gpu_sampling_matches_the_host_and_copies_no_row(demo_f32: Path, params:
 
 
 @BOTH
-def test_rows_are_copied_if_candidates_are_not_enough(model: Model) -> None:
+def test_rows_of_logits_are_copied_if_candidates_are_not_enough(model: Model) -> None:
     row = 4 * model.n_vocab
     for params in ROWS:
         with device(model, params) as c:
             token = c.first_token()
             assert copied_bytes(c, lambda c=c, token=token: c.draft_chain(token, DRAFTS)) == DRAFTS * row
             assert copied_bytes(c, lambda c=c, token=token: c.verify_chain([token, token])) == 2 * row
-    with device(model, replace(GREEDY, logprobs=2)) as c:  # for tokens of the target, not for drafts
+    with device(model, replace(GREEDY, logprobs=2)) as c:  # rows are copied for tokens of the target, not for drafts
         assert copied_bytes(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * BYTES
         assert copied_bytes(c, lambda: c.verify_chain([5, 6])) == 2 * row
         assert len(c.logprobs()) >= 1
@@ -225,14 +225,14 @@ def decodes_and_graphs(before: Counters, after: Counters) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("params", [GREEDY, *SAMPLED[:3]], ids=range(4))
-def test_device_round_is_two_decodes_of_reused_graphs(dense: Model, params: SamplingParams) -> None:
+def test_device_round_takes_two_decodes_and_reuses_their_graphs(dense: Model, params: SamplingParams) -> None:
     with device(dense, params) as c:
         before = c.counters
         rounds(c, 8)
         assert decodes_and_graphs(before, c.counters) == (16, 2)
 
 
-def test_graph_is_reused_for_one_kind_of_sampling(dense: Model) -> None:
+def test_graph_is_reused_while_the_kind_of_sampling_stays_the_same(dense: Model) -> None:
     with device(dense) as c:
         rounds(c)
         for params in (SAMPLED[1], SAMPLED[2], replace(GREEDY, temperature=0.5, top_k=128), ROWS[0], GREEDY):
@@ -268,13 +268,15 @@ def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]],
 
 def nan(rows: slice) -> Callable[[Any], None]:
     def how(weights: Any) -> None:
-        weights[rows] = np.copysign(np.nan, -1)  # the NaN of x86: its bits are below those of all numbers
+        weights[rows] = np.copysign(
+            np.nan, -1
+        )  # the NaN that x86 makes: as integers, its bits are below those of all numbers
 
     return how
 
 
 def infinite(weights: Any) -> None:
-    # each value of a hidden state makes one of two logits overflow
+    # whatever the sign of a hidden value, one of these two logits overflows
     n = weights.shape[1]
     weights[: 2 * n] = 0
     weights[:n] = np.diag(np.full(n, 3e38))
@@ -294,7 +296,7 @@ def test_device_sampling_reports_nonfinite_logits(
     how = NO_NUMBERS[name]
     with Model(changed(how, long=how is infinite)) as model, device(model, params, draws) as c:
         c.clear()
-        # output layer and embeddings share their weights; the rows of these tokens are unchanged
+        # only unchanged tokens: the embeddings share the changed weights of the output layer
         c.prefill(range(1000, 1000 + PROMPT))
         assert c.draft_chain(1005, DRAFTS) == ([], [])
         assert c.n_past == PROMPT  # drafts add no tokens
@@ -307,7 +309,7 @@ def test_device_sampling_reports_nonfinite_logits(
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
 def test_device_sampling_takes_the_first_of_equal_logits(changed: Callable[..., Path], params: SamplingParams) -> None:
     def alike(weights: Any) -> None:
-        # eight equal rows each: of threads that take every eighth token, the last one has the first of them
+        # blocks of eight equal rows: of threads that each take every eighth token, the last has the first of the block
         weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
 
     with Model(changed(alike)) as model:

@@ -1,4 +1,4 @@
-"""Tests of draft_vocab: the text does not depend on it, and its set of tokens follows the text."""
+"""Tests of draft_vocab: the generated text does not depend on it, and its set of tokens follows the text."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ HOW = {
     "greedy": GREEDY,
     "T=0.7": WARM,
     "top_k=40": replace(WARM, top_k=40),
-    "top_k=128": replace(WARM, top_k=128),  # needs more candidates than the smallest set has
+    "top_k=128": replace(WARM, top_k=128),  # needs more candidates than the smallest draft vocabulary has
     "penalties": replace(WARM, repetition_penalty=1.3),
     "bias": replace(GREEDY, logit_bias={5: 1.0, 1500: 4.0}),
     "grammar": replace(WARM, grammar='root ::= [a-z_ ()=:\\n.,0-9"]*'),
 }
-SMALLEST = 128  # tokens, the smallest set
-ANNEX = 64  # rows of such a set that are replaced one by one
+SMALLEST = 128  # tokens of the smallest draft vocabulary
+ANNEX = 64  # rows of the smallest draft vocabulary that new tokens replace one by one
 
 
 def draft_set(c: Context) -> set[int]:
@@ -51,7 +51,7 @@ def prefilled(c: Context, prompt: Sequence[int], params: SamplingParams = GREEDY
     return c
 
 
-# ── The text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The generated text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("draws", ["host", "device"])
@@ -72,7 +72,7 @@ def test_draft_vocab_of_any_size_gives_the_same_text(demo: Path, prompts: list[s
     assert lost["plain"] == lost["all"] == 0 < lost["least"]
 
 
-def test_draft_vocab_is_full_without_fused_prefill(demo: Path, prompts: list[str]) -> None:
+def test_draft_vocab_is_the_full_vocabulary_without_fused_prefill(demo: Path, prompts: list[str]) -> None:
     with make_llm(demo, draft_vocab=SMALLEST, prefill="host-copy") as llm:
         completion = llm.generate(prompts[0], GREEDY)
         assert llm.context.draft_vocab == llm.model.n_vocab
@@ -95,7 +95,7 @@ def likeliest_of(logits: Any, tokens: set[int]) -> int:
 
 
 def check_drafts(model: Model, *, draws: str = "host", **options: Any) -> None:
-    """Check that drafts are the likeliest tokens of the set by the full logits, while tokens are added and evicted."""
+    """Check that drafts are the set's tokens with the highest full logits, while tokens are added and evicted."""
     with (
         context(model, draft_vocab=SMALLEST, draws=draws, **options) as part,
         context(model, draft_vocab="all", **options) as whole,
@@ -104,7 +104,7 @@ def check_drafts(model: Model, *, draws: str = "host", **options: Any) -> None:
             prefilled(c, some_tokens(model, 8))
         sets = []
         for i in range(8):
-            # a few tokens that join the annex, then more than it has rows
+            # first a few new tokens, then more than the annex has rows
             more = [(37 * i + j) % model.n_vocab for j in range(5 if i < 4 else ANNEX + 10)]
             for c in (part, whole):
                 c.prefill(more)
@@ -124,10 +124,10 @@ def test_draft_is_the_likeliest_token_of_the_draft_vocab(model: Model, draws: st
 
 @pytest.mark.parametrize("draws", ["host", "device"])
 @pytest.mark.parametrize("how", ["T=0.7", "top_k=40", "penalties"])
-def test_draft_noise_belongs_to_the_token_not_to_its_row(
+def test_noise_of_a_draft_depends_on_its_token_and_not_on_its_row(
     dense: Model, prompts: list[str], how: str, draws: str
 ) -> None:
-    # first tokens that take the rows of the lowest ids
+    # first, tokens that replace the rows of the lowest ids
     before = [*range(1040, dense.n_vocab), *dense.tokenize(prompts[0])]
     with context(dense, draft_vocab=1024, draws=draws) as part, context(dense, draft_vocab="all") as whole:
         for c in (part, whole):
@@ -197,7 +197,7 @@ def test_draft_vocab_does_not_move_a_file_offset_shared_with_a_forked_child(demo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
-def test_draft_vocab_is_full_if_the_file_cannot_be_read(demo: Path, tmp_path: Path) -> None:
+def test_draft_vocab_is_the_full_vocabulary_if_the_file_cannot_be_read(demo: Path, tmp_path: Path) -> None:
     path = tmp_path / "gone.gguf"
     shutil.copy(demo, path)
     params = SamplingParams(max_tokens=40)
@@ -218,7 +218,9 @@ def test_draft_vocab_is_full_if_the_file_cannot_be_read(demo: Path, tmp_path: Pa
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the layer itself may be the file's pages")
 def test_draft_vocab_ignores_an_overwritten_file(tmp_path: Path) -> None:
     shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256, tied=False)
-    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type="q4_0")  # the loaded layer is a repacked copy
+    (path,) = make_model(
+        shape, tmp_path / "model.gguf", weight_type="q4_0"
+    )  # the loaded layer is a repacked copy, not the pages of the file
     with Model(path) as model, make_llm(model, draft_tokens=0) as plain:
         expected = [plain.generate(some_tokens(model, 20, seed), WARM).token_ids for seed in (1, 2)]
     (layer,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == "output.weight")
@@ -243,7 +245,7 @@ def test_draft_vocab_changes_rebuild_no_graph(dense: Model) -> None:
             c.draft_chain(token, DRAFTS)
             after = c.counters
             assert c.drafts_over(token)
-            # the prompt has a graph of its own, and the chain one for its length
+            # one graph for the prompt, and one for chains of this length
             assert after.graphs_reused - before.graphs_reused >= 1
             assert after.draft_decodes - before.draft_decodes == 1
 
@@ -260,7 +262,7 @@ def test_draft_vocab_starts_with_the_earliest_merges_and_end_of_turn_tokens(dens
     ends = {token for token in range(dense.n_vocab) if dense.ends_generation(token)}
     assert ends
     assert special | ends <= held
-    # except one or two that were added
+    # except one or two tokens that were added since
     assert len(held & set(range(256 - len(special)))) >= 256 - len(special) - 2
 
 
@@ -275,7 +277,7 @@ def test_draft_vocab_adds_a_token_that_the_target_sampled(dense: Model) -> None:
         assert not c.drafts_over(chosen)
         c.set_sampling(Sampler(params))
         assert c.verify_chain([5, *drafts]) == [chosen]
-        assert not c.drafts_over(chosen)  # the set of these drafts did not have it
+        assert not c.drafts_over(chosen)  # the set did not have this token when these drafts were made
         c.rewind(4)
         assert c.draft_chain(chosen, 1)[0] == [chosen]
         assert c.drafts_over(chosen)
@@ -287,7 +289,7 @@ def test_draft_vocab_evicts_the_least_recently_seen_token(dense: Model) -> None:
         prefilled(c, range(200, 200 + SMALLEST))
         c.first_token()
         c.draft_chain(0, 1)
-        # the oldest ones may have been evicted for the token after the prompt
+        # the oldest tokens may have been evicted for the token after the prompt
         assert draft_set(c) >= set(range(202, 200 + SMALLEST))
         recent = list(range(200, 200 + SMALLEST // 2))
         c.prefill(recent)

@@ -26,7 +26,7 @@ OUTSIDE = range(AUTO_DRAFT_VOCAB + 1000, AUTO_DRAFT_VOCAB + 1200)
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny model with a vocabulary so large that `auto` takes a part of it."""
+    """Return a tiny model with a vocabulary so large that `auto` drafts from a part of the vocabulary."""
     shape = replace(PRESETS["tiny"], n_vocab=2 * AUTO_DRAFT_VOCAB)
     (path,) = make_model(shape, tmp_path_factory.mktemp("models") / "wide.gguf", weight_type="q8_0")
     return path
@@ -45,7 +45,7 @@ def test_auto_draft_vocab_is_full_for_a_small_vocabulary_and_partial_for_a_large
 
 
 def sample(c: Context, token: int) -> None:
-    """Make the target sample this token."""
+    """Make the target sample the given token."""
     c.set_sampling(Sampler(SamplingParams(logit_bias={token: 1000.0})))
     assert c.verify_chain([token]) == [token]
 
@@ -92,12 +92,12 @@ def test_auto_draft_vocab_drafts_match_the_full_vocabulary_after_the_switch(wide
 def test_auto_draft_vocab_stays_full_until_the_rate_of_new_tokens_halves(wide: Path) -> None:
     with Model(wide) as model, context(model) as c:
         switch_to_full(c)
-        for _ in range(15):  # the share of new tokens falls to 0.74 of the one that switched
+        for _ in range(15):  # the share of new tokens falls to 0.74 of the share at the switch
             sample(c, 7)
             assert c.draft_vocab == model.n_vocab
 
 
-def test_auto_draft_vocab_can_forget_sampled_tokens(wide: Path) -> None:
+def test_forget_chosen_returns_auto_draft_vocab_to_its_first_state(wide: Path) -> None:
     with Model(wide) as model, context(model) as c:
         token = switch_to_full(c)
         c.forget_chosen()

@@ -27,7 +27,7 @@ GREEDY = Sampler(SamplingParams())
 
 @pytest.fixture
 def c(dense: Model) -> Iterator[Context]:
-    """Return a context of three sequences: 0 and 1 have a prompt."""
+    """Return a context of three sequences, of which 0 and 1 have a prompt."""
     with context(dense, n_seq_max=3, **EXACT) as made:
         for seq in range(3):
             made.set_sampling(GREEDY, seq)
@@ -54,7 +54,7 @@ def expected_continuation(model: Model, seq: int) -> tuple[list[int], bytes]:
 
 
 @pytest.mark.parametrize("wrong", [-1, 2048, 2**31 - 1])
-def test_token_outside_the_vocabulary_is_refused_unchanged(c: Context, dense: Model, wrong: int) -> None:
+def test_token_outside_the_vocabulary_is_refused_and_changes_nothing(c: Context, dense: Model, wrong: int) -> None:
     before, decodes = all_tokens(c), c.counters.target_decodes
     calls: list[Any] = [
         lambda: c.prefill([1, wrong]),
@@ -109,7 +109,7 @@ def test_failed_prefill_empties_only_its_sequences(c: Context, dense: Model) -> 
 
 
 def test_cancelled_call_leaves_other_sequences_bit_for_bit(dense: Model) -> None:
-    """Use an order of sequences that can make llama.cpp move states, and cancel at random moments."""
+    """Cancel at random moments, with an order of sequences that may make llama.cpp move recurrent states."""
     expected = expected_continuation(dense, 2)
     took = 0.0
     for part in range(12):
@@ -191,7 +191,7 @@ def test_context_check_changes_nothing(c: Context, dense: Model) -> None:
     before = all_tokens(c)
     c.check()
     assert all_tokens(c) == before
-    c.rewind(31)  # the last verification can still be rewound
+    c.rewind(31)  # check() did not end the time in which the last verification may be rewound
     assert c.n_past == 31
 
 
@@ -216,7 +216,7 @@ def test_broken_context_refuses_all_calls(c: Context) -> None:
     for call in calls:
         with pytest.raises(NativeError, match="cannot go on: make a new one"):
             call()
-    assert c.tokens_held(1) == 30  # reading it is allowed
+    assert c.tokens_held(1) == 30  # a broken context can still be read
 
 
 @pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(2**31 - 1, 256), (2**31 - 1, 1), (2**24, 128), (2**31 - 1, 2)])
@@ -227,7 +227,7 @@ def test_context_refuses_more_tokens_than_llama_cpp_can_count(dense: Model, n_ct
 
 
 def test_context_larger_than_memory_is_an_error(dense: Model) -> None:
-    """Refuse a context whose cell metadata expected_continuation takes some 200 GiB, also for a plan."""
+    """Try contexts and plans whose cell metadata would take some 200 GiB."""
     with pytest.raises(InvalidRequestError, match=rf"n_ctx={2**31 - 256} takes at least .* GiB of memory"):
         Context(dense, n_ctx=2**31 - 256, draft_tokens=1)
     with pytest.raises(NativeError, match="GiB beside K and V"):

@@ -17,7 +17,7 @@ from pymtp.context import gpu_layers
 from pymtp.context.gpu_layers import Plan, layers_that_fit
 from pymtp.context.memory import DeviceMemory, plan_memory
 
-ALL = 30  # layers, the output and the head among them
+ALL = 30  # number of layers, including the output layer and the head
 
 
 def simulated_plan(weights: Sequence[int], shares: Sequence[int]) -> Plan:
@@ -44,7 +44,7 @@ def free_memory(free: int, shares: Sequence[int]) -> dict[str, int]:
 
 
 @given(SIZES, SHARES, FREE)
-def test_planned_gpu_layers_fit_and_one_more_does_not(weights: list[int], shares: list[int], free: int) -> None:
+def test_planned_gpu_layers_fit_and_one_more_layer_does_not(weights: list[int], shares: list[int], free: int) -> None:
     plan = simulated_plan(weights, shares)
 
     def fits(layers: int) -> bool:
@@ -71,7 +71,7 @@ def test_planned_gpu_layers_fit_with_nonmonotonic_plans(totals: list[int], free:
     assert layers == 0 or totals[layers] <= free
 
 
-def test_planned_gpu_layers_ignore_an_unnamed_device() -> None:
+def test_gpu_layer_plan_ignores_a_device_without_a_name() -> None:
     assert layers_that_fit(simulated_plan([1] * ALL, [1, 1]), {"GPU0": 10**6}, ALL) == 0
 
 

@@ -57,12 +57,12 @@ def test_cache_bytes_respect_the_limit_of_a_container(monkeypatch: pytest.Monkey
 def test_context_beyond_the_memory_is_refused_before_allocation(
     monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path, n_ctx: int, draft_tokens: int
 ) -> None:
-    """Refuse the context early: Linux would overcommit the memory, and kill the process later."""
+    """Linux would overcommit the memory, and kill the process when the memory is used."""
     options: dict[str, Any] = {"n_ctx": n_ctx, "n_seq_max": 2, "draft_tokens": draft_tokens}
     with Context(dense, **options) as fits:
         (used,) = fits.memory()
     held = used.kv + used.states + used.head_kv
-    cells = 2 * 8192 * (2 if draft_tokens else 1)  # llama.cpp has some 50 bytes of metadata for each
+    cells = 2 * 8192 * (2 if draft_tokens else 1)  # for each cell, llama.cpp has some 50 bytes of metadata
     (tmp_path / "meminfo").write_text("SwapTotal: 0 kB\n")
     monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
     set_machine_memory(monkeypatch, held + 64 * cells)
@@ -79,7 +79,7 @@ def test_available_memory_counts_the_swap_of_a_container(
     monkeypatch.setattr(host_memory, "SWAP", swap)
     monkeypatch.setattr(host_memory, "SWAP_LIMIT", limit)
     set_machine_memory(monkeypatch, 0)
-    Context(dense, n_ctx=256).close()  # the swap is unknown
+    Context(dense, n_ctx=256).close()  # works also if the amount of swap is unknown
     swap.write_text("MemTotal: 8 kB\nSwapTotal:  2000000 kB\n")
     Context(dense, n_ctx=256).close()
     limit.write_text("max\n")

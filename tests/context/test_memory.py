@@ -1,4 +1,4 @@
-"""Tests of memory plans: they match the memory of a model and its contexts, and take almost none themselves."""
+"""Tests of memory plans: they match the memory of a model and its contexts, and planning takes almost no memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pymtp.context.host_memory import default_cache_bytes, host_bytes
 from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.drafting.depth import MAX_AUTO
 
-FILE_PADDING = 0.01  # share of a file: metadata and alignment of tensors
+FILE_PADDING = 0.01  # share of a file that is metadata, or aligns tensors
 
 
 def planned(path: Path, **options: Any) -> DeviceMemory:
@@ -56,7 +56,7 @@ def test_memory_plan_matches_with_repacked_weights(tmp_path: Path, weight_type: 
         assert planned(path, n_ctx=256, draft_tokens=3) == measured_memory(model, n_ctx=256, draft_tokens=3)
 
 
-def test_new_context_takes_all_planned_memory_but_the_graphs_of_rounds(dense: Model) -> None:
+def test_new_context_takes_all_planned_memory_except_the_graphs_of_rounds(dense: Model) -> None:
     plan = planned(dense.path, n_ctx=512, draft_tokens=3)
     with Context(dense, n_ctx=512, draft_tokens=3, n_threads=1) as c:
         (new,) = c.memory()
@@ -68,7 +68,7 @@ def test_new_context_takes_all_planned_memory_but_the_graphs_of_rounds(dense: Mo
     assert new.head_compute < plan.head_compute
 
 
-def test_memory_plan_without_mtp_is_that_of_a_headless_file(dense: Model, demo: Path, headless: Path) -> None:
+def test_memory_plan_without_mtp_equals_that_of_a_file_without_a_head(dense: Model, demo: Path, headless: Path) -> None:
     (beside,) = compare_plans(demo, draft_tokens=3, n_ctx=512)
     (bare,) = compare_plans(headless, draft_tokens=0, n_ctx=512)
     assert beside.without == bare.without == bare.with_mtp
@@ -77,7 +77,7 @@ def test_memory_plan_without_mtp_is_that_of_a_headless_file(dense: Model, demo: 
 
 
 def test_recurrent_memory_is_at_most_1_4_states_per_sequence(tmp_path: Path) -> None:
-    state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes, for the 0.8B
+    state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes of the recurrent state of a sequence of the 0.8B model
     (path,) = make_model("qwen3.5-0.8b", tmp_path / "model.gguf", weight_type="q4_0", weights=False)
     for draft_tokens, n_seq_max in ((0, 1), (1, 8), (7, 1), (7, 8)):
         plan = planned(path, n_ctx=256 * n_seq_max, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
@@ -116,7 +116,7 @@ with Model() as model, Context(model, n_ctx=256, draft_tokens=7, n_seq_max=2, n_
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads memory use from Linux's /proc")
 def test_cached_graph_takes_only_the_memory_of_its_nodes() -> None:
     command = [sys.executable, "-I", "-c", ROUNDS_IN]
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < 2e6
@@ -140,7 +140,7 @@ def test_memory_plan_of_the_largest_model_needs_no_weights_and_no_memory(tmp_pat
     (path,) = make_model("qwen3.6-27b", tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
     assert path.stat().st_size > 15e9
     assert path.stat().st_blocks * 512 < 50e6
-    room = 3_000_000_000  # address space: mostly graphs, which are reserved for all nodes
+    room = 3_000_000_000  # bytes of address space, mostly for graphs, which are reserved for the maximum of nodes
     command = [sys.executable, "-I", "-c", PLAN_IN, str(path), str(room)]
     plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert plan["weights"] == pytest.approx(path.stat().st_size, rel=FILE_PADDING)
@@ -182,7 +182,7 @@ def test_info_plans_auto_draft_tokens_for_the_maximum_and_none_without_a_head(
 def test_info_reports_a_missing_or_invalid_adapter(
     demo: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for adapter, why in (("gone.gguf", "no such adapter: gone.gguf"), (tmp_path, "is no regular file")):
+    for adapter, why in (("gone.gguf", "no such adapter: gone.gguf"), (tmp_path, "is not a regular file")):
         with pytest.raises(SystemExit, match="3"):
             app_main(["info", "--memory", "--lora", str(adapter), str(demo)])
         assert why in " ".join(capsys.readouterr().err.split())
@@ -204,7 +204,7 @@ def test_info_plans_the_rounded_context_size(
         assert context.n_ctx == n_ctx
 
 
-def test_info_reports_that_a_prefix_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_reports_that_a_saved_prefix_is_not_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "saved.prefix"
     with LLM(n_ctx=256, n_threads=1, draft_tokens=0) as llm:
         llm.save_prefix("import ", saved)
@@ -230,7 +230,9 @@ def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.C
             app_main(["info", "--memory", "--ctx", "512", "--n-seq-max", str(n), "--json", str(demo)])
         (device,) = json.loads(capsys.readouterr().out)["devices"]
         states.append(device["with_mtp"]["states"])
-    assert 2.9 * states[0] < states[1] < 3 * states[0]  # the row of zeros is shared
+    assert (
+        2.9 * states[0] < states[1] < 3 * states[0]
+    )  # a bit less than three times: the sequences share one row of zeros
 
 
 @pytest.mark.parametrize(("draft_tokens", "n_seq_max"), [(0, 1), (3, 1), (3, 4)])
@@ -275,7 +277,7 @@ def resident() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_freed_prefix_memory_returns_to_the_system() -> None:
-    host_bytes(2**24)  # from now on, malloc takes smaller blocks from its heap
+    host_bytes(2**24)  # after this call, malloc takes smaller blocks from its heap
     arrays = [host_bytes(256, 2**12) for _ in range(64)]
     for array in arrays:
         array[:] = 1

@@ -54,7 +54,7 @@ def test_operations_count_every_computed_matmul_once(model: Model, rows: int) ->
     assert {names.get(op, op) for op in found} <= set(computed) | {"UNARY", "GLU", "CUSTOM"}
 
 
-def test_operations_of_a_row_read_all_trunk_weights_but_not_the_head(dense: Model, demo_f32: Path) -> None:
+def test_operations_of_a_row_read_all_weights_of_the_trunk_and_none_of_the_head(dense: Model, demo_f32: Path) -> None:
     n_bytes = sum(o.weight_bytes for o in operations_of(prefilled_context(dense), some_tokens(dense, 1)))
     tensors = {t.name: int(t.n_bytes) for t in open_gguf(demo_f32).tensors if len(t.shape) == 2}
     trunk = [f"blk.{i}." for i in range(dense.n_layer)]
@@ -62,7 +62,7 @@ def test_operations_of_a_row_read_all_trunk_weights_but_not_the_head(dense: Mode
     assert last >= dense.n_layer, "the head's block follows"
     layers = sum(n for name, n in tensors.items() if name.startswith(tuple(trunk)) and "conv1d" not in name)
     output = tensors.get("output.weight", tensors["token_embd.weight"])
-    # the head processes the row with the next draft
+    # the head processes the verified row only with the next draft
     assert n_bytes == layers + output
 
 
@@ -73,10 +73,10 @@ def test_operations_count_only_the_chosen_experts(moe: Model) -> None:
     one, two = some_tokens(moe, 2)
     each, both = experts([one]), experts([one, two])
     assert each > 0
-    # the head's block processes both rows, and chooses experts too
+    # the head's block processes both rows, and chooses experts as well
     assert each < both <= 3 * each
     of_all = sum(int(t.n_bytes) for t in open_gguf(moe.path).tensors if "_exps." in t.name)
-    assert both < experts(some_tokens(moe, 4)) <= of_all  # four rows choose eight times, of four experts
+    assert both < experts(some_tokens(moe, 4)) <= of_all  # four rows make eight choices among four experts
 
 
 def test_operations_are_recorded_only_between_start_and_stop(dense: Model) -> None:
@@ -100,15 +100,18 @@ def test_operation_times_include_waiting_and_add_up_to_the_decode(dense: Model) 
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_memory_bandwidth_reads_as_often_as_requested(n_threads: int) -> None:
+def test_memory_bandwidth_reads_the_requested_number_of_times(n_threads: int) -> None:
     seconds = memory_seconds(2**20, n_threads, 4)
     assert len(seconds) == 4
     assert min(seconds) > 0
 
 
-def test_memory_bandwidth_beyond_the_memory_raises() -> None:
+def test_memory_bandwidth_test_larger_than_the_memory_raises() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for n_bytes in (2**60, total):  # Linux overcommits the second, and would kill the process when it is written
+    for n_bytes in (
+        2**60,
+        total,
+    ):  # Linux would overcommit the second size, and kill the process when the memory is written
         with pytest.raises(NativeError, match=r"MiB to read, and this machine has \d+ MiB"):
             memory_seconds(n_bytes, 1, 1)
 

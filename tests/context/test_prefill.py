@@ -18,8 +18,9 @@ from pymtp.context.context import Context
 from pymtp.context.options import PREFILL_MODES
 from pymtp.model.model import Model
 
-# the operations for K and V of the head's one block: two norms, their concatenation and its matmul, the block's first
-# norm, K and V, the norm and rotation of K, two stores; then the hidden states shifted by one token, and the last one
+# The operations for K and V of the head's only block: two norms, their concatenation and the matmul with it, the
+# block's first norm, K and V, the norm and rotation of K, two stores. Then the operations that shift the hidden states
+# by one token, and that keep the last hidden state
 SYNC = {"RMS_NORM": 4, "MUL": 4, "MUL_MAT": 3, "ROPE": 1, "SET_ROWS": 3, "CONCAT": 2, "GET_ROWS": 1}
 
 
@@ -31,7 +32,7 @@ def prefill_all(context: Context, *prompts: list[int]) -> tuple[bytes, bytes, li
 
 
 def results_agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[int]]) -> bool:
-    """Tell whether two results of `prefill_all` agree, for an F32 cache and other batch sizes."""
+    """Return whether two results of `prefill_all` agree, within the rounding of other batch sizes with an F32 cache."""
     for a, b in zip(one[:2], other[:2], strict=True):
         assert_same(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), atol=1e-4)
     return one[2] == other[2]
@@ -39,7 +40,7 @@ def results_agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes
 
 @EACH
 @pytest.mark.parametrize("n", [1, 2, 3, 511, 512, 1300])
-def test_fused_prefill_fills_the_head_cache_like_host_copy(model: Model, n: int) -> None:
+def test_fused_prefill_fills_the_head_cache_as_host_copy_does(model: Model, n: int) -> None:
     prompt = some_tokens(model, n)
     with context(model) as fused, context(model, "host-copy") as host:
         assert prefill_all(fused, prompt) == prefill_all(host, prompt)
@@ -69,7 +70,7 @@ def test_fused_prefill_matches_host_copy_with_any_options(model: Model, options:
 @EACH
 @pytest.mark.parametrize("options", [{"n_ubatch": 512}, {"n_ubatch": 7, "n_batch": 50}, {"n_ubatch": 128}], ids=str)
 def test_prefill_splits_a_batch_into_full_ubatches(model: Model, options: dict[str, Any]) -> None:
-    # llama.cpp splits 513 tokens into 509 and 4 to be able to rewind; with replay, 512 and 1 are enough
+    # llama.cpp splits 513 tokens into 509 and 4, so that it can rewind; with replay, ubatches may be 512 and 1
     prompt = some_tokens(model, 513)
     options = options | EXACT
     with context(model, trace=True, **options) as fused, context(model, "host-copy", **options) as host:
@@ -89,11 +90,11 @@ def test_prefill_in_pieces_matches_one_call(model: Model) -> None:
 
 
 @EACH
-def test_all_outputs_prefill_fills_the_same_cache(model: Model) -> None:
+def test_prefill_with_outputs_for_all_tokens_fills_the_same_cache(model: Model) -> None:
     prompt = some_tokens(model, 300)
     with context(model) as fused, context(model, "all-outputs") as every:
         (_, state, chain), (_, other_state, other_chain) = prefill_all(fused, prompt), prefill_all(every, prompt)
-    # one more matmul of the head is computed for all 300 tokens at once
+    # for all 300 tokens, one more matmul of the head is computed
     values, other = (np.frombuffer(s, np.float16).astype(np.float32) for s in (state, other_state))
     assert_same(values, other, atol=1e-2)
     assert chain == other_chain
@@ -113,7 +114,7 @@ def test_prefill_continues_after_a_rewound_round(model: Model, n_keep: int, draf
             c.verify(round_)
             c.rewind(50 + n_keep)
             results.append(prefill_all(c, second))
-            assert (c.n_past, c.n_head) == (140 + n_keep, 141 + n_keep)
+            assert (c.n_past, c.n_head_rows) == (140 + n_keep, 141 + n_keep)
     assert results_agree(results[0], results[1])
 
 
@@ -146,7 +147,7 @@ def test_prefill_batch_matches_each_sequence_alone(model: Model, lengths: tuple[
                 expected = alone.prefill(prompt)
                 assert_same(logits[seq], expected, atol=2e-4)
                 ours, theirs = (np.frombuffer(c, np.float32) for c in (together.head_state(seq), alone.head_state()))
-                ours = ours[seq:][: theirs.size]  # each other sequence adds one word, before or after
+                ours = ours[seq:][: theirs.size]  # a state of a batch has one more word for each other sequence
                 floats = np.abs(theirs) > 1e-9  # the other words are integers: a magic number, positions, sizes
                 assert_same(ours[floats], theirs[floats], atol=1e-5)
                 assert floats.sum() > 100 * len(prompt)
@@ -229,7 +230,7 @@ def test_host_copy_prefill_computes_the_whole_head_block(model: Model) -> None:
 
 @EACH
 def test_computed_tensors_are_aligned_to_cache_lines(model: Model) -> None:
-    # an unaligned gated delta net can take 40% longer
+    # a gated delta net whose tensors are unaligned can take 40% longer
     with context(model, trace=True) as c:
         c.prefill(some_tokens(model, 33))
         drafts(c, 1)
@@ -248,7 +249,7 @@ def test_fused_prefill_copies_one_row_of_logits_and_no_hidden_states(dense: Mode
         assert every.counters.embeddings_bytes == n * row
         assert every.counters.logits_bytes == n * dense.n_vocab * 4
         fused.draft(1)
-        assert fused.counters.hidden_bytes == 2 * row  # the hidden state for the draft, and the one for the next draft
+        assert fused.counters.hidden_bytes == 2 * row  # one hidden state for the draft, and one for the next draft
 
 
 def test_host_buffer_grows_with_outputs_not_with_tokens(dense: Model) -> None:
@@ -256,7 +257,9 @@ def test_host_buffer_grows_with_outputs_not_with_tokens(dense: Model) -> None:
         for c in (fused, none, every):
             c.prefill(some_tokens(dense, 1500))
         assert none.counters.output_buffer_bytes == dense.n_vocab * 4
-        assert fused.counters.output_buffer_bytes == 2 * dense.n_vocab * 4  # the draft context has its own
+        assert (
+            fused.counters.output_buffer_bytes == 2 * dense.n_vocab * 4
+        )  # the draft context has its own output buffer
         assert every.counters.output_buffer_bytes > 1500 * dense.n_vocab * 4
 
 

@@ -1,4 +1,4 @@
-"""Tests of recurrent states: a sequence has one, rewinds by replay, and starts with zeros."""
+"""Tests of recurrent states: each sequence has one state, rewinds by replay, and starts with zeros."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 MODES = pytest.mark.parametrize("mode", PREFILL_MODES)
-LATER = (2, 0, 1)  # the order of the prompts: in llama.cpp, the cells of 1 and 2 would not be adjacent
+LATER = (2, 0, 1)  # sequences in the order of their prompts: llama.cpp would not make the cells of 1 and 2 adjacent
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -157,7 +157,7 @@ def test_round_writes_one_recurrent_state_at_any_depth(model: Model, draft_token
             c.verify(tokens[20:])
             assert written(c) == states
             c.rewind(c.n_past - 1 - draft_tokens + keep)
-        for _ in range(2):  # tokens to replay, and none
+        for _ in range(2):  # the first time, there are tokens to replay
             c.verify(tokens[:1])
             assert written(c) == states
 
@@ -169,7 +169,7 @@ def test_sequences_do_not_depend_on_other_sequences(dense: Model, seed: int) -> 
     with ExitStack() as stack:
         c = stack.enter_context(context(dense, n_seq_max=n_seqs))
         own = [stack.enter_context(context(dense)) for _ in range(n_seqs)]
-        drafts = [0] * n_seqs  # that can be rewound
+        drafts = [0] * n_seqs  # number of drafts of each sequence that can be rewound
 
         def prefill(seqs: range) -> None:
             texts = {seq: pick.choices(range(dense.n_vocab), k=pick.randint(1, 6)) for seq in seqs}
@@ -189,7 +189,9 @@ def test_sequences_do_not_depend_on_other_sequences(dense: Model, seed: int) -> 
             drafts[seq] = 0
 
         for _ in range(6):
-            for seq in pick.sample(range(n_seqs), n_seqs):  # cells in another order each time
+            for seq in pick.sample(
+                range(n_seqs), n_seqs
+            ):  # a random order, so that the cells are in another order each time
                 c.clear(seq)
                 own[seq].clear()
                 drafts[seq] = 0
@@ -214,7 +216,7 @@ def test_new_sequence_starts_with_a_zero_state(
 ) -> None:
     path = tmp_path / "nan.gguf"
     shutil.copy(demo_f32, path)
-    broken = 300  # as an input; the output layer shares the weights, so its logit is NaN too
+    broken = 300  # a token whose embedding is NaN; the output layer shares the weights, so the token's logit is NaN too
     for tensor in GGUFReader(path, "r+").tensors:
         if tensor.name == "token_embd.weight":
             tensor.data[broken] = np.nan

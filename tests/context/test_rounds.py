@@ -1,4 +1,4 @@
-"""Tests of rounds: two decodes that copy only tokens, and leave the caches of single accepted tokens."""
+"""Tests of rounds: two decodes that copy only tokens, and leave the caches of accepted tokens decoded one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sampling_context(model: Model, mode: str = "fused", params: SamplingParams =
 
 
 def run_round(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
-    """Run a round that keeps `keep` drafts, whatever the target samples: return the token and those drafts."""
+    """Run a round, keep `keep` drafts whatever the target samples, and return the token and the kept drafts."""
     made, _ = c.draft_chain(token, DRAFTS, seq)
     c.verify_chain([token, *made], seq)
     c.rewind(c.tokens_held(seq) - DRAFTS + keep, seq)
@@ -57,7 +57,7 @@ def test_draft_chain_in_one_decode_matches_single_steps(
             c.prefill(prompt)
         assert one.draft_chain(7, DRAFTS) == steps.draft_chain(7, DRAFTS)
         assert one.counters.draft_decodes == 1
-        # decodes for the prompt, the first step, and the two steps after it
+        # decodes for the prompt, the first step, and two further steps
         assert steps.counters.draft_decodes == 1 + DRAFTS
 
 
@@ -92,7 +92,7 @@ def test_caches_after_a_round_match_the_accepted_tokens(model: Model, keep: int)
         assert rounds.rows_held() == len(text)
         one, other = (np.frombuffer(c.head_state(), np.float32) for c in (rounds, plain))
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
-        # the hidden state for the next token is that of the last accepted token
+        # the pending hidden state is that of the last accepted token
         np.testing.assert_allclose(rounds.draft(3), plain.draft(3), atol=1e-4, rtol=1e-5)
         np.testing.assert_allclose(rounds.verify([3]), plain.verify([3]), atol=1e-4, rtol=1e-5)
 
@@ -134,7 +134,7 @@ def test_unverified_drafts_leave_no_trace(model: Model) -> None:
 
 
 @EACH
-def test_draft_steps_and_chains_can_be_mixed(model: Model) -> None:
+def test_draft_steps_and_draft_chains_can_alternate(model: Model) -> None:
     with sampling_context(model, **EXACT) as c, sampling_context(model, **EXACT) as other:
         text = some_tokens(model, 20)
         c.prefill(text)
@@ -176,10 +176,10 @@ def test_draft_chain_computes_the_head_block_once_per_step(model: Model) -> None
             assert {node.shape[1] for node in nodes if node.name.startswith("mtp_eh_proj")} == {1}
             counts.append(work(nodes))
         assert counts[2] - counts[1] == counts[1] - counts[0]
-        assert counts[0]["CUSTOM"] == 1  # the sample
+        assert counts[0]["CUSTOM"] == 1  # the node that samples
         c.verify_chain([5, 1, 2, 3])
         rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "target"}
-        # the head's block computes only K and V for each row
+        # for each row, the head's block computes only K and V
         assert (rows["mtp_eh_proj"], rows["mtp_attn_norm"]) == (4, 4)
         assert "mtp_Qcur_full" not in rows
 
@@ -193,13 +193,16 @@ def test_graphs_are_reused_for_any_number_of_accepted_drafts(dense: Model) -> No
         after = c.counters
     decodes = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
     assert decodes == 16
-    assert decodes - (after.graphs_reused - before.graphs_reused) == 2  # one of each kind was built
+    assert decodes - (after.graphs_reused - before.graphs_reused) == 2  # one graph of each kind was built
 
 
 def test_draft_depth_change_builds_no_graph(dense: Model) -> None:
     with sampling_context(dense) as c:
         c.prefill(some_tokens(dense, 20))
-        for depths in ((0, 1, 2, 3), (2, 0, 1, 3, 1, 0, 3, 2)):  # the first time, and again in another order
+        for depths in (
+            (0, 1, 2, 3),
+            (2, 0, 1, 3, 1, 0, 3, 2),
+        ):  # each depth for the first time, then again in another order
             before = c.counters
             for n in depths:
                 made = c.draft_chain(5, n)[0] if n else []
@@ -250,7 +253,7 @@ def test_context_with_cached_graphs_closes_without_a_warning(dense: Model, caplo
 
 
 def test_generation_decodes_twice_per_round(new_llm: Callable[..., LLM]) -> None:
-    llm = new_llm()  # a cached text may need one more decode, for the head to catch up
+    llm = new_llm()  # a new LLM: after cached tokens, the head may need one more decode to catch up
     before = llm.context.counters
     stats = llm.generate("def main():", SamplingParams(max_tokens=41, ignore_eos=True)).stats
     after = llm.context.counters
@@ -281,7 +284,7 @@ def test_head_catches_up_after_rounds_without_drafts(model: Model, n: int) -> No
         for token in text[30:]:
             plain.verify_chain([token])
             assert plain.tokens_held() - plain.rows_held() <= 63
-        assert plain.counters.draft_decodes == (n - 1) // 63  # the head catches up with many tokens at once
+        assert plain.counters.draft_decodes == (n - 1) // 63  # the head decodes many missed tokens at once
         prompt.prefill(text)
         made, _ = plain.draft_chain(5, DRAFTS)
         assert made == prompt.draft_chain(5, DRAFTS)[0]
@@ -310,7 +313,7 @@ def test_head_catches_up_for_each_sequence_separately(model: Model) -> None:
 
 @EACH
 def test_head_uses_its_own_token_embeddings(model: Model, tmp_path: Path) -> None:
-    """Check prompts, chains, and tokens of rounds without drafts.
+    """Check drafts after prompts, in chains, and after rounds without drafts.
 
     Heads of published models have no embeddings of their own: they share those of the trunk.
     """

@@ -1,4 +1,4 @@
-"""Tests of models that are split over a GPU and the host: the text is that of the CPU.
+"""Tests of models that are split over a GPU and the host: the text is the same as on the CPU.
 
 Weights and caches are F32, so that rounding differs far less than two logits do.
 """
@@ -18,9 +18,9 @@ from pymtp import LLM, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
-PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process after nine and more: docs/vulkan.md
+PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process with nine tokens or more: docs/vulkan.md
 
-# options, and whether a part of the model stays in the host's memory
+# options, and whether part of the model stays in the host's memory with them
 PLACINGS: list[tuple[dict[str, Any], bool]] = [
     ({}, False),
     ({"n_gpu_layers": 2}, True),
@@ -62,7 +62,7 @@ def all_gpu_bytes(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("placing", "part"), PLACINGS, ids=str)
-def test_model_split_over_gpu_and_host_writes_the_text_of_the_cpu(
+def test_model_split_over_gpu_and_host_writes_the_same_text_as_on_the_cpu(
     path: Path, expected: list[int], all_gpu_bytes: int, placing: dict[str, Any], part: bool
 ) -> None:
     with make_llm(path, type_k="f32", type_v="f32", **placing) as llm:

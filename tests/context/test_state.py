@@ -1,4 +1,4 @@
-"""Tests of saved states in host memory: a sequence that loads one continues with the same bits."""
+"""Tests of saved states in host memory: a sequence that loads a state continues with the same bits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_loaded_state_continues_bit_for_bit(model: Model, caches: dict[str, Any]
         context(model, mode, n_seq_max=4, **caches) as c,
         context(model, mode, n_seq_max=2, **(caches | {"n_ctx": 512})) as third,
     ):
-        c.prefill(some_tokens(model, 60, seed=1), 3)  # must leave no trace
+        c.prefill(some_tokens(model, 60, seed=1), 3)  # another prompt, which the load must overwrite
         c.prefill(some_tokens(model, 20, seed=2), 2)
         for seed, moment in enumerate(MOMENTS):
             other.clear()
@@ -60,14 +60,14 @@ def test_loaded_state_continues_bit_for_bit(model: Model, caches: dict[str, Any]
 @EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(3))
-def test_texts_continued_from_checkpoints_match_texts_alone(model: Model, mode: str, seed: int) -> None:
-    """Grow a tree of texts: each starts at a checkpoint of an earlier one, with K and V from any text that has them."""
+def test_texts_continued_from_checkpoints_match_texts_of_their_own_context(model: Model, mode: str, seed: int) -> None:
+    """Grow a tree of texts: each starts at a checkpoint of an earlier text, with K and V of any text that has them."""
     pick = random.Random(seed)
     with (
         context(model, mode, n_seq_max=3, **EXACT) as c,
         context(model, mode, **EXACT) as other,
     ):
-        cells: dict[tuple[int, ...], Bytes] = {}  # K and V of a token, by the text up to it
+        cells: dict[tuple[int, ...], Bytes] = {}  # K and V of a token, by the text that ends with the token
         checkpoints: list[tuple[list[tuple[str, list[int]]], Bytes]] = [([], np.empty(0, dtype=np.uint8))]
 
         def go(c: Context, seq: int, step: tuple[str, list[int]]) -> bytes:
@@ -164,7 +164,7 @@ def test_transposed_v_cache_is_saved_like_any_other(model: Model) -> None:
     np.testing.assert_array_equal(*rows)
 
 
-def test_save_lets_the_head_catch_up_first(dense: Model) -> None:
+def test_head_catches_up_before_a_state_is_saved(dense: Model) -> None:
     with context(dense) as c, context(dense) as other:
         for one in (c, other):
             after_plain_rounds(one, 0)
@@ -194,7 +194,7 @@ def test_saved_state_holds_one_recurrent_state_and_the_replay_rows(model: Model)
     with context(model) as c, context(model, draft_tokens=0) as plain:
         plain.prefill(some_tokens(model, 40))
         one = len(plain.save_state(logits=False))
-        row = 4 * model.n_embd  # the hidden state for the head
+        row = 4 * model.n_embd  # bytes of the hidden state for the head
         after_a_prompt(c, 0)
         assert len(c.save_state(logits=False)) == one + row
         c.verify([1, 2, 3, 4])
@@ -219,7 +219,7 @@ def test_state_is_saved_and_loaded_without_drafts(model: Model) -> None:
         np.testing.assert_array_equal(c.prefill([1, 2, 3], 1), c.prefill([1, 2, 3], 0))
 
 
-def test_draft_vocab_sees_loaded_tokens(dense: Model) -> None:
+def test_draft_vocab_includes_the_tokens_of_a_loaded_state(dense: Model) -> None:
     last = dense.n_vocab - 1
     with context(dense, draft_vocab=128) as c, context(dense, draft_vocab=128) as other:
         c.prefill([last] * 30)
@@ -236,7 +236,7 @@ def test_draft_vocab_sees_loaded_tokens(dense: Model) -> None:
 def test_cell_options_name_the_kernels(tmp_path: Path) -> None:
     info = build_info()
     kernels = {}
-    for weight_type in ("f32", "q4_0"):  # the second one is repacked
+    for weight_type in ("f32", "q4_0"):  # q4_0 weights are repacked
         make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
         with Model(tmp_path / "model.gguf") as model, context(model) as c:
             kernels[weight_type] = c.cell_options["kernels"]

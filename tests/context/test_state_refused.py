@@ -14,7 +14,7 @@ from pymtp import CancelledError, ClosedError, ContextFullError, InvalidRequestE
 from pymtp.model.model import Model
 
 
-def test_invalid_save_or_load_is_refused_unchanged(dense: Model) -> None:
+def test_invalid_save_or_load_is_refused_and_changes_nothing(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c, context(dense, draft_tokens=0) as plain:
         first = after_a_rewind(c, 0)
         tokens, pieces, state = saved = save(c, 0)
@@ -86,7 +86,7 @@ def test_invalid_save_or_load_is_refused_unchanged(dense: Model) -> None:
 
 
 def test_state_with_too_many_replay_tokens_is_refused(dense: Model) -> None:
-    """Refuse the state: the replay tokens would be those of another sequence, or missing."""
+    """Refuse a state whose replay would read tokens of another sequence, or tokens that do not exist."""
     with context(dense, n_seq_max=2) as c:
         c.prefill(some_tokens(dense, 20))
         c.verify([1, 2, 3])
@@ -141,7 +141,7 @@ def test_drafts_of_an_empty_sequence_overwrite_its_cells(dense: Model) -> None:
         c.draft_chain(5, 3, 1)
         with pytest.raises(InvalidRequestError, match="is not empty"):
             c.load_state(1, tokens, state)
-        c.copy(1, 2)  # which drops the drafts
+        c.copy(1, 2)  # the copy drops the drafts
         with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):
             c.load_state(1, tokens, state)
 
@@ -183,7 +183,7 @@ def test_cancelled_save_leaves_the_sequence_unchanged(dense: Model, mode: str) -
     with context(dense, mode) as c, context(dense, mode) as other:
         wanted = continue_text(other, 0, after_a_rewind(other, 0))
         token = after_a_rewind(c, 0)
-        c.save_cells(0, 0, 0)  # the head catches up
+        c.save_cells(0, 0, 0)  # saving makes the head catch up
         c.cancel()
         for call in (lambda: c.save_cells(0, 0, 10), c.save_state):
             with pytest.raises(CancelledError):

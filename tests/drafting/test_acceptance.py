@@ -25,7 +25,7 @@ def brute_force(rates: list[float]) -> float:
 
 
 def acceptance_after(first: list[float], rounds: int, seed: int = 0, into: Acceptance | None = None) -> Acceptance:
-    """Return an Acceptance after simulated rounds in which the draft at each position is right at these rates."""
+    """Return an Acceptance that has learnt from simulated rounds. first: the true rate of each position in a chain."""
     luck = Random(seed)
     acceptance = into or Acceptance()
     for _ in range(rounds):
@@ -35,13 +35,13 @@ def acceptance_after(first: list[float], rounds: int, seed: int = 0, into: Accep
 
 
 @given(chances)
-def test_expected_tokens_of_a_window_match_brute_force(rates: list[float]) -> None:
+def test_expected_tokens_of_a_round_match_brute_force(rates: list[float]) -> None:
     assert window_tokens(rates)[-1] == pytest.approx(brute_force(rates))
     assert window_tokens(rates)[0] == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40), st.integers(0, 8))
-def test_acceptance_rates_are_probabilities_and_windows_grow_by_at_most_one_token(
+def test_acceptance_rates_are_probabilities_and_each_draft_adds_at_most_one_token(
     seen: list[tuple[int, int]], n: int
 ) -> None:
     acceptance = Acceptance()
@@ -54,7 +54,7 @@ def test_acceptance_rates_are_probabilities_and_windows_grow_by_at_most_one_toke
 
 
 def test_acceptance_returns_to_the_first_guess_after_all_counts_faded() -> None:
-    """Rounds of several sequences without drafts fade the counts like this."""
+    """Fade the counts without drafts, as rounds of several sequences do."""
     guess = Acceptance().rates(3)
     acceptance = acceptance_after([0.0], 10)
     acceptance.observe(0, 0, tokens=10**6)
@@ -76,16 +76,16 @@ def test_acceptance_follows_a_change_of_the_text_within_thirty_rounds(before: fl
         assert abs(acceptance.rates(1)[0] - after) < abs(acceptance.rates(1)[0] - before)
 
 
-def test_acceptance_change_at_a_position_carries_to_the_next_untried_one() -> None:
+def test_acceptance_drop_at_one_position_lowers_the_rate_of_the_next_position() -> None:
     good = acceptance_after([0.9, 0.8], 100)
     for _ in range(40):
         good.observe(2, 0)  # the target says nothing about second drafts
     first, second = good.rates(2)
     assert first < 0.35
-    assert second < 0.65  # 0.8 in a good passage
+    assert second < 0.65  # it was 0.8 before the drop
 
 
-def test_acceptance_long_term_rate_survives_a_bad_passage() -> None:
+def test_acceptance_recovers_sooner_from_a_bad_passage_if_it_was_high_before() -> None:
     never, usually = acceptance_after([0.0], 200), acceptance_after([0.9], 200)
     for acceptance in (never, usually):
         for _ in range(15):
@@ -95,12 +95,12 @@ def test_acceptance_long_term_rate_survives_a_bad_passage() -> None:
     assert usually.rates(1)[0] > never.rates(1)[0] + 0.2
 
 
-def test_acceptance_of_an_untried_position_is_slightly_below_the_one_before() -> None:
+def test_acceptance_of_an_untried_position_is_slightly_below_that_of_the_one_before() -> None:
     rates = acceptance_after([0.8], 100).rates(4)
     assert all(0.9 * a < b < a for a, b in pairwise(rates))
 
 
-def test_acceptance_of_a_new_sequence_starts_from_the_last_one_and_adapts() -> None:
+def test_acceptance_of_a_new_sequence_starts_from_the_last_sequence_and_adapts() -> None:
     bad = acceptance_after([0.0, 0.0], 200)
     fresh = Acceptance(bad)
     assert fresh.rates(1)[0] < 0.1
@@ -128,14 +128,14 @@ def calibrated(rounds: int, seed: int, *, informative: bool, rate: float = 0.6) 
     calibration = Calibration()
     for _ in range(rounds):
         confidence = luck.random()
-        # an informative head: right nine times in ten above the middle, three in ten below
+        # an informative head is right nine times in ten if its confidence is above 0.5, else three times in ten
         chance = (0.9 if confidence > 0.5 else 0.3) if informative else rate
         calibration.observe(confidence, luck.random() < chance)
     return calibration
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=60), st.floats(0, 1))
-def test_calibration_is_monotonic_in_the_rate_of_the_position(
+def test_calibrated_probability_rises_with_the_rate_of_the_position(
     seen: list[tuple[float, bool]], confidence: float
 ) -> None:
     calibration = Calibration()
@@ -153,13 +153,13 @@ def test_calibration_ignores_confidence_without_data() -> None:
     assert sure == pytest.approx(0.7, abs=0.03)
 
 
-def test_calibration_trusts_an_informative_head() -> None:
+def test_calibration_uses_the_confidence_of_an_informative_head() -> None:
     calibration = calibrated(200, 0, informative=True)
     assert calibration.probability(0.2, 0.6) < 0.45
     assert calibration.probability(0.8, 0.6) > 0.75
 
 
-def test_calibration_ignores_an_uninformative_head() -> None:
+def test_calibration_ignores_the_confidence_of_an_uninformative_head() -> None:
     spreads = []
     for seed in range(20):
         calibration = calibrated(200, seed, informative=False)

@@ -58,7 +58,7 @@ def test_round_costs_forget_a_single_outlier() -> None:
     assert costs.verify_seconds(4) == pytest.approx(0.02, rel=0.15)
 
 
-def test_round_costs_correct_a_wrong_first_measurement_without_changing_others() -> None:
+def test_round_costs_correct_one_wrong_first_measurement_and_keep_the_others() -> None:
     for wrong in (0.7, 1.3):
         costs = RoundCosts()
         costs.begin({1: 0.010, 4: wrong * 0.016, 8: 0.025}, {3: 0.003})
@@ -89,7 +89,7 @@ def test_round_costs_of_four_rows_may_be_below_those_of_three() -> None:
     assert costs.verify_seconds(3) > costs.verify_seconds(4)
 
 
-def test_round_costs_lower_bound_of_an_unmeasured_count_is_the_cost_of_fewer_rows() -> None:
+def test_round_costs_lower_bound_of_an_unmeasured_row_count_is_at_least_the_cost_of_fewer_rows() -> None:
     costs = verify_costs(r1=0.010, r2=0.018)
     likely, least = costs.rounds(7)
     assert least[1] == pytest.approx(likely[1], rel=0.1)
@@ -105,7 +105,7 @@ def test_round_costs_grow_with_the_context_for_all_row_counts() -> None:
     assert costs.verify_seconds(3) == pytest.approx(0.024, rel=0.1)
 
 
-def test_round_costs_lower_bound_of_an_old_measurement_falls_with_its_age() -> None:
+def test_round_costs_lower_bound_falls_with_the_age_of_the_measurement() -> None:
     costs = verify_costs(r1=0.010, r3=0.016)
     timed(costs, 3, 0.016, 10)
     hopes = []
@@ -116,7 +116,7 @@ def test_round_costs_lower_bound_of_an_old_measurement_falls_with_its_age() -> N
     assert hopes == sorted(hopes, reverse=True)
     assert hopes[-1] < hopes[0] - 0.02
     timed(costs, 3, 0.020, 20)
-    assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "old timings do not outvote new ones"
+    assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "many old timings do not outweigh a few new ones"
 
 
 def test_round_costs_learn_the_attention_cost_per_token_for_all_row_counts() -> None:

@@ -37,8 +37,8 @@ from pymtp.drafting.depth import AutoDepth, FixedDepth, RoundCosts
 NEVER = [0.0] * MOST
 GOOD = falling_rates(0.9, 0.97)
 
-SETTINGS = 12  # random machines and texts of each family
-RUNS = 4  # runs of each, with other random numbers
+SETTINGS = 12  # number of random machines and texts of each family
+RUNS = 4  # number of simulations of each machine and text, with different random numbers
 
 
 def draw_setting(family: str, i: int) -> tuple[Machine, Chances]:
@@ -56,10 +56,10 @@ class Unsure(AutoDepth):
 
 rounds = st.lists(
     st.tuples(
-        st.integers(0, 12),  # room
-        st.integers(0, 12),  # accepted, at most
-        st.floats(1e-6, 10),  # seconds
-        st.floats(1e-6, 10),
+        st.integers(0, 12),  # allowed maximum of drafts
+        st.integers(0, 12),  # maximum of accepted drafts
+        st.floats(1e-6, 10),  # seconds of the drafts
+        st.floats(1e-6, 10),  # seconds of the verification
         st.lists(st.floats(0, 1), min_size=12, max_size=12),
     ),
     max_size=40,
@@ -67,7 +67,7 @@ rounds = st.lists(
 
 
 @given(rounds, st.integers(0, 12), st.booleans())
-def test_depth_is_deterministic_and_within_its_room(
+def test_depth_is_deterministic_and_at_most_the_allowed_maximum(
     past: list[tuple[int, int, float, float, list[float]]], most: int, sure: bool
 ) -> None:
     histories = []
@@ -98,7 +98,7 @@ def test_depth_measures_plain_decoding_again_after_an_outlier() -> None:
         drafted = policy.choose(8, 0)
         policy.observe(drafted, 0, 0, 0.2 * machine.verify[0] * drafted, 20 * machine.verify[0], ())
     depths = simulate(policy, machine, steady_text(NEVER), rounds=200).depths
-    assert sum(depths[100:]) <= 15  # probes; hundreds, if the outlier counted
+    assert sum(depths[100:]) <= 15  # only probes; it would be hundreds if the outlier counted
 
 
 def test_depth_is_zero_until_plain_decoding_was_timed_a_few_times() -> None:
@@ -111,7 +111,7 @@ def test_depth_is_zero_until_plain_decoding_was_timed_a_few_times() -> None:
 
 
 @given(st.integers(0, 10), st.integers(0, 10))
-def test_fixed_depth_is_reduced_only_by_missing_room(n: int, room: int) -> None:
+def test_fixed_depth_is_lower_only_if_the_allowed_maximum_is_lower(n: int, room: int) -> None:
     policy = FixedDepth(n)
     drafted = policy.choose(room, 0)
     assert drafted == min(n, room)
@@ -136,7 +136,7 @@ def test_auto_depth_is_close_to_the_best_fixed_depth_on_any_machine(family: str)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_auto_depth_costs_at_most_three_percent_without_acceptance(family: str) -> None:
+def test_auto_depth_loses_at_most_three_percent_if_no_draft_is_accepted(family: str) -> None:
     for i in range(SETTINGS):
         machine, _ = draw_setting(family, i)
         auto = simulate(AutoDepth(RoundCosts(), MOST), machine, steady_text(NEVER), tokens=256, seed=i)
@@ -144,7 +144,7 @@ def test_auto_depth_costs_at_most_three_percent_without_acceptance(family: str) 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_depth_of_short_requests_starts_from_earlier_requests(family: str) -> None:
+def test_auto_depth_is_close_to_the_best_fixed_depth_in_the_third_short_request(family: str) -> None:
     for chances, least in ((NEVER, 0.97), (GOOD, 0.95)):
         ratios = []
         for i in range(SETTINGS):
@@ -158,7 +158,7 @@ def test_depth_of_short_requests_starts_from_earlier_requests(family: str) -> No
         assert sum(ratios) / SETTINGS >= least
 
 
-def test_depth_of_a_request_starts_as_the_last_request_ended() -> None:
+def test_first_depth_of_a_request_depends_on_the_acceptance_in_the_last_request() -> None:
     machine, _ = draw_setting("weight-bound", 0)
     verified = 0
     for seed in range(SETTINGS):
@@ -170,13 +170,13 @@ def test_depth_of_a_request_starts_as_the_last_request_ended() -> None:
         simulate(bad, machine, steady_text(NEVER), rounds=200, seed=seed)
         again = AutoDepth(costs, after=bad)
         verified += again.n_to_verify(UNSURE[: again.choose(8, 0)])
-    assert verified <= 1  # perhaps a depth timed long ago; the others are probes
+    assert verified <= 1  # one depth that was timed long ago may be tried again; all other drafts are probes
 
 
 def rounds_to_return(family: str) -> float:
-    """Return how many rounds after a bad passage drafting resumes, on average.
+    """Return the mean number of rounds after which drafting resumes when a bad passage has ended.
 
-    The text is good, then bad for a while, then good again.
+    Drafts are mostly accepted in the text before and after this passage, and never in it.
     """
     late = []
     for i in range(4 * SETTINGS):
@@ -190,16 +190,16 @@ def rounds_to_return(family: str) -> float:
     return sum(late) / len(late)
 
 
-def test_depth_probes_sooner_after_drafting_saved_time() -> None:
+def test_drafting_resumes_soon_after_a_bad_passage_if_it_saved_time_before() -> None:
     assert rounds_to_return("weight-bound") <= 7
     assert rounds_to_return("experts") <= 15
 
 
-def test_depth_repeats_a_probe_that_was_right() -> None:
-    assert rounds_to_return("small") <= 82  # 71; it would be 93 without repeated probes
+def test_drafting_resumes_sooner_as_a_correct_probe_is_repeated() -> None:
+    assert rounds_to_return("small") <= 82  # it is 71, and would be 93 without repeated probes
 
 
-def test_depth_learns_from_short_requests() -> None:
+def test_acceptance_from_a_short_request_is_used_in_the_next_request() -> None:
     costs = RoundCosts()
     policy = AutoDepth(costs)
     for _ in range(8):
@@ -209,7 +209,7 @@ def test_depth_learns_from_short_requests() -> None:
     assert AutoDepth(costs, after=policy).rates(1) < before
 
 
-def test_depth_keeps_probing_at_a_bounded_cost() -> None:
+def test_probes_cost_at_most_two_percent_of_a_long_text() -> None:
     for family in FAMILIES:
         machine, _ = draw_setting(family, 0)
         auto = simulate(AutoDepth(RoundCosts(), MOST), machine, steady_text(NEVER), rounds=3000)
@@ -233,7 +233,7 @@ def test_depth_follows_a_change_of_the_text_in_about_fifty_rounds(family: str) -
 
 
 def test_depth_makes_probe_drafts_without_verifying_where_plain_decoding_is_best() -> None:
-    for family in ("small", "experts"):  # elsewhere a row costs next to nothing
+    for family in ("small", "experts"):  # with other families, a row costs so little that probes are verified
         machine, _ = draw_setting(family, 0)
         luck = Random(0)
         policy = AutoDepth(RoundCosts(), MOST)
@@ -260,10 +260,10 @@ def test_depth_notices_a_text_that_turns_bad_between_two_probes() -> None:
         ).depths
         assert min(depths[turn - 10 : turn]) > 1
         drafted += sum(depths[turn:])
-    assert drafted <= 380  # in the first 20 rounds of each; 480 if it waited for the next probe
+    assert drafted <= 380  # drafts in the 20 rounds after each change; 480 if it waited for the next probe
 
 
-def test_depth_reuses_known_costs_in_the_next_request() -> None:
+def test_next_request_tries_fewer_depths_because_costs_are_known() -> None:
     machine = without_noise(draw_setting("weight-bound", 0)[0])
     costs = RoundCosts()
     tried = []
@@ -282,7 +282,7 @@ def depth_changes(family: str, change: float) -> int:
 
 
 def test_depth_recovers_from_wrong_first_costs_within_one_answer() -> None:
-    rows = (1, 1.09, 1.18, 1.27, 1.45, 1.6, 1.75, 1.9, 2.1)  # few-row kernels of an AMD EPYC, Q4_0
+    rows = (1, 1.09, 1.18, 1.27, 1.45, 1.6, 1.75, 1.9, 2.1)  # measured on an AMD EPYC with Q4_0 weights
     machine = Machine(
         (0.0, *(0.0125 * (0.016 + 0.031 * n) for n in range(1, 9))), tuple(0.0125 * cost for cost in rows)
     )
@@ -301,7 +301,7 @@ def test_depth_recovers_from_wrong_first_costs_within_one_answer() -> None:
     assert sum(later) / len(later) >= 0.95
 
 
-def test_depth_changes_seldom_and_more_seldom_if_changes_cost_time() -> None:
+def test_depth_changes_in_few_rounds_and_in_fewer_if_a_change_costs_time() -> None:
     assert all(depth_changes(family, 0.0) < 60 for family in FAMILIES)
     assert all(depth_changes(family, 0.3) < 50 for family in FAMILIES)
 

@@ -46,7 +46,7 @@ from pymtp.errors import ClosedError, NativeError
 
 NEVER = [0.0] * 8
 GOOD = falling_rates(0.9, 0.97)
-SETTINGS = 12  # machines of each family
+SETTINGS = 12  # number of random machines of each family
 ANSWER = 256  # tokens
 
 
@@ -64,7 +64,7 @@ class ScriptedContext:
         self.held = [0] * n_seq_max  # tokens of each sequence
         self.rounds = 0  # the number of batch rounds
         self.decodes: list[tuple[str, int]] = []
-        self.slow: set[int] = set()  # decodes that take ten times as long
+        self.slow: set[int] = set()  # indices of decodes that take ten times as long
         self.first_token = 0.0  # seconds until the weights are in memory
         self.forgotten = 0  # the number of decodes before forget_chosen()
         self.failed: dict[int, object] = {}  # failing sequences of batch rounds, with their errors
@@ -95,7 +95,7 @@ class ScriptedContext:
         return dict(tokens)
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, object]:
-        assert self.held == [1 + self.rounds] * len(chains), "drafts of the round before were taken back"
+        assert self.held == [1 + self.rounds] * len(chains), "the drafts of the round before must have been removed"
         self._decode("rows", sum(len(chain) for chain in chains.values()))
         self.held = [n + len(chain) for n, chain in zip(self.held, chains.values(), strict=True)]
         self.rounds += 1
@@ -122,7 +122,7 @@ def measured(context: ScriptedContext) -> MeasuredCosts:
     return measure(context, 1000, context.clock)
 
 
-def test_measure_returns_the_fastest_time_of_rows_and_chain() -> None:
+def test_measure_returns_the_fastest_time_of_each_verification_and_of_the_chain() -> None:
     context = ScriptedContext(0.001, cheap=0.5)
     context.slow = {0, 1, 2, 3, 4, 7}  # the first repeat, and one of the second
     costs = measured(context)
@@ -133,12 +133,12 @@ def test_measure_returns_the_fastest_time_of_rows_and_chain() -> None:
     assert len(context.decodes) <= MAX_REPEATS * (2 + len(VERIFY_ROWS))
 
 
-def test_measure_times_batch_rounds_after_their_memory_was_allocated() -> None:
+def test_measure_ignores_the_first_run_of_each_batch_round() -> None:
     context = ScriptedContext(0.0001, n_seq_max=4)
     measured(context)
     alone = len([what for what, _ in context.decodes if what in ("draft", "verify")])
     context = ScriptedContext(0.0001, n_seq_max=4)
-    context.slow = {alone, alone + 3, alone + 7}  # the first repeats
+    context.slow = {alone, alone + 3, alone + 7}  # the first run of three of the rounds
     found = measured(context).batch
     assert found == {
         (4, depth): pytest.approx((0.0004 * depth, 0.0004 * (1 + depth)), abs=1e-9) for depth in BATCH_DEPTHS
@@ -164,13 +164,13 @@ def test_measure_starts_no_batch_round_that_would_miss_the_deadline() -> None:
         assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
 
 
-def test_measure_stops_for_a_waiting_request_and_drops_single_timings() -> None:
+def test_measure_stops_for_a_waiting_request_and_drops_decodes_that_ran_once() -> None:
     whole = ScriptedContext(0.001, n_seq_max=4)
     measured(whole)
     for n in range(len(whole.decodes)):
         context = ScriptedContext(0.001, n_seq_max=4)
         found = measure(context, 1000, context.clock, lambda: len(context.decodes) >= n)  # noqa: B023
-        assert len(context.decodes) <= n + 1  # drafts and their verification are not separated
+        assert len(context.decodes) <= n + 1  # a draft chain is always followed by its verification
         assert (context.n_past, context.forgotten) == (0, len(context.decodes))
         timed = [launch for launch in set(context.decodes) if context.decodes.count(launch) > 1]
         assert set(found.verify) == {rows for what, rows in timed if what == "verify"}
@@ -186,12 +186,12 @@ def test_measure_delays_no_request_by_a_long_batch_round() -> None:
 
 def test_measure_limits_batch_rounds_to_the_rows_and_drafts_of_the_context() -> None:
     found = measured(ScriptedContext(1e-6, n_seq_max=128)).batch
-    assert [depth for _, depth in found] == [0, 1, 3]  # 512 rows
+    assert [depth for _, depth in found] == [0, 1, 3]  # n_ubatch is 512 rows, and depth 7 would need 1024
     found = measured(ScriptedContext(1e-6, n_seq_max=4, draft_tokens=2)).batch
     assert [depth for _, depth in found] == [0, 1]
 
 
-def test_measure_of_a_large_model_ends_after_two_seconds() -> None:
+def test_measure_of_a_large_model_starts_no_decode_after_two_seconds() -> None:
     context = ScriptedContext(0.5)
     costs = measured(context)
     assert (
@@ -201,23 +201,23 @@ def test_measure_of_a_large_model_ends_after_two_seconds() -> None:
     assert 1 in costs.verify
 
 
-def test_measure_limits_rows_to_those_of_the_context() -> None:
+def test_measure_verifies_at_most_all_drafts_and_one_token() -> None:
     context = ScriptedContext(0.001, draft_tokens=2)
     assert set(measured(context).verify) == {1, 2}
     assert max(n for _, n in context.decodes) == 2
 
 
-def test_fastest_costs_limits_rows_to_the_cost_of_single_rows() -> None:
+def test_fastest_cost_of_n_rows_is_at_most_n_times_that_of_one_row() -> None:
     context = ScriptedContext(0.1)
-    context.slow = {2}  # four rows, once: there is no time for more
+    context.slow = {2}  # the verification of four rows, which runs only once in the time
     assert measured(context).verify[4] == pytest.approx(0.4)
 
 
-def test_fastest_costs_limits_a_chain_to_the_cost_of_single_rows() -> None:
+def test_fastest_cost_of_a_chain_of_n_steps_is_at_most_n_times_that_of_one_row() -> None:
     assert fastest_costs({("verify", 1): [0.1], ("draft", 3): [0.9, 0.7]}).draft[3] == pytest.approx(0.3)
 
 
-def test_next_llm_measures_if_the_first_token_used_up_the_time(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_llm_measures_if_loading_weights_used_up_the_time(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ScriptedContext(0.1)
     context.first_token = MAX_SECONDS + 0.1
     assert measured(context) == MeasuredCosts()
@@ -232,7 +232,7 @@ def test_next_llm_measures_if_the_first_token_used_up_the_time(demo: Path, monke
             assert len(model.measured_costs) == 1
 
 
-def test_llm_with_weights_without_finite_logits_fails_at_requests(demo_f32: Path, tmp_path: Path) -> None:
+def test_llm_without_finite_logits_can_be_made_and_fails_at_the_first_request(demo_f32: Path, tmp_path: Path) -> None:
     path = tmp_path / "nan.gguf"
     shutil.copy(demo_f32, path)
     reader = GGUFReader(path, "r+")
@@ -246,11 +246,11 @@ def auto(model: pymtp.Model, n_threads: int = 1, **keywords: Any) -> pymtp.LLM:
     return pymtp.LLM(model, n_ctx=256, n_threads=n_threads, **keywords)
 
 
-def test_measured_llm_is_empty_and_generates_the_same_text(demo: Path) -> None:
+def test_llm_is_empty_after_a_measurement_and_generates_the_same_text(demo: Path) -> None:
     params = pymtp.SamplingParams(max_tokens=40, temperature=0.7, seed=1)
     with pymtp.Model(demo) as model, auto(model) as llm, auto(model, draft_tokens=0) as plain:
         assert llm.context.counters.target_decodes > 0
-        assert (llm.context.tokens(), llm.context.n_head) == ([], 0)
+        assert (llm.context.tokens(), llm.context.n_head_rows) == ([], 0)
         assert llm.generate("def f(", params).text == plain.generate("def f(", params).text
 
 
@@ -278,7 +278,7 @@ def test_llm_raises_the_error_of_a_measurement_and_the_next_llm_measures(
             patch.setattr(Context, "verify_chain", fails)
             with pytest.raises(type(error)):
                 auto(model)
-        with pytest.raises(ClosedError):  # the kept error keeps no context alive
+        with pytest.raises(ClosedError):  # the failed constructor has closed its context
             measured[0].tokens()
         assert model.measured_costs == {}
         with auto(model) as llm:
@@ -286,7 +286,7 @@ def test_llm_raises_the_error_of_a_measurement_and_the_next_llm_measures(
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="a signal for this needs POSIX")
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="SIGUSR1 needs POSIX")
 def test_signal_handler_may_create_an_llm_of_the_model_under_measurement(
     demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +347,7 @@ def test_ctrl_c_ends_a_measurement_and_its_thread(demo: Path, monkeypatch: pytes
             launched[0].tokens()
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads of a process are counted on Linux")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_threads_that_use_llms_share_one_thread_pool() -> None:
     assert run_script("""
 with pymtp.LLM(model, n_threads=2, n_ctx=64) as llm, pymtp.LLM(model, n_threads=2, n_ctx=64) as other:
@@ -394,20 +394,20 @@ def test_first_answer_without_acceptance_loses_at_most_three_percent(family: str
     assert min(first_answer_rates(family, NEVER)) >= 0.97
 
 
-def test_measured_costs_lead_to_drafts_in_the_first_round() -> None:
+def test_first_round_makes_drafts_if_costs_were_measured() -> None:
     flat = Machine(tuple(0.0005 * n for n in range(9)), tuple(0.01 * (1 + 0.1 * n) for n in range(9)))
     assert AutoDepth(costs_of(flat, RoundCosts())).choose(7, 0) > 1
     assert AutoDepth(RoundCosts()).choose(7, 0) == 0
 
 
-def test_head_is_probed_even_if_measured_costs_favour_plain_decoding() -> None:
+def test_head_is_probed_even_if_measured_costs_are_best_without_drafts() -> None:
     steep = Machine(tuple(0.0013 * n for n in range(9)), tuple(0.01 * cost for cost in (1, 2, 2.4, *[2.6] * 6)))
     policy = AutoDepth(costs_of(steep, RoundCosts()))
     assert policy.n_to_verify([0.5] * policy.choose(7, 0)) == 0
     assert max(simulate(policy, steep, steady_text(GOOD), rounds=30).depths) > 1
 
 
-def test_measured_costs_have_tight_bounds_and_interpolated_ones_wider() -> None:
+def test_lower_bounds_of_measured_costs_are_closer_than_those_of_interpolated_costs() -> None:
     costs = RoundCosts()
     costs.begin({1: 0.010, 4: 0.016, 8: 0.040}, {3: 0.003})
     likely, least = costs.rounds(8)
@@ -417,7 +417,7 @@ def test_measured_costs_have_tight_bounds_and_interpolated_ones_wider() -> None:
     assert hopes[8] < hopes[7]
 
 
-def test_rounds_correct_measured_costs() -> None:
+def test_costs_of_later_rounds_replace_a_wrong_measurement() -> None:
     costs = RoundCosts()
     costs.begin({1: 0.010, 4: 0.030}, {3: 0.003})
     for i in range(10):

@@ -1,4 +1,4 @@
-"""Tests of the depth of batches: it comes near the best fixed depth, on simulated machines."""
+"""Tests of the depth of batches: on simulated machines, it is nearly as fast as the best fixed depth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MACHINES = {
     "zen5": Machine(
         milliseconds({1: 20, 4: 25, 8: 42, 16: 80, 32: 151, 64: 310}), milliseconds({1: 1, 4: 6, 8: 10, 16: 22})
     ),
-    # the same with faster kernels for 9 to 64 rows
+    # the same machine with faster kernels for 9 to 64 rows
     "fast rows": Machine(
         milliseconds({1: 20, 4: 25, 8: 38, 16: 62, 32: 105, 64: 195}), milliseconds({1: 1, 4: 2, 16: 9})
     ),
@@ -54,7 +54,7 @@ def make_states(depths: BatchDepth, n: int, max_drafts: int | None = None) -> li
 
 
 def relative_speed(machine: Machine, n: int, rate: float, *, tokens: int, batches: int) -> float:
-    """Return the tokens/s relative to the best fixed depth, in the last of so many batches: the mean of three LLMs."""
+    """Return the tokens/s of the last batch, relative to the best fixed depth: the mean of three simulated LLMs."""
     texts, seeds = [steady(rate)] * n, range(3)
     autos = [Batch(machine, n, seed=seed) for seed in seeds]
     found = [[auto.run(texts, tokens, n) for _ in range(batches)][-1] for auto in autos]
@@ -80,7 +80,7 @@ def test_batch_depth_is_nearly_as_fast_as_plain_rounds_if_nothing_is_accepted(na
     assert batch.run([steady(0.0)] * n, 64, n) > 0.97 * plain
 
 
-def test_first_short_batch_loses_little_to_learning() -> None:
+def test_learning_in_the_first_short_batch_costs_little_speed() -> None:
     speeds = [
         relative_speed(machine, 8, rate, tokens=64, batches=1)
         for machine in MACHINES.values()
@@ -90,7 +90,7 @@ def test_first_short_batch_loses_little_to_learning() -> None:
     assert min(speeds) > 0.92
 
 
-def test_texts_of_different_acceptance_share_the_depth_that_is_best_for_all() -> None:
+def test_sequences_of_different_acceptance_share_the_depth_that_is_best_for_all() -> None:
     for name in ("weight-bound", "GPU"):
         texts, seconds = [steady(0.9)] * 6 + [steady(0.1)] * 2, 200 * MACHINES[name].round_seconds(8, 0)
         auto = Batch(MACHINES[name], 8)
@@ -98,7 +98,7 @@ def test_texts_of_different_acceptance_share_the_depth_that_is_best_for_all() ->
         assert auto.run(texts, 2000, 8, seconds) > 0.95 * best
 
 
-def test_batch_depth_follows_texts_with_easy_and_hard_passages() -> None:
+def test_batch_depth_follows_acceptance_that_changes_within_a_text() -> None:
     texts = [phases(0.3, 0.9, 40, 7 * i) for i in range(24)]
     for name in ("fast rows", "weight-bound"):
         auto = Batch(MACHINES[name], 8)
@@ -120,26 +120,26 @@ def test_batch_depth_notices_that_acceptance_has_improved() -> None:
     assert min(depths[450:470]) > 0
 
 
-def test_sequences_without_drafts_do_not_count_for_the_depth() -> None:
+def test_acceptance_of_sequences_without_drafts_does_not_count_for_the_depth() -> None:
     batch = Batch(MACHINES["weight-bound"], 8)
     batch.max_drafts = dict.fromkeys(range(7), 0)
     batch.run([steady(0.9)] * 8, 100, 8)
     assert sum(depth > 0 for n, depth in batch.depths if n == 8) < 10
 
 
-def test_slow_first_rounds_of_a_new_size_do_not_rule_out_a_depth() -> None:
+def test_slow_first_round_of_a_new_batch_size_does_not_rule_out_its_depth() -> None:
     machine = replace(MACHINES["GPU"], build=5.0, spread=0.0, outliers=0.0)
     batch = Batch(machine, 8, timed=False)
     batch.run([steady(1.0)] * 8, 200, 8)
     depths = [depth for _, depth in batch.depths]
     deepest = depths.index(max(depths))
-    assert 8 * (1 + max(depths)) > 1 + MOST  # more rows than the warm-up timed
+    assert 8 * (1 + max(depths)) > 1 + MOST  # the deepest batch has more rows than the warm-up timed
     assert min(depths[deepest : deepest + 10]) >= max(depths) - 2
 
 
-def test_costs_of_rounds_are_estimated_for_other_numbers_of_sequences() -> None:
+def test_round_costs_are_estimated_for_numbers_of_sequences_without_measurements() -> None:
     machine = replace(MACHINES["zen5"], outliers=0.0)
-    costs = BatchCosts(known_costs(MACHINES["GPU"]))  # all costs are wrong
+    costs = BatchCosts(known_costs(MACHINES["GPU"]))  # wrong costs, which observations must correct
     for _ in range(20):
         for depth in (0, 1, 3):
             draft, verify = machine.draft_seconds(8, depth), machine.verify_seconds(8, depth)
@@ -150,7 +150,7 @@ def test_costs_of_rounds_are_estimated_for_other_numbers_of_sequences() -> None:
         assert found[0][depth] == pytest.approx(machine.round_seconds(7, depth), rel=0.25)
 
 
-def test_time_of_a_cold_call_does_not_count_for_its_rows() -> None:
+def test_time_of_the_first_call_of_a_new_size_does_not_count_as_its_cost() -> None:
     costs = BatchCosts(known_costs(MACHINES["zen5"]))
     before = costs.rounds(8, 3, 0)
     assert before is not None
@@ -171,7 +171,7 @@ def test_impossible_times_are_ignored(seconds: float) -> None:
 
 def test_disturbed_measurement_does_not_make_many_rows_expensive() -> None:
     costs = RoundCosts()
-    costs.begin({1: 0.020, 4: 0.080, 8: 0.020}, {3: 0.003})  # eight rows take less time than four
+    costs.begin({1: 0.020, 4: 0.080, 8: 0.020}, {3: 0.003})  # disturbed: eight rows took less time than four
     found = BatchCosts(costs).rounds(16, MOST, 0)
     assert found is not None
     assert min(found[0]) > 0.02
@@ -179,7 +179,7 @@ def test_disturbed_measurement_does_not_make_many_rows_expensive() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_rounds_become_plain_if_drafting_keeps_losing(name: str) -> None:
+def test_rounds_make_no_drafts_if_no_draft_is_ever_accepted(name: str) -> None:
     machine = MACHINES[name]
     depths = BatchDepth(N_CTX, 512, MOST, known_costs(machine))
     for n, max_drafts in ((2, 3), (16, None)):
@@ -198,7 +198,7 @@ def test_rounds_become_plain_if_drafting_keeps_losing(name: str) -> None:
     assert plain > 0.9 * 200
 
 
-def test_single_sequence_has_the_depth_of_its_own_policy() -> None:
+def test_single_sequence_gets_the_depth_that_its_own_policy_chooses() -> None:
     machine = MACHINES["fast rows"]
     own, shared = (AutoDepth(known_costs(machine), MOST) for _ in range(2))
     depths = BatchDepth(N_CTX, 512, MOST, known_costs(machine))
@@ -218,7 +218,7 @@ def test_single_sequence_has_the_depth_of_its_own_policy() -> None:
         depths.observe([state], depth, *took)
 
 
-def test_costs_are_forgotten_when_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_discarded_when_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (1, 4):
         costs = known_costs(MACHINES["fast rows"])
         depths = BatchDepth(N_CTX, 512, MOST, costs)
@@ -236,11 +236,11 @@ def test_costs_are_forgotten_when_other_programs_change_the_number_of_threads(mo
         monkeypatch.setattr("pymtp.engine.batch_depth.thread_changes", lambda: thread_changes() + 1)
         depths.observe(sequences, 3, 0.01, 0.02)
         assert costs.verify_seconds(1) == float("inf")
-        assert depths.choose(sequences) == 0  # a plain round, to be timed again
+        assert depths.choose(sequences) == 0  # without costs, a plain round is timed first
         monkeypatch.undo()
 
 
-def test_round_with_a_thread_trial_teaches_acceptance_only(
+def test_round_that_tries_another_number_of_threads_changes_acceptance_but_no_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     costs = known_costs(MACHINES["fast rows"])

@@ -1,4 +1,4 @@
-"""Tests of the engine: each request gets the output that it has alone, over a scripted context without a model."""
+"""Tests of the engine: each request gets the same output as alone, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ request_plans = st.fixed_dictionaries(
     st.lists(st.booleans(), min_size=1, max_size=9),
     st.sets(st.integers(0, 30)),
 )
-def test_engine_gives_each_request_the_output_that_it_has_alone(
+def test_engine_gives_each_request_the_output_that_it_would_get_alone(
     plan: list[dict[str, object]], n_seq_max: int, depth: int | str, hits: list[bool], interrupted: set[int]
 ) -> None:
     harness = EngineHarness(depth=depth, n_ctx=64, n_seq_max=n_seq_max, hits=hits)
@@ -109,7 +109,7 @@ def test_scheduler_is_first_come_first_served_within_a_priority() -> None:
     assert urgent.start_time == first[0].start_time < first[1].start_time < first[2].start_time
 
 
-def test_single_request_takes_one_draft_and_one_verify_call_per_round() -> None:
+def test_round_of_a_single_request_takes_one_draft_call_and_one_verify_call() -> None:
     harness = EngineHarness(depth=3)
     harness.submit(PROMPT, 21)
     harness.run()
@@ -117,14 +117,14 @@ def test_single_request_takes_one_draft_and_one_verify_call_per_round() -> None:
     assert kinds == ["prefill", *["draft", "verify"] * 5]
 
 
-def test_first_token_is_a_piece_of_its_own() -> None:
+def test_first_output_token_is_emitted_as_a_piece_of_its_own() -> None:
     harness = EngineHarness()
     request = harness.submit(PROMPT, 21, max_unread=4)
     harness.engine.step()
     assert [piece.token_ids for piece in request.unread] == [expected_tokens(0, PROMPT, 1)]
 
 
-def test_decoding_requests_share_one_draft_and_one_verify_call() -> None:
+def test_decoding_requests_share_one_draft_call_and_one_verify_call_per_round() -> None:
     harness = EngineHarness(depth=3, n_seq_max=4, n_ubatch=32)  # the four prompts are prefilled in one step
     for i in range(4):
         harness.submit(PROMPT, 21, seed=i)
@@ -156,7 +156,7 @@ def test_step_prefills_at_most_one_ubatch_and_runs_one_round() -> None:
     harness.check()
 
 
-def test_short_prompts_are_prefilled_in_one_step_one_call_each() -> None:
+def test_short_prompts_are_prefilled_in_the_same_step_with_one_call_each() -> None:
     harness = EngineHarness(n_seq_max=8)
     for i in range(3):
         harness.submit([i, *PROMPT[1:]], 5, seed=i)
@@ -173,7 +173,7 @@ def test_prompt_longer_than_n_ctx_is_refused() -> None:
 
 @pytest.mark.parametrize("when", [0, 1, 5])
 @pytest.mark.parametrize("kind", [NativeError, InvalidRequestError])
-def test_failing_request_fails_alone(when: int, kind: type[NativeError | InvalidRequestError]) -> None:
+def test_failed_request_does_not_affect_the_others(when: int, kind: type[NativeError | InvalidRequestError]) -> None:
     harness = EngineHarness(n_seq_max=3)
     requests = [harness.submit(PROMPT, 30, seed=i) for i in range(3)]
     calls = 0
@@ -189,11 +189,11 @@ def test_failing_request_fails_alone(when: int, kind: type[NativeError | Invalid
     assert [request.finish_reason for request in requests] == ["length", "cancelled", "length"]
     assert isinstance(requests[1].error_copy(), kind)
     assert harness.engine.figures().failed == 1
-    # The sequence of the failed request is empty, or the last request has moved there
+    # The sequence of the failed request is empty, or the last request has moved to it
     assert harness.context.tokens_of.count([]) == 1
 
 
-def test_request_with_its_own_draft_limit_keeps_it_in_a_batch() -> None:
+def test_draft_limit_of_a_request_holds_within_a_batch() -> None:
     harness = EngineHarness(depth=4, n_seq_max=3)
     limits = (None, 1, 0)
     for i, limit in enumerate(limits):
@@ -205,7 +205,7 @@ def test_request_with_its_own_draft_limit_keeps_it_in_a_batch() -> None:
     assert harness.requests[1].completion.stats.mean_accepted_length == 2
 
 
-def test_request_near_its_end_verifies_no_row_past_its_last_token_in_a_batch() -> None:
+def test_request_in_a_batch_verifies_no_row_after_its_last_token() -> None:
     harness = EngineHarness(depth=4, n_seq_max=2)
     for i, left in enumerate((2, 40)):
         harness.submit(PROMPT, left, seed=i)
@@ -215,7 +215,7 @@ def test_request_near_its_end_verifies_no_row_past_its_last_token_in_a_batch() -
     assert harness.context.verified[0] == {0: 1, 1: 5}
 
 
-def test_padded_batch_fits_near_the_end_of_the_context() -> None:
+def test_padded_batch_fits_into_a_context_that_is_nearly_full() -> None:
     harness = EngineHarness(depth=5, n_seq_max=2, n_ctx=32)
     harness.submit([1] * 27, None)
     harness.submit([2] * 10, None, seed=1)
@@ -263,7 +263,9 @@ def test_figures_count_running_and_waiting_requests() -> None:
 
 @pytest.mark.parametrize("depth", [3, "auto"])
 @pytest.mark.parametrize("n_good", [0, 1])
-def test_request_stops_drafting_after_its_head_fails_and_others_draft_on(depth: int | str, n_good: int) -> None:
+def test_request_makes_no_drafts_after_its_head_failed_and_other_requests_still_do(
+    depth: int | str, n_good: int
+) -> None:
     harness = EngineHarness(depth=depth, n_seq_max=3, hits=[True])
     draft_chains = harness.context.draft_chains
 
@@ -283,7 +285,7 @@ def test_request_stops_drafting_after_its_head_fails_and_others_draft_on(depth: 
     assert depth == "auto" or all(requests[i].draft_stats.rounds < 25 for i in (0, 2))
 
 
-def test_engine_keeps_nothing_of_ten_thousand_requests() -> None:
+def test_memory_of_the_engine_does_not_grow_over_ten_thousand_requests() -> None:
     rng = Random(0)
     harness = EngineHarness(n_seq_max=8, n_ctx=128, hits=[True, True, False])
     harness.context.sequence_error = lambda seq: NativeError("bad") if rng.random() < 0.002 else None

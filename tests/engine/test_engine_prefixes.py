@@ -1,4 +1,4 @@
-"""Tests of the engine with its prefix cache: prompts reuse earlier ones, over a scripted context without a model."""
+"""Tests of the engine with its prefix cache: prompts reuse earlier prompts, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens_prefilled(harness: EngineHarness) -> int:
 def run_request(harness: EngineHarness, prompt: list[int], max_tokens: int = 10, *, again: bool = False) -> int:
     """Run one request to its end, and return the number of prompt tokens that were prefilled.
 
-    again: whether the request says that its whole prompt will come again.
+    again: whether the request says that its whole prompt is expected again.
     """
     before = tokens_prefilled(harness)
     request = harness.submit(prompt, max_tokens, branch_points=(len(prompt),) if again else ())
@@ -53,7 +53,7 @@ def test_prompt_continues_from_an_earlier_prompt_and_its_output(cache_bytes: int
     assert run_request(harness, [*DOCUMENT, *output, *text(1, 30)]) == 1 + 30
 
 
-def test_evicted_sequence_is_restored_from_host_memory() -> None:
+def test_prompt_of_an_evicted_sequence_is_restored_from_host_memory() -> None:
     harness = EngineHarness(cache_bytes=CACHE_BYTES)
     run_request(harness, DOCUMENT, again=True)
     output = harness.requests[0].tokens
@@ -62,14 +62,14 @@ def test_evicted_sequence_is_restored_from_host_memory() -> None:
     assert harness.engine.figures().prefixes.loaded == 209
 
 
-def test_evicted_sequence_is_prefilled_again_without_host_memory() -> None:
+def test_prompt_of_an_evicted_sequence_is_prefilled_again_if_there_is_no_host_memory() -> None:
     harness = EngineHarness()
     run_request(harness, DOCUMENT)
     run_request(harness, text(5, 300))
     assert run_request(harness, DOCUMENT) == 200
 
 
-def test_nothing_is_reused_without_cache_prompt() -> None:
+def test_requests_reuse_no_tokens_with_cache_prompt_false() -> None:
     harness = EngineHarness(cache_prompt=False, cache_bytes=CACHE_BYTES, n_seq_max=2)
     prompt = DOCUMENT
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_prefilled_part_of_a_cancelled_prompt_is_reused() -> None:
     assert run_request(harness, text(3, 640)) == 640 - n
 
 
-def test_preempted_stream_is_not_prefilled_again_with_a_checkpoint_at_its_end() -> None:
+def test_prompt_of_a_preempted_stream_is_not_prefilled_again_if_its_end_has_a_checkpoint() -> None:
     harness = EngineHarness(n_ctx=1000, cache_bytes=CACHE_BYTES)
     slow = harness.submit(text(3, 300), 50, max_unread=1, branch_points=(300,))
     while not slow.paused:
@@ -111,7 +111,7 @@ def test_preempted_stream_is_not_prefilled_again_with_a_checkpoint_at_its_end() 
     assert tokens_prefilled(harness) == 600
 
 
-def test_failed_load_falls_back_to_prefill() -> None:
+def test_prompt_is_prefilled_if_loading_its_cached_state_fails() -> None:
     harness = EngineHarness(cache_bytes=CACHE_BYTES)
     run_request(harness, DOCUMENT, again=True)
     run_request(harness, text(5, 300))
@@ -122,7 +122,7 @@ def test_failed_load_falls_back_to_prefill() -> None:
     assert run_request(harness, DOCUMENT + harness.requests[0].tokens) == 1
 
 
-def test_request_whose_sequence_a_failed_copy_emptied_restarts() -> None:
+def test_request_restarts_if_a_failed_copy_empties_its_sequence() -> None:
     harness = EngineHarness(n_seq_max=2, cache_bytes=CACHE_BYTES, n_ctx=2000)
     first = harness.submit([*DOCUMENT, *text(1, 300)], 100)
     while len(first.tokens) < 20:
@@ -152,7 +152,7 @@ def test_failed_checkpoint_does_not_fail_the_request() -> None:
     assert harness.engine.figures().prefixes.checkpoints == 0
 
 
-def test_moved_request_keeps_its_prefilled_tokens() -> None:
+def test_cached_tokens_of_a_moved_request_are_reused() -> None:
     harness = EngineHarness(n_seq_max=3, cache_bytes=CACHE_BYTES, n_ctx=2000)
     harness.submit(text(1, 20), 60)
     harness.submit(text(2, 20), 1)
@@ -162,7 +162,7 @@ def test_moved_request_keeps_its_prefilled_tokens() -> None:
         check_prefix_cache(harness.engine)
     harness.run()
     harness.check()
-    assert run_request(harness, text(3, 600)) == 88  # it continues after the last whole ubatch
+    assert run_request(harness, text(3, 600)) == 88  # the request continues after the last whole ubatch
 
 
 def failing_call(call: str, error: Exception):
@@ -203,7 +203,7 @@ faults = st.dictionaries(st.integers(0, 150), st.sampled_from(["signal", "cancel
     faults,
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
 )
-def test_output_and_cache_stay_right_after_random_failures(
+def test_outputs_and_cache_records_stay_right_after_random_failures(
     plan: list[tuple[int, dict[str, object]]],
     n_seq_max: int,
     cache_bytes: int,
@@ -232,7 +232,7 @@ def test_output_and_cache_stay_right_after_random_failures(
                 raise CancelledError("cancelled")
             case "broken":
                 raise NativeError("broken")
-            case "emptied":  # a failed save or copy empties the sequence that it reads
+            case "emptied":  # a failed save or copy may empty the sequence that it reads
                 harness.context.clear(seqs[0])
                 raise NativeError("broken")
 
@@ -264,7 +264,7 @@ def make_harness() -> EngineHarness:
 
 
 def interrupted_at(harness: EngineHarness, line: int, *files: str) -> bool:
-    """Interrupt the engine before that line, and check the cache. Return False if the line was not reached."""
+    """Interrupt the engine before its line-th line, and check the cache. Return False if it ended before that line."""
     completed = False
     with suppress(KeyboardInterrupt), InterruptAtLine(line, *(files or ("/pymtp/engine/", "/pymtp/prefix_cache/"))):
         harness.run()
@@ -284,7 +284,7 @@ def test_prefix_cache_agrees_with_the_context_after_an_interrupt_at_any_line(fir
         line += 101
 
 
-def test_radix_tree_is_dropped_after_an_interrupted_change() -> None:
+def test_prefix_cache_is_consistent_after_an_interrupted_change_of_the_radix_tree() -> None:
     line = 0
     while interrupted_at(harness := make_harness(), line, "/pymtp/prefix_cache/tree"):
         harness.run()
@@ -307,7 +307,7 @@ def test_interrupt_keeps_cached_prefixes() -> None:
         assert run_request(harness, request.prompt + request.tokens) == 1
 
 
-def test_interrupt_keeps_states_that_only_a_sequence_has() -> None:
+def test_interrupt_keeps_a_cached_prefix_whose_k_and_v_are_only_in_a_sequence() -> None:
     harness = EngineHarness(n_seq_max=2, cache_bytes=CACHE_BYTES, n_ctx=1000)
     run_request(harness, DOCUMENT, again=True)
     harness.submit(text(6, 50), 20)

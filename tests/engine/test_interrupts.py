@@ -16,7 +16,7 @@ ENGINE = ("/pymtp/engine/", "/pymtp/prefix_cache/", "/pymtp/drafting/", "/pymtp/
 
 
 def run(harness: EngineHarness, read: list[list[int]], steps: int = 10_000) -> None:
-    """Run the engine, and append the tokens that the reader of each request takes to its list."""
+    """Run the engine, and append the tokens that each request's reader takes to the list of the request in `read`."""
     for _ in range(steps):
         if all(request.ended for request in harness.requests):
             return
@@ -53,7 +53,7 @@ def run_interrupted(harness: EngineHarness, cancelled: Request, n: int, read: li
             harness.engine.cancel(cancelled)
             run(harness, read)
             return True
-    except KeyboardInterrupt:  # as EngineRunner does it
+    except KeyboardInterrupt:  # EngineRunner also cancels after an interrupt
         harness.engine.cancel(cancelled)
         return False
 
@@ -72,7 +72,7 @@ def test_output_stays_the_same_after_an_interrupt_at_any_line(first: int) -> Non
 
 
 @pytest.mark.parametrize("n", [300, 1000, 1600])
-def test_second_interrupt_during_the_recovery_changes_nothing(n: int) -> None:
+def test_output_stays_the_same_after_a_second_interrupt_during_the_recovery(n: int) -> None:
     for again in range(10**6):
         harness, cancelled = make_harness()
         read: list[list[int]] = [[] for _ in harness.requests]
@@ -88,7 +88,7 @@ def test_second_interrupt_during_the_recovery_changes_nothing(n: int) -> None:
             return
 
 
-def test_piece_taken_before_an_interrupt_is_not_emitted_twice() -> None:
+def test_piece_that_was_read_before_an_interrupt_is_not_emitted_again() -> None:
     harness = EngineHarness(depth=0)
     request = harness.submit(PROMPT, 6, max_unread=4)
     read: list[int] = []
@@ -96,7 +96,7 @@ def test_piece_taken_before_an_interrupt_is_not_emitted_twice() -> None:
     class ReadAtOnce(UnreadPieces):
         def append(self, piece: Piece) -> None:
             super().append(piece)
-            read.extend(self.popleft().token_ids)  # as a reader on another thread does it
+            read.extend(self.popleft().token_ids)  # as a reader on another thread might do
             if len(read) == 3:
                 raise KeyboardInterrupt
 
@@ -108,7 +108,7 @@ def test_piece_taken_before_an_interrupt_is_not_emitted_twice() -> None:
     assert read == request.tokens
 
 
-def test_requests_fail_if_the_recovery_raises_the_same_error_again(
+def test_all_requests_fail_if_the_recovery_raises_the_error_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness, _ = make_harness()

@@ -13,7 +13,7 @@ LONG = 4096
 
 
 def piece_intervals(harness: EngineHarness, requests: list[Request], until: Request) -> list[float]:
-    """Measure the time between the pieces of each request, until another request has its first token."""
+    """Return the times between the pieces of each request, until the request `until` has its first token."""
     intervals = []
     last = {request: (harness.context.now, len(request.tokens)) for request in requests}
     while not until.tokens:
@@ -39,14 +39,15 @@ def test_decoding_requests_get_a_piece_after_each_ubatch_of_a_long_prompt(
     intervals = piece_intervals(harness, decoding, arrived[-1])
     c = harness.context
     ubatch_seconds = c.call_seconds + n_ubatch * c.token_seconds
-    rows, n = 1 + c.draft_tokens, 4 + (arriving > 1)  # the first one decodes while the next one is prefilled
+    # 4 + 1: the first request that arrived decodes while the next one is prefilled
+    rows, n = 1 + c.draft_tokens, 4 + (arriving > 1)
     round_seconds = 2 * c.call_seconds + n * (c.draft_tokens * c.step_seconds + rows * c.row_seconds)
     assert max(intervals) <= ubatch_seconds + round_seconds + 1e-6
     assert len(intervals) == 4 * arriving * LONG // n_ubatch
 
 
-def test_restarted_request_recomputes_its_output_in_small_parts() -> None:
-    """Prefill a chunk of its prompt per step, or verify some of its output."""
+def test_each_step_recomputes_only_a_small_part_of_a_restarted_request() -> None:
+    """Check that each step prefills one chunk of the prompt, or verifies a few output tokens."""
     harness = EngineHarness(n_seq_max=2, n_ctx=400)
     slow = harness.submit([1] * 100, 60, max_unread=4)
     other = harness.submit([2] * 5, 390, seed=1)
@@ -60,10 +61,11 @@ def test_restarted_request_recomputes_its_output_in_small_parts() -> None:
         before, n = len(harness.context.calls), len(other.tokens)
         harness.engine.step()
         assert len(other.tokens) > n
-        assert len(harness.context.calls) - before <= 3  # a chunk, drafts, and their verification
+        # a chunk, the drafts of the other request, and the verification of these drafts
+        assert len(harness.context.calls) - before <= 3
 
 
-def test_each_ubatch_of_a_long_prompt_is_one_decode_call_and_each_round_another() -> None:
+def test_step_takes_one_decode_call_for_a_ubatch_of_a_long_prompt_and_one_for_a_round() -> None:
     with make_llm(n_seq_max=3, n_ctx=LONG + 64, n_ubatch=512, n_batch=512) as llm:
         vocab = llm.model.n_vocab
         params = SamplingParams(max_tokens=None, ignore_eos=True)

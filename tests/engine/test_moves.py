@@ -19,7 +19,7 @@ from pymtp.errors import CancelledError, NativeError
 def harness_with_gaps(
     lengths: Sequence[int], prompts: Sequence[int] | None = None, *, cache_prompt: bool = False
 ) -> EngineHarness:
-    """Run requests that have so many output tokens left after one step. Those with none have ended, and leave gaps."""
+    """Run one step of requests with these numbers of output tokens left. Requests with 0 have ended, and leave gaps."""
     harness = EngineHarness(n_seq_max=len(lengths), depth=0, n_ctx=50_000, n_ubatch=100_000, cache_prompt=cache_prompt)
     for seq, n in enumerate(lengths):
         harness.submit([seq] * (prompts[seq] if prompts else 4), 1 + n or 1, seed=seq)
@@ -41,26 +41,26 @@ def test_last_request_moves_into_the_gap() -> None:
     assert Counter(seqs for what, seqs, _ in harness.context.calls if what == "verify") == {(0, 1, 2): 30}
 
 
-def test_scheduler_moves_as_few_requests_as_possible() -> None:
+def test_smallest_possible_number_of_requests_moves_to_close_gaps() -> None:
     harness = harness_with_gaps([30, 0, 0, 30, 30, 30])
     harness.engine.step()
     assert harness.context.copies == [(0, 2)]
 
 
-def test_scheduler_moves_several_requests_in_one_step() -> None:
+def test_engine_step_closes_several_gaps_at_once() -> None:
     harness = harness_with_gaps([90, 0, 90, 0, 90, 0, 90])
     harness.engine.step()
     assert sorted(seq for seq in sequences(harness) if seq is not None) in ([0, 1, 2, 3], [2, 3, 4, 5], [3, 4, 5, 6])
     assert len(harness.context.copies) == 2
 
 
-def test_requests_without_gaps_do_not_move() -> None:
+def test_requests_in_adjacent_sequences_do_not_move() -> None:
     harness = harness_with_gaps([0, 30, 30, 0])
     harness.run()
     assert harness.context.copies == []
 
 
-def test_requests_with_gaps_are_freed_when_they_end() -> None:
+def test_ended_requests_with_a_gap_between_them_are_freed() -> None:
     harness = harness_with_gaps([2, 0, 50], [2 * COPIED_TOKENS_PER_ROUND, 4, 2 * COPIED_TOKENS_PER_ROUND])
     harness.run()
     assert harness.context.copies == []
@@ -78,14 +78,14 @@ def test_no_request_moves_if_one_side_of_the_gap_ends_soon(left: list[int]) -> N
 
 
 @pytest.mark.parametrize(("rounds", "moves"), [(4, False), (8, True)])
-def test_longer_text_moves_only_for_more_rounds(rounds: int, moves: bool) -> None:
+def test_long_text_moves_only_if_many_rounds_are_left(rounds: int, moves: bool) -> None:
     harness = harness_with_gaps([50, 0, rounds], [10 * COPIED_TOKENS_PER_ROUND, 4, 4 * COPIED_TOKENS_PER_ROUND])
     harness.engine.step()
     assert harness.context.copies == ([(2, 1)] if moves else [])
 
 
 @pytest.mark.parametrize("cache_prompt", [True, False])
-def test_cached_text_is_lost_to_a_move_only_for_many_rounds(
+def test_move_overwrites_a_cached_text_only_if_many_rounds_are_left(
     cache_prompt: bool,
 ) -> None:
     lost = 20 * LOST_TOKENS_PER_ROUND
@@ -166,7 +166,7 @@ def test_request_cancelled_after_a_move_frees_its_sequence() -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.booleans())
-def test_moves_keep_outputs_and_one_request_per_sequence(left: list[int], cache: bool) -> None:
+def test_moves_change_no_output_and_leave_one_request_per_sequence(left: list[int], cache: bool) -> None:
     harness = harness_with_gaps(left, cache_prompt=cache)
     scheduler = harness.engine._scheduler
     while not all(request.ended for request in harness.requests):

@@ -29,7 +29,7 @@ class CheckedHarness(EngineHarness):
 
         def checked_start(request: Request, seq: int) -> None:
             assert not request.ended
-            # a preempted stream is not in the queue until it is read
+            # a preempted stream is added to the queue only when it is read again
             queue = [one for one in self.engine._scheduler if one.seq is None and not (one.preempted and one.paused)]
             assert request.rank == min(one.rank for one in queue)
             assert all(one.seq != seq for one in self.requests)
@@ -82,7 +82,7 @@ operations = st.one_of(
 
 
 @given(st.lists(operations, min_size=1, max_size=60), st.integers(1, 4), st.integers(0, 4))
-def test_each_request_ends_once_and_in_order_whatever_happens_to_others(
+def test_each_request_ends_once_and_starts_in_order_under_random_operations(
     plan: list[Any], n_seq_max: int, depth: int
 ) -> None:
     harness = CheckedHarness(depth=depth, n_ctx=96, n_seq_max=n_seq_max, hits=[True, False, True, True])
@@ -144,8 +144,8 @@ def test_each_request_ends_once_and_in_order_whatever_happens_to_others(
     assert all(request.finish_reason == "length" for request in harness.requests if request.number not in affected)
 
 
-def test_request_cancelled_while_it_is_received_ends_once() -> None:
-    """Another thread submits and cancels while the engine takes requests from their queue."""
+def test_request_that_is_cancelled_while_the_engine_receives_it_ends_once() -> None:
+    """Submit and cancel a request while the engine takes requests from their queue, as another thread might."""
 
     class BusyContext(SeededContext):
         on_poll: Any = None
@@ -188,7 +188,7 @@ def test_idle_engine_keeps_no_ended_request() -> None:
     harness = EngineHarness()
     request = harness.submit(PROMPT, 5)
     harness.run()
-    harness.engine.cancel(request)  # as a stream without references does it
+    harness.engine.cancel(request)  # as the destructor of a stream does
     harness.requests.clear()
     reference = weakref.ref(request)
     del request

@@ -14,7 +14,7 @@ from pymtp.errors import NativeError
 PROMPT = [1, 2, 3, 4, 5]
 
 
-def test_failed_call_ends_the_requests_of_its_batch() -> None:
+def test_failed_call_ends_only_the_requests_of_its_batch() -> None:
     harness = EngineHarness(n_seq_max=2)
     requests = [harness.submit(PROMPT, 30, seed=i) for i in range(4)]
 
@@ -31,7 +31,7 @@ def test_failed_call_ends_the_requests_of_its_batch() -> None:
     assert [request.error is None for request in requests] == [False, False, True, True]
 
 
-def test_cancel_ends_earlier_requests_and_no_later_one() -> None:
+def test_context_cancel_ends_earlier_requests_and_no_later_one() -> None:
     harness = EngineHarness(n_seq_max=2)
     before = [harness.submit(PROMPT, 30, seed=i) for i in range(3)]
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_cancel_ends_earlier_requests_and_no_later_one() -> None:
     assert (after.finish_reason, harness.context.cancelled) == ("length", False)
 
 
-def test_interrupt_during_admission_keeps_no_old_tokens() -> None:
+def test_sequence_keeps_no_old_tokens_after_an_interrupt_during_admission() -> None:
     harness = EngineHarness(n_seq_max=1)
     harness.submit([9] * 20, 5)
     harness.run()
@@ -62,12 +62,12 @@ def test_interrupt_during_admission_keeps_no_old_tokens() -> None:
     harness.check()
 
 
-def test_later_request_restarts_after_a_cancelled_call() -> None:
+def test_request_submitted_after_cancel_restarts_if_its_call_is_cancelled() -> None:
     harness = EngineHarness(n_seq_max=2)
     first = harness.submit(PROMPT, 30)
     harness.engine.step()
     later = harness.submit(PROMPT, 30, seed=1)
-    later.cancel_count = 10**9  # it came after the cancel(), which the call noticed late
+    later.cancel_count = 10**9  # submitted after the cancel(), which the call noticed late
     harness.engine.step()
     harness.context.before = lambda what, seqs: harness.context.cancel() if what == "draft" else None
     harness.engine.step()
@@ -120,10 +120,10 @@ def test_restarted_request_verifies_its_output_and_does_not_prefill_it() -> None
 
 
 def test_tokens_of_an_interrupted_round_do_not_count_for_stop_strings() -> None:
-    """Interrupt the round when only the request's text has its tokens."""
+    """Interrupt a round after its tokens were added to the text of the request, but nowhere else."""
     harness = EngineHarness(depth=3, hits=[False])
     text = "".join(chr(ord("0") + token) for token in expected_tokens(0, PROMPT, 40))
-    stop = text[2] + text[0]  # the text would have it if it kept the tokens of the interrupted round
+    stop = text[2] + text[0]  # only a text that keeps the tokens of the interrupted round has this string
     assert stop not in text
     request = harness.submit(PROMPT, 40, stop=stop)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Tests of the speculative decoding loop: any acceptance pattern, over a scripted context without a model."""
+"""Tests of the speculative decoding loop with any pattern of acceptance, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pymtp.stats import DraftStats
 
 
 class ScriptedDepth(FixedDepth):
-    """A depth that changes from round to round, and discards drafts."""
+    """A depth policy whose depth changes from round to round, and which discards some drafts."""
 
     def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
         super().__init__(0)
@@ -65,7 +65,7 @@ hits = st.lists(st.booleans(), min_size=1, max_size=20)
 
 
 @given(texts, hits, st.integers(0, 8), st.integers(1, 200))
-def test_output_is_the_target_models_at_any_auto_depth(
+def test_output_is_that_of_the_target_model_at_any_automatic_depth(
     text: list[int], hits: list[bool], max_depth: int, max_tokens: int
 ) -> None:
     context = ScriptedContext(text, hits)
@@ -75,7 +75,7 @@ def test_output_is_the_target_models_at_any_auto_depth(
 
 
 @given(texts, hits, st.integers(0, 8), st.integers(1, 60))
-def test_output_is_the_target_models_for_any_drafts(
+def test_output_is_that_of_the_target_model_for_any_drafts(
     text: list[int], hits: list[bool], depth: int, max_tokens: int
 ) -> None:
     out, _ = run(ScriptedContext(text, hits), draft_tokens=depth, max_tokens=max_tokens)
@@ -95,7 +95,7 @@ def test_end_token_among_accepted_drafts_ends_the_output(
 def test_output_fills_the_context_to_its_last_token(text: list[int], hits: list[bool], depth: int, n_ctx: int) -> None:
     context = ScriptedContext(text, hits, n_ctx)
     out, _ = run(context, draft_tokens=depth, max_tokens=1000)
-    assert len(out) == n_ctx - 3 + 1  # the last token is not in the context
+    assert len(out) == n_ctx - 3 + 1  # the last output token needs no room in the context
 
 
 @given(st.integers(1, 8))
@@ -106,7 +106,7 @@ def test_perfect_head_needs_one_round_per_depth_plus_one_tokens(depth: int) -> N
     assert draft_stats.drafted == sum(draft_stats.accepted_per_position) == 40 - draft_stats.rounds
 
 
-def test_wrong_head_loses_no_token() -> None:
+def test_output_is_complete_if_all_drafts_are_wrong() -> None:
     out, draft_stats = run(ScriptedContext(range(20), [False]), draft_tokens=3, max_tokens=21)
     assert out == [*range(20), 0]
     assert draft_stats.accepted_per_position == [0, 0, 0]
@@ -117,7 +117,7 @@ def test_wrong_head_loses_no_token() -> None:
     ("hits", "never_drafted", "counted"),
     [
         ([False], {4, 5, 9}, [3, 0, 0]),  # the first draft of each round is wrong
-        ([True, False], {4, 8, 9}, [0, 2, 0]),  # the second of each round is wrong, for tokens 2, 4, 6, …
+        ([True, False], {4, 8, 9}, [0, 2, 0]),  # the second draft of each round is wrong: tokens 2, 4, 6, …
         ([True], set(range(20)), [0, 0, 0]),
         ([False], set(), [0, 0, 0]),
     ],
@@ -132,16 +132,16 @@ def test_rejections_outside_the_draft_vocabulary_are_counted(
 
 
 def test_draft_stats_count_acceptance_per_position() -> None:
-    # position p of the sequence is hit unless p % 4 == 2; the prompt has 3 tokens, a round of 3 drafts starts at 4
+    # the draft at position p is right unless p % 4 == 2; the prompt has 3 tokens, a round of 3 drafts starts at 4
     _, draft_stats = run(ScriptedContext(range(30), [True, True, False, True]), draft_tokens=3, max_tokens=12)
     assert sum(draft_stats.accepted_per_position) + draft_stats.rounds == 11
     assert draft_stats.accepted_per_position == sorted(draft_stats.accepted_per_position, reverse=True)
 
 
-def test_no_drafts_are_made_past_max_tokens() -> None:
+def test_no_draft_is_made_for_a_token_after_max_tokens() -> None:
     context = ScriptedContext(range(30), [True])
     run(context, draft_tokens=8, max_tokens=4)
-    assert context.max_verify_rows == 3  # one token comes after the prefill, one from the last row
+    assert context.max_verify_rows == 3  # the other token of the four is sampled after the prefill
 
 
 def test_context_holds_all_tokens_but_the_last_after_the_iteration_is_stopped() -> None:
@@ -152,7 +152,7 @@ def test_context_holds_all_tokens_but_the_last_after_the_iteration_is_stopped() 
     assert context.tokens() == [1, *out[:-1]]
 
 
-def test_is_end_is_called_once_per_token_in_order() -> None:
+def test_is_end_is_called_once_for_each_token_in_order() -> None:
     tokens_seen: list[int] = []
 
     def is_end(token: int) -> bool:
@@ -178,12 +178,12 @@ def test_output_does_not_depend_on_depths_or_discarded_drafts(
 
 
 @given(texts, hits, st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=6))
-def test_depth_policy_learns_of_the_first_discarded_draft(
+def test_depth_policy_learns_whether_the_first_discarded_draft_was_right(
     text: list[int], hits: list[bool], plan: list[tuple[int, int]]
 ) -> None:
     depth = ScriptedDepth(plan)
     run(ScriptedContext(text, hits), depth=depth, max_tokens=40)
-    position = 3  # the first token of a round; the prompt has 3 tokens
+    position = 3  # position of the first token of a round; the prompt has 3 tokens
     for drafted, verified, right in depth.observed:
         truth = [*(hits[(position + 1 + i) % len(hits)] for i in range(drafted)), False].index(False)
         assert right == min(truth, verified + 1, drafted)
@@ -203,7 +203,7 @@ def test_depth_policy_gets_the_draft_limit(max_tokens: int) -> None:
     assert limits == list(range(max_tokens - 2, -1, -1))  # a round generates one token more than its drafts
 
 
-def test_depth_policy_gets_the_whole_time_of_a_round_without_the_callers() -> None:
+def test_depth_policy_gets_the_whole_time_of_a_round_without_the_time_of_the_caller() -> None:
     now = 0
 
     def spend(seconds: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of several completions of one prompt: it is prefilled once, over a scripted context without a model."""
+"""Tests of several completions of one prompt, which is prefilled once, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_prompt_is_prefilled_once_if_completions_wait_for_a_sequence(n: int, n_s
     assert tokens_prefilled(harness) == len(LONG)
 
 
-def test_prompt_is_prefilled_for_each_later_completion_without_host_memory() -> None:
+def test_prompt_is_prefilled_again_for_each_later_completion_if_there_is_no_host_memory() -> None:
     harness = EngineHarness(n_seq_max=1)
     harness.submit_several(3, LONG)
     harness.run()
@@ -52,7 +52,7 @@ def test_prompt_is_prefilled_for_each_later_completion_without_host_memory() -> 
     assert tokens_prefilled(harness) == 3 * len(LONG)
 
 
-def test_interrupt_after_a_copy_keeps_outputs() -> None:
+def test_outputs_stay_the_same_after_an_interrupted_copy_of_the_prompt() -> None:
     harness = EngineHarness(n_seq_max=3)
     copy, copies = harness.context.copy, []
 
@@ -70,8 +70,8 @@ def test_interrupt_after_a_copy_keeps_outputs() -> None:
     harness.check()
 
 
-def test_sequence_in_prefill_is_no_copy_target() -> None:
-    """Restart the first completion while another request has its sequence, and the second one prefills."""
+def test_prompt_is_not_copied_to_a_sequence_that_is_being_prefilled() -> None:
+    """Restart the first completion: another request gets its sequence, and the second one prefills the prompt."""
     harness = EngineHarness(n_seq_max=2, n_ctx=400)
     n_calls = 0
 
@@ -84,7 +84,7 @@ def test_sequence_in_prefill_is_no_copy_target() -> None:
 
     requests = harness.submit_several(2, LONG)
     for request in requests:
-        request.cancel_count = 10**9  # they came after the cancel() that stopped a call
+        request.cancel_count = 10**9  # submitted after the cancel() that stopped a call
     for _ in range(3):
         harness.engine.step()
     n_calls, harness.context.before = 3, before
@@ -98,7 +98,7 @@ def test_sequence_in_prefill_is_no_copy_target() -> None:
 
 
 @pytest.mark.parametrize("cache_prompt", [True, False])
-def test_other_requests_share_the_prompt_with_cache_prompt_only(cache_prompt: bool) -> None:
+def test_other_requests_reuse_the_prompt_only_with_cache_prompt(cache_prompt: bool) -> None:
     harness = EngineHarness(n_seq_max=4, cache_prompt=cache_prompt, cache_bytes=10**6)
     harness.submit_several(2, PROMPT)
     harness.submit_several(2, PROMPT, seed=7)
@@ -132,7 +132,7 @@ def test_prompt_is_prefilled_again_after_a_failed_copy() -> None:
 def test_cancelled_completion_does_not_affect_its_group(left: int, steps: int) -> None:
     harness = EngineHarness(n_seq_max=3, n_ctx=400)
     requests = harness.submit_several(5, LONG, 30)
-    for _ in range(steps):  # during the prefill, and later
+    for _ in range(steps):  # the test cancels during the prefill, or later
         harness.engine.step()
     harness.engine.cancel(requests[left])
     harness.run()
@@ -167,7 +167,7 @@ def test_cancel_ends_completions_that_wait_for_their_prompt() -> None:
     assert len(harness.engine._scheduler.free) == 3
     harness.submit_several(1, LONG)
     harness.run()
-    # The other four prefilled nothing, and the chunk of the first one was reused
+    # The other four prefilled nothing, and the prefilled chunk of the first completion was reused
     assert tokens_prefilled(harness) == len(LONG)
 
 
@@ -187,7 +187,7 @@ request_plans = st.fixed_dictionaries(
     st.sets(st.integers(0, 40)),
     st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=4),
 )
-def test_each_completion_is_that_of_its_seed_alone(
+def test_each_completion_equals_a_single_completion_with_the_same_seed(
     plan: list[tuple[int, dict[str, object]]],
     n_seq_max: int,
     interrupted: set[int],
@@ -221,7 +221,7 @@ def test_each_completion_is_that_of_its_seed_alone(
         assert figures.finished == len(harness.requests)
 
 
-def test_copies_do_not_count_as_prefill_of_a_step() -> None:
+def test_copied_prompts_do_not_count_in_the_prefill_limit_of_a_step() -> None:
     harness = EngineHarness(n_seq_max=4, n_ubatch=64)
     harness.submit_several(3, PROMPT)
     other = harness.submit([7] * 14)

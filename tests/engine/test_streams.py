@@ -46,7 +46,7 @@ def test_unread_stream_is_preempted_once_and_its_output_stays_the_same() -> None
     assert taken == slow.tokens == expected_tokens(0, PROMPT, 60)
 
 
-def test_preempted_streams_take_no_time_of_others_until_they_are_read() -> None:
+def test_preempted_streams_are_not_computed_until_they_are_read() -> None:
     harness = EngineHarness(n_seq_max=1)
     unread = [harness.submit(PROMPT, 500, seed=i, max_unread=4) for i in range(3)]
     for _ in range(200):
@@ -57,11 +57,11 @@ def test_preempted_streams_take_no_time_of_others_until_they_are_read() -> None:
         harness.engine.step()
     assert [len(stream.unread) for stream in unread] == [4] * 3
     assert harness.engine.figures().waiting == 3
-    harness.run()  # which also reads the streams
+    harness.run()  # run() also reads the streams
     harness.check()
 
 
-def test_stream_preempted_before_decodes_ahead_of_its_reader_if_others_wait() -> None:
+def test_stream_that_was_preempted_once_decodes_ahead_of_its_reader_if_others_wait() -> None:
     harness = EngineHarness(n_seq_max=2)
     slow, long = harness.submit(PROMPT, 60, max_unread=2), harness.submit(PROMPT, 900, seed=1)
     first = None
@@ -91,7 +91,7 @@ def test_paused_stream_can_be_cancelled() -> None:
     assert (harness.engine.figures().running, harness.engine.figures().waiting) == (1, 0)
 
 
-def test_streams_read_in_turn_on_too_few_sequences_all_end() -> None:
+def test_more_streams_than_sequences_all_end_if_they_are_read_in_turn() -> None:
     harness = EngineHarness(n_seq_max=1)
     streams = [harness.submit(PROMPT, 40, seed=i, max_unread=2) for i in range(3)]
     for turn in range(10_000):
@@ -108,8 +108,8 @@ def test_streams_read_in_turn_on_too_few_sequences_all_end() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_request_ends_after_all_its_fields_are_set(cancelled: bool) -> None:
-    """Record the waiter and the request at each change: another thread may read them at any moment."""
+def test_finish_reason_is_set_after_all_other_fields_of_a_request(cancelled: bool) -> None:
+    """Check at each change of a field that the request has not ended: another thread may read it at any moment."""
     harness = EngineHarness()
     waiter = Waiter()
     seen: list[tuple[bool, int]] = []

@@ -1,4 +1,4 @@
-"""Tests of the incremental detokenizer: whole characters, and no part of a stop string."""
+"""Tests of the incremental detokenizer: it returns whole characters, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ sizes = st.lists(st.integers(0, 5), max_size=40)
 
 
 @given(st.text(), sizes)
-def test_detokenizer_pieces_join_to_the_text_at_any_cuts(text: str, sizes: list[int]) -> None:
+def test_detokenizer_pieces_join_to_the_text_for_any_division_of_its_bytes(text: str, sizes: list[int]) -> None:
     stream = IncrementalDetokenizer()
     out = "".join(stream.push(piece) for piece in split(text.encode(), sizes)) + stream.flush()
     assert out == text
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), sizes)
-def test_text_ends_before_the_first_stop_string(text: str, stops: list[str], sizes: list[int]) -> None:
+def test_returned_text_ends_before_the_first_stop_string(text: str, stops: list[str], sizes: list[int]) -> None:
     stream = IncrementalDetokenizer(stops)
     out = ""
     for piece in split(text.encode(), sizes):
         out += stream.push(piece)
-        # text that was returned is no part of a stop string
+        # the returned text has no part of a stop string
         assert text.startswith(out)
         assert not any(stop in out for stop in stops)
         if stream.stopped:
@@ -46,7 +46,7 @@ def test_text_ends_before_the_first_stop_string(text: str, stops: list[str], siz
 
 
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=4))
-def test_stop_string_is_found_where_it_first_completes(text: str, stop: str) -> None:
+def test_stop_string_is_found_as_soon_as_it_is_complete(text: str, stop: str) -> None:
     stream = IncrementalDetokenizer([stop])
     out = "".join(stream.push(c.encode()) for c in text)
     assert stream.stopped == (stop in text)
@@ -54,14 +54,14 @@ def test_stop_string_is_found_where_it_first_completes(text: str, stop: str) -> 
         assert out == text[: text.index(stop)]
 
 
-def test_prefix_of_a_stop_string_is_held_back() -> None:
+def test_possible_beginning_of_a_stop_string_is_held_back() -> None:
     stream = IncrementalDetokenizer(["###"])
     assert stream.push(b"a#") == "a"
     assert stream.push(b"#") == ""
     assert stream.push(b"b") == "##b"
 
 
-def test_incomplete_character_is_replaced_at_the_end() -> None:
+def test_incomplete_character_at_the_end_of_the_text_is_replaced() -> None:
     stream = IncrementalDetokenizer()
     assert stream.push("é".encode()[:1]) == ""
     assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
@@ -84,4 +84,4 @@ def test_lone_surrogates_are_replaced_and_other_values_stay() -> None:
     assert replace_all_surrogates({"\ud83d": ["\ude00", 1, [True, "\ud83d\ude00"]]}) == {
         "\ufffd": ["\ufffd", 1, [True, "\U0001f600"]]
     }
-    assert replace_all_surrogates([{1, 2}]) == [{1, 2}]  # not a JSON value
+    assert replace_all_surrogates([{1, 2}]) == [{1, 2}]  # a set is not a JSON value, and stays

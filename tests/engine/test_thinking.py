@@ -84,7 +84,7 @@ _thinkings = st.builds(
     newlines=st.just((NEWLINES,)),
     grammar_waits=st.booleans(),
 )
-# as plan_thinking makes them
+# plans as plan_thinking makes them
 thinkings = _thinkings.map(
     lambda one: replace(one, grammar_waits=one.grammar_waits and one.begun and one.budget is not None)
 ).map(lambda one: replace(one, call_ends=one.call_ends and not one.grammar_waits))
@@ -136,7 +136,7 @@ def test_thinking_output_stays_the_same_after_interrupts(
 
 @pytest.mark.parametrize("depth", [0, 3, 7])
 @pytest.mark.parametrize("budget", [1, 2, 5, 9])
-def test_closing_a_thinking_takes_one_prefill_and_counts_as_one_round(depth: int, budget: int) -> None:
+def test_closing_a_thinking_block_takes_one_prefill_and_counts_as_one_round(depth: int, budget: int) -> None:
     harness = make_harness(depth=depth, hits=[True])
     thinking = ThinkingPlan(begun=True, budget=budget, closing=CLOSING)
     seed = next(
@@ -146,14 +146,14 @@ def test_closing_a_thinking_takes_one_prefill_and_counts_as_one_round(depth: int
     harness.run()
     check(harness)
     kinds = [what for what, _, n in harness.context.calls]
-    before = -(-(budget - 1) // (1 + depth))  # rounds of the thinking, whose first token is sampled after the prefill
+    before = -(-(budget - 1) // (1 + depth))  # rounds of thinking; the first token comes from the prefill
     assert kinds.count("prefill") == 2 + 1  # the prompt in two chunks, and the closing tokens
     assert kinds.count("verify") == before
     assert request.completion.stats.rounds == before + 1
     assert request.completion.stats.depths[-1] == 0
 
 
-def test_thinkings_closed_in_one_step_share_a_prefill() -> None:
+def test_thinking_blocks_closed_in_the_same_step_share_a_prefill() -> None:
     harness = make_harness(n_seq_max=3, depth=0)
     for seed in range(3):
         harness.submit(PROMPT, 20, seed=seed, thinking=ThinkingPlan(begun=True, budget=0, closing=CLOSING))
@@ -162,7 +162,7 @@ def test_thinkings_closed_in_one_step_share_a_prefill() -> None:
     assert ("prefill", (0, 1, 2), 3 * len(CLOSING)) in harness.context.calls
 
 
-def test_failed_closing_call_fails_its_requests_alone() -> None:
+def test_failed_prefill_of_closing_tokens_fails_only_their_requests() -> None:
     harness = make_harness(n_seq_max=2)
     closed = harness.submit(PROMPT, 20, thinking=ThinkingPlan(begun=True, budget=2, closing=CLOSING))
     other = harness.submit([7], 20, seed=1)
@@ -177,7 +177,7 @@ def test_failed_closing_call_fails_its_requests_alone() -> None:
     assert other.completion.token_ids == expected([7], 1, 20, ThinkingPlan())[0]
 
 
-def test_request_that_fails_after_its_closing_tokens_fails_alone() -> None:
+def test_request_that_fails_after_its_closing_tokens_does_not_affect_others() -> None:
     harness = make_harness(n_seq_max=2, depth=0)
     for seed in (0, 1):
         harness.submit(PROMPT, 20, seed=seed, thinking=ThinkingPlan(begun=True, budget=0, closing=CLOSING))
@@ -189,7 +189,7 @@ def test_request_that_fails_after_its_closing_tokens_fails_alone() -> None:
     assert other.completion.token_ids == expected(PROMPT, 1, 20, other.thinking)[0]
 
 
-def test_stop_string_in_the_closing_tokens_ends_the_text_without_a_call() -> None:
+def test_stop_string_in_the_closing_tokens_ends_the_output_without_a_prefill() -> None:
     harness = make_harness(depth=3)
     request = harness.submit(
         PROMPT, 20, seed=1, stop="</think>", thinking=ThinkingPlan(begun=True, budget=2, closing=(THOUGHT, NEWLINES))
@@ -200,7 +200,7 @@ def test_stop_string_in_the_closing_tokens_ends_the_text_without_a_call() -> Non
     assert request.tokens[-1] == THOUGHT
     assert request.completion.finish_reason == "stop"
     assert len([what for what, _, _ in harness.context.calls if what == "prefill"]) == 1
-    harness.submit([*PROMPT, *request.tokens, 5], 3)  # continues from the contents of the sequence
+    harness.submit([*PROMPT, *request.tokens, 5], 3)  # this prompt continues from the contents of the sequence
     harness.run()
 
 

@@ -1,4 +1,4 @@
-"""Tests of threads that share an engine: each request ends, over a scripted context without a model."""
+"""Tests of threads that share an engine: all their requests end, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymtp.engine.thread import EngineRunner
 from pymtp.native.locking import Exclusive
 
 PROMPT = [1, 2, 3, 4, 5]
-PATIENCE = 60  # seconds until a test fails, for things that should happen at once
+PATIENCE = 60  # seconds to wait for events that should happen at once, until the test fails
 
 
 class Owner(Exclusive):
@@ -52,7 +52,7 @@ class ThreadedHarness:
 
 
 def test_threads_that_start_together_do_not_wait_for_each_others_requests() -> None:
-    """Start threads that all wait for the owner's lock. The first one to get it has a long request."""
+    """Start threads that all wait for the owner's lock. The first thread to get the lock has a long request."""
     threaded = ThreadedHarness(n_seq_max=3)
     requests = [threaded.harness.submit(PROMPT, n, seed=n) for n in (900, 900, 2)]
     *long, short = requests
@@ -66,7 +66,7 @@ def test_threads_that_start_together_do_not_wait_for_each_others_requests() -> N
     threaded.harness.context.before = before
     with threaded.owner._lock:
         threads = [threaded.thread(request) for request in requests]
-        threaded.until(lambda: len(threaded.runner._next) == 3)  # all wait for the lock
+        threaded.until(lambda: len(threaded.runner._next) == 3)  # all three threads wait for the lock
     for thread in threads:
         thread.join(PATIENCE)
     assert returned == [True]
@@ -88,7 +88,7 @@ class LateWaiter(Waiter):
         return self.until.wait(PATIENCE) and notified
 
 
-def test_woken_thread_whose_request_is_done_wakes_the_next(
+def test_woken_thread_whose_request_has_ended_wakes_the_next_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
@@ -102,7 +102,7 @@ def test_woken_thread_whose_request_is_done_wakes_the_next(
     gate = threading.Semaphore(0)
     threaded.harness.context.before = lambda what, seqs: gate.acquire(timeout=PATIENCE) and gate.release()
     threads = []
-    for n, request in enumerate(requests):  # the first one runs the engine, the others wait in this order
+    for n, request in enumerate(requests):  # the first thread runs the engine, the others wait in this order
         threads.append(threaded.thread(request))
         threaded.until(lambda: threaded.runner._running.locked() and len(threaded.runner._waiting) == n)  # noqa: B023
     gate.release()
@@ -114,7 +114,7 @@ def test_woken_thread_whose_request_is_done_wakes_the_next(
     threaded.harness.check()
 
 
-def test_engine_runner_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_threads_that_share_an_engine_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
     for n_seq_max in (1, 3):
         for _ in range(10):
@@ -127,9 +127,9 @@ def test_engine_runner_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch)
             threaded.harness.check()
 
 
-def test_missing_next_thread_blocks_no_other() -> None:
+def test_thread_that_never_runs_the_engine_does_not_block_others() -> None:
     threaded = ThreadedHarness()
-    threaded.runner._next[0] = None  # as after two interrupts, for example
+    threaded.runner._next[0] = None  # the id of no thread, which may be left after two interrupts
     request = threaded.harness.submit(PROMPT, 30)
     threaded.thread(request).join(PATIENCE)
     assert request.finish_reason == "length"
@@ -141,7 +141,8 @@ def test_interrupt_at_any_line_does_not_block_other_threads() -> None:
     for n in range(1000):
         threaded = ThreadedHarness(n_seq_max=2)
         mine, other, later = (threaded.harness.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
-        threaded.harness.context.before = lambda what, seqs: time.sleep(0.0003)  # both want to run it
+        # slow, so that both threads want to run the engine
+        threaded.harness.context.before = lambda what, seqs: time.sleep(0.0003)
         threads = [threaded.thread(other)]
         with suppress(KeyboardInterrupt), InterruptAtLine(n, "/pymtp/engine/thread.py", "/pymtp/native/locking.py"):
             threaded.runner.run_until(threaded.owner, mine.waiter, [mine], lambda: mine.ended)  # noqa: B023
@@ -150,7 +151,7 @@ def test_interrupt_at_any_line_does_not_block_other_threads() -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert (other.finish_reason, later.finish_reason) == ("length", "length")
-        assert mine.finish_reason in ("cancelled", "length")  # a step that was running may have completed it
+        assert mine.finish_reason in ("cancelled", "length")  # a step that was running may have completed the request
         cancelled += mine.finish_reason == "cancelled"
         if completed:
             assert cancelled

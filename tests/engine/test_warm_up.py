@@ -36,7 +36,7 @@ def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(
                 assert llm.llm._engine.depth.first_rounds
                 decodes = llm.llm.context.counters.target_decodes
                 text = await llm.generate("def f(", PARAMS)
-                # One decode call is the prefill
+                # One of the decode calls is the prefill
                 assert text.stats.rounds == llm.llm.context.counters.target_decodes - decodes - 1
             with pymtp.LLM(model, n_ctx=256) as alone:
                 assert text.text == alone.generate("def f(", PARAMS).text
@@ -45,7 +45,7 @@ def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(
 
 
 @pytest.mark.parametrize("way", ["ask", "ask from a thread", "cancel", "close", "close its LLM", "fail"])
-def test_calls_during_the_warm_up_wait_for_one_timed_call_at_most(
+def test_calls_during_the_warm_up_wait_for_at_most_one_timed_call(
     demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     verify_chain = Context.verify_chain
@@ -96,7 +96,7 @@ def test_calls_during_the_warm_up_wait_for_one_timed_call_at_most(
     asyncio.run(use())
 
 
-def test_no_warm_up_if_sequences_hold_tokens(demo: Path) -> None:
+def test_warm_up_does_not_run_if_sequences_hold_tokens(demo: Path) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _warm_up_later=True) as llm:
             llm.context.prefill([1, 2, 3])
@@ -107,7 +107,7 @@ def test_no_warm_up_if_sequences_hold_tokens(demo: Path) -> None:
     asyncio.run(use())
 
 
-def test_no_warm_up_after_a_request(demo: Path) -> None:
+def test_warm_up_does_not_run_after_a_request(demo: Path) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _warm_up_later=True) as llm:
             text = llm.generate("def f(", PARAMS).text
@@ -164,7 +164,7 @@ def test_async_llm_does_not_wait_for_the_warm_up_of_another_one(demo: Path, way:
                 elif way == "look":
                     assert llm.llm.context.memory()
                 elif way == "close":
-                    llm.llm.close()  # as a signal handler may
+                    llm.llm.close()  # as a signal handler may do
                 assert model.measured_costs == {}
             if way == "wait":
                 await until(lambda: llm.llm._warm_up.done)

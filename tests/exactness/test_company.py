@@ -1,6 +1,6 @@
 """Tests of batch rounds: one decode of the head and one of the target for all sequences.
 
-Each sequence's tokens are those that it has alone.
+Each sequence generates the same tokens as alone in a context.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = [
 
 
 def prefill_prompts(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, int]:
-    """Prefill one prompt after the other and return their first tokens; cuts in prompts have tests of their own."""
+    """Prefill one prompt after the other, each in one call, and return the first token of each sequence."""
     tokens = {}
     for seq, prompt in prompts.items():
         c.set_sampling(Sampler(params[seq]), seq)
@@ -91,13 +91,13 @@ def test_sequence_generates_the_same_tokens_in_a_batch(
 
 @BOTH
 @pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
-@pytest.mark.parametrize("put_off", [0, 5])
-def test_head_drafts_the_same_tokens_in_a_batch(model: Model, caches: dict[str, Any], put_off: int) -> None:
+@pytest.mark.parametrize("n_plain", [0, 5])
+def test_head_drafts_the_same_tokens_in_a_batch(model: Model, caches: dict[str, Any], n_plain: int) -> None:
     prompts = {seq: some_tokens(model, 20 + 7 * seq, seq) for seq in range(4)}
 
     def drafted(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, Any]:
         tokens = prefill_prompts(c, prompts, params)
-        for _ in range(put_off):  # plain rounds: the head falls behind
+        for _ in range(n_plain):  # rounds without drafts: the head falls behind
             tokens = {seq: out[-1] for seq, out in decode_round(c, tokens, 0).items()}
         return c.draft_chains(tokens, DRAFTS)
 
@@ -145,7 +145,7 @@ def test_head_catches_up_for_all_sequences_in_one_decode(model: Model) -> None:
 
 
 @BOTH
-def test_sequences_with_a_gap_take_one_decode_on_each_side(model: Model) -> None:
+def test_sequences_on_both_sides_of_a_gap_take_a_decode_each(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in (0, 2, 3)}, SETTINGS)
         before = c.counters
@@ -170,7 +170,7 @@ def test_sequence_whose_grammar_allows_no_token_fails_alone(dense: Model) -> Non
 
 @BOTH
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
-def test_sequence_with_head_logits_of_nan_loses_its_drafts_alone(model: Model, mode: str) -> None:
+def test_only_the_sequence_whose_head_logits_are_nan_loses_its_drafts(model: Model, mode: str) -> None:
     prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
     infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
     infinite.native.bias[0].bias = math.inf
@@ -206,7 +206,7 @@ def test_padding_row_is_not_sampled(dense: Model) -> None:
         tokens = prefill_prompts(
             c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, [ends_after_two, SETTINGS[0]]
         )
-        # the target agrees with a row of padding that repeats the first token, and the grammar has no way on after it
+        # The target would accept the padding row, which repeats the first token; then the grammar allows no token
         out = c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7, 8]})
         assert out[0] == [a]
         assert [entry.token_id for entry in c.logprobs(0)] == [a]

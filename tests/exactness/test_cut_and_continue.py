@@ -1,4 +1,4 @@
-"""Tests of cut texts: wherever a text is cut, the caches end at the cut, and the text continues the same."""
+"""Tests of cut texts: wherever a text is cut, the caches end at the cut, and a continuation is the same text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def params(n: int, way: str, **more: Any) -> SamplingParams:
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5, 8, "auto"])
 def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
-    """Make an LLM of the F32 model at several depths, and at one that changes."""
+    """Make an LLM of the F32 model with a fixed number of drafts, or with one that changes."""
     with make_llm(demo_f32, draft_tokens=request.param, **FOR_CUTS) as llm:
         yield llm
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_cut_anywhere_continues_the_same(drafting: LLM, prompts: list[str], way: str) -> None:
+def test_text_cut_anywhere_has_the_same_continuation(drafting: LLM, prompts: list[str], way: str) -> None:
     prompt = drafting.model.tokenize(prompts[2])[:SHORT]
     whole = drafting.generate(prompt, params(N, way)).token_ids
     for cut in range(1, 2 * drafting.context.draft_tokens + 4):
@@ -67,7 +67,9 @@ def test_closed_stream_leaves_a_reusable_state(drafting: LLM, prompts: list[str]
         assert first + rest.token_ids == whole
 
 
-def test_prompt_with_a_common_beginning_reuses_it(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+def test_prompt_reuses_the_state_of_its_beginning_from_an_earlier_prompt(
+    new_llm: Callable[..., LLM], prompts: list[str]
+) -> None:
     llm, apart = new_llm(), new_llm(cache_prompt=False)
     shared = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:200]
     done, fresh = ([each.generate([*shared, i], params(8, "greedy")) for i in range(4)] for each in (llm, apart))
@@ -76,7 +78,7 @@ def test_prompt_with_a_common_beginning_reuses_it(new_llm: Callable[..., LLM], p
     assert [one.stats.cached_tokens for one in fresh] == [0] * 4
 
 
-def test_interrupted_call_leaves_no_reusable_state_and_a_text_that_continues(
+def test_text_is_the_same_after_an_interrupted_call_whose_state_is_not_reused(
     new_llm: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = new_llm(cache_bytes=0)

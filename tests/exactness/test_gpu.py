@@ -4,8 +4,8 @@ Mesa's lavapipe takes a hundred times as long: there the tests run with F32 only
 
 Bounds on logits, whose spread is 2.6 here: products of half-precision numbers (F16 weights, and F32 ones where a kernel
 takes them as TF32, which has the mantissa of a half: ggml's own kernels for a few rows, whatever cuBLAS is set to) cost
-up to 9e-3 on the CPU, plus flash attention's half-precision sums. F32 may be off by twice that, F16 by five times. A
-broken head is off by ten times the bound and more.
+up to 9e-3 on the CPU, plus flash attention's half-precision sums. The bound for F32 is twice as large, for F16 five
+times. The errors of a broken head are at least ten times the bound.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ PROMPTS = ("chat",) if LAVAPIPE else ("one", "line", "chat", "code")
 WHICH = PROMPTS[-1]
 TAPS = ("post_norm", "pre_norm")
 BOUNDS = {"f32": 2e-2} if LAVAPIPE else {"f32": 2e-2, "f16": 5e-2}
-# tokens of a prompt. A product of seven or eight rows is a shader of its own, which takes lavapipe 15 s to compile
+# tokens of a prompt; few on lavapipe, which needs 15 s to compile the shader for products of seven or eight rows
 LONG = 20 if LAVAPIPE else 300
 STEPS = 3
 DEBUG, INFO = 1, 2  # enum ggml_log_level
-# the share of tokens: so many near ties may change where kernels differ by the number of rows
+# The share of tokens that may differ: kernels round differently by the number of rows, which decides near ties
 FLIPS = 0 if LAVAPIPE else 0.002
 CUDA = any(gpu["name"].startswith("CUDA") for gpu in GPUS)
 
-# makes cuBLAS compute in F32; it is read at the first use
+# makes cuBLAS compute in F32; cuBLAS reads the variable at its first use
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 
@@ -85,7 +85,7 @@ def error(logits: NDArray[np.float32], golden: NDArray[np.float32]) -> float:
 
 
 def counter_growth(context: Context) -> Callable[[str], int]:
-    """Return the growth of a counter since `before`."""
+    """Return a function that gives the growth of a counter since this call."""
     before: Counters = context.counters
     return lambda name: int(getattr(context.counters, name) - getattr(before, name))
 
@@ -190,10 +190,10 @@ def test_cached_prompt_gives_the_same_text(model: Model) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_drafts_change_hardly_a_token(
+def test_drafts_change_almost_no_tokens(
     prompts: list[str], demo: Path, demo_f32: Path, temperature: float, record_property: Callable[[str, object], None]
 ) -> None:
-    """Tokens are counted up to the first difference in each text: the rest is another text."""
+    """Count differences only up to the first one in each text, because the texts go different ways after it."""
     if LAVAPIPE:
         prompts = [prompts[0][:20]]
     params = SamplingParams(12 if LAVAPIPE else 150, temperature=temperature, seed=7, ignore_eos=True)
@@ -230,7 +230,7 @@ def test_round_reuses_two_graphs_and_copies_tokens_only(model: Model) -> None:
         for keep in (3, 0, 2, 1, 3, 3, 0, 1):
             decode_round(context, keep)
         assert grown("target_decodes") == grown("draft_decodes") == 8
-        assert 16 - grown("graphs_reused") == 2  # a graph of each kind was built
+        assert 16 - grown("graphs_reused") == 2  # one graph of each kind was built
         assert grown("hidden_bytes") == grown("logits_bytes") == grown("embeddings_bytes") == 0
 
 
@@ -245,7 +245,7 @@ def native_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFi
 
 @pytest.mark.skipif(not CUDA and not ON_CPU, reason="of CUDA")
 def test_cuda_graphs_are_reused_after_a_few_rounds(model: Model, native_log: pytest.LogCaptureFixture) -> None:
-    """ggml-cuda logs each graph that it reuses, captures, or finds changed."""
+    """Read the log, where ggml-cuda names each graph that it reuses, captures, or finds changed."""
     with make(model) as context:
         context.set_sampling(Sampler(SamplingParams()))
         context.prefill(some_tokens(model, 20))

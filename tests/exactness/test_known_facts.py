@@ -1,4 +1,4 @@
-"""Tests of known pitfalls of multi-token prediction, each by name."""
+"""Tests of known pitfalls of multi-token prediction: each test name says one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_head_cache_holds_every_prompt_token(llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPT * 20)
     llm.context.clear()
     llm.context.prefill(tokens)
-    assert llm.context.n_head == llm.context.n_past == len(tokens)
+    assert llm.context.n_head_rows == llm.context.n_past == len(tokens)
 
 
 def test_drafts_depend_on_the_whole_prompt(llm: LLM) -> None:
@@ -45,10 +45,10 @@ def test_drafts_depend_on_the_whole_prompt(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("batch", [(16, 8), (16, 16), (64, 16), (9, 5)], ids=str)
-def test_token_and_hidden_state_pairs_hold_across_batch_borders(
+def test_tokens_keep_their_hidden_states_across_batch_borders(
     new_llm: Callable[..., LLM], demo_f32: Path, batch: tuple[int, int]
 ) -> None:
-    # A row lost or doubled at a border would change the drafts
+    # A row that is lost or doubled at a border would change the drafts
     exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     whole, pieces = (
         new_llm(demo_f32, **exact),
@@ -78,7 +78,7 @@ def test_prompt_prefilled_in_two_calls_drafts_like_one_call(new_llm: Callable[..
     at_once = [llm.context.draft(t) for t in (5, 6)]
     llm.context.clear()
     llm.context.prefill(tokens[:11])
-    llm.context.draft(tokens[11])  # a draft without a verification is dropped
+    llm.context.draft(tokens[11])  # a draft that is not verified is dropped by the next call
     llm.context.prefill(tokens[11:20])
     llm.context.verify(tokens[20:22])
     llm.context.prefill(tokens[22:])
@@ -100,7 +100,7 @@ def test_rewound_context_continues_as_if_nothing_was_drafted(new_llm: Callable[.
             assert rest == [expected[n_kept + 2]]
 
 
-def test_rewind_is_limited_to_the_last_verification(llm: LLM) -> None:
+def test_only_tokens_of_the_last_verification_can_be_rewound(llm: LLM) -> None:
     llm.context.clear()
     llm.context.prefill([5, 6, 7])
     with pytest.raises(InvalidRequestError, match="only 0 can be taken back"):
@@ -119,7 +119,7 @@ def test_rewind_is_limited_to_the_last_verification(llm: LLM) -> None:
 
 
 def end_inside_windows(llm: LLM, params: SamplingParams) -> None:
-    """Check that the context ends at the cut, and that it continues like a fresh context."""
+    """Check that the context ends where the text was cut, and continues like a fresh context."""
     completion = llm.generate(PROMPT, params)
     ids = completion.prompt_token_ids + completion.token_ids
     assert llm.context.n_past == len(ids) - 1
@@ -150,7 +150,7 @@ def test_stop_string_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, at: 
 
 @pytest.mark.parametrize("at", range(1, 13))
 def test_eos_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any token can be made the end token: here it is the one at each position of the first rounds in turn."""
+    """Make the token at one position of the first rounds the end token."""
     full = llm.generate(PROMPT, SamplingParams(max_tokens=40))
     end = full.token_ids[at]
     monkeypatch.setattr(Model, "ends_generation", lambda _self, token: token == end)
@@ -163,7 +163,7 @@ def test_eos_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, at: int, mon
 
 
 def test_ignore_eos_continues_after_the_end_token(llm: LLM) -> None:
-    # the demo model ends its answers with the closing fence of the code block
+    # the demo model ends its completions after the closing fence of a code block
     asked = "<|im_start|>user\nWrite a function f: Return x.<|im_end|>\n<|im_start|>assistant\n"
     prompt = asked + "```python\ndef f(x):\n    return x\n```"
     done = llm.generate(prompt, SamplingParams(max_tokens=20))
@@ -181,7 +181,7 @@ def test_full_context_ends_the_text_with_length(new_llm: Callable[..., LLM]) -> 
     assert len(completion.token_ids) == 256 - 240 + 1
 
 
-def test_tap_is_read_from_the_file(demo: Path, tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
+def test_auto_tap_is_read_from_the_file(demo: Path, tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
     from makers.gguf_variants import rewrite
 
     for said, expected in ((None, "post_norm"), ("pre_norm", "pre_norm")):

@@ -1,6 +1,6 @@
-"""Tests of numbers: trunk and head compute the logits of transformers and of a reference head.
+"""Tests of logits: trunk and head compute the same as transformers and a reference head.
 
-Every mistake that would leave the text fluent is seen. tests/reference/make_golden.py and make_golden_next.py made the
+They detect also mistakes that leave the text fluent. tests/reference/make_golden.py and make_golden_next.py made the
 golden outputs.
 """
 
@@ -26,7 +26,7 @@ REFERENCE = Path(__file__).parent.parent / "reference"
 GOLDEN = {"qwen35": np.load(REFERENCE / "golden.npz"), "qwen3next": np.load(REFERENCE / "golden_next.npz")}
 PROMPTS = ("one", "line", "chat", "code")
 TAPS = ("post_norm", "pre_norm")
-BOUND = 2e-3  # bounds on logits; flash attention sums V in half precision, so it is off here
+BOUND = 2e-3  # bound on the error of logits; flash attention is off, because it sums V in half precision
 STEPS = 3
 EXACT: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 
@@ -106,7 +106,7 @@ def test_trunk_logits_match_after_a_prefill(oracle: Oracle, prompt: str) -> None
 
 @pytest.mark.parametrize("tap", TAPS)
 def test_head_logits_match_after_rounds_of_verification_and_rewinding(oracle: Oracle, tap: str) -> None:
-    # The prompt comes in as verified tokens, with wrong drafts made and rewound in between
+    # The prompt is decoded by verifications; between them, wrong drafts are made and rewound
     ids = oracle.tokens("code")
     with Context(oracle.model, draft_tokens=STEPS, tap=tap, **EXACT) as context:
         context.prefill(ids[:5])
@@ -150,5 +150,5 @@ def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, prompts:
     with make_llm(tap="pre_norm" if fault == "wrong_tap" else "auto") as broken:
         if fault != "wrong_tap":
             broken.context.break_on_purpose(fault)
-        # the greedy text and its length are the same: a difference comes from the head alone
+        # the greedy text is the same with any head, so only the head can change the acceptance
         assert acceptance(broken, prompts) < sound_acceptance - 0.02

@@ -20,7 +20,7 @@ from pymtp.context.context import Context
 pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
 
 WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
-SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows: it is repacked like in large models
+SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows, so that it is repacked as in large models
     # Q8_0 has a kernel for rows from 768 elements on
     "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
     "experts": replace(
@@ -35,8 +35,8 @@ SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows: it is
         linear_v_heads=8,
     ),
 }
-N = 600  # tokens of a prompt: past 512, where a launch ends, and past 256 cells, where more of the cache is read
-LONG = 1100  # past 1024 cells, where a sum of attention ends
+N = 600  # tokens of a prompt: more than the 512 of a launch, and than 256 cells, from where more of the cache is read
+LONG = 1100  # tokens of a prompt of more than 1024 cells, where a partial sum of attention ends
 NEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 NewModel = Callable[[str, str], Model]
@@ -76,7 +76,7 @@ def some_cuts(rng: random.Random, n: int) -> list[int]:
 
 
 def prefill_pieces(context: Context, tokens: list[int], ends: list[int]) -> bytes:
-    """Prefill a text in pieces, and return the bits of its last logits."""
+    """Prefill tokens in pieces that end at `ends`, and return the bits of the last logits."""
     context.clear()
     for begin, end in zip([0, *ends], ends, strict=False):
         logits = context.prefill(tokens[begin:end])
@@ -92,7 +92,7 @@ def cache_bits(context: Context) -> tuple[bytes, bytes]:
 
 
 def generate_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes:
-    """Run a round that takes up to 8 of the tokens and rejects drafts; return the bits of its last logits."""
+    """Run a round that accepts up to 8 of the tokens and rejects drafts; return the bits of the last logits."""
     n_accepted = min(rng.randint(1, 8), len(tokens))
     rejected = rng.choices(range(256), k=rng.randint(0, 8 - n_accepted))
     n_past = context.n_past
@@ -144,7 +144,9 @@ def test_prefill_in_pieces_has_the_same_bits_with_any_cache_and_attention(
     model: NewModel, weight_type: str, options: dict[str, Any]
 ) -> None:
     with new_context(model("dense", weight_type), LONG, **options) as context:
-        assert_cuts_do_not_matter(context, LONG, 1 if "n_threads" in options else 2)  # tests share the processors
+        assert_cuts_do_not_matter(
+            context, LONG, 1 if "n_threads" in options else 2
+        )  # fewer cuts with several threads: they are slow, because the tests share the processors
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
@@ -158,12 +160,12 @@ def test_prefill_bits_do_not_depend_on_ubatch_size_and_threads(model: NewModel, 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", WEIGHTS)
-def test_generated_tokens_leave_the_bits_of_prefilled_ones(model: NewModel, shape: str, weight_type: str) -> None:
+def test_generated_tokens_leave_the_bits_of_prefilled_tokens(model: NewModel, shape: str, weight_type: str) -> None:
     # A chat turn is generated in rounds with rejected drafts; a later prompt with the same text is prefilled
     n_prompt, n_written, tokens, rng = 230, 300, some_tokens(450), random.Random(1)
     with new_context(model(shape, weight_type)) as context:
         wanted = [(prefill_pieces(context, tokens, [n]), *cache_bits(context)) for n in (n_written, len(tokens))]
-        for n in (n_written, len(tokens)):  # then more rounds, or the next turn's prompt
+        for n in (n_written, len(tokens)):  # for the larger n, the prompt of the next turn follows the rounds
             prefill_pieces(context, tokens, [n_prompt])
             while context.n_past < n_written:
                 last = generate_some(context, rng, tokens[context.n_past : n_written])
@@ -176,7 +178,9 @@ TURNS = [*product(SHAPES, ["f16", "bf16", "q8_0", "q4_0", "q4_k"]), ("shipped", 
 
 
 @pytest.mark.parametrize(("shape", "weight_type"), TURNS)
-def test_second_chat_turn_is_the_same_with_and_without_the_cache(model: NewModel, shape: str, weight_type: str) -> None:
+def test_second_chat_turn_is_the_same_with_and_without_the_prefix_cache(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
     turns = []
     for options in ({}, {"cache_prompt": False}, {"cache_prompt": False, "n_ubatch": 32}):
         with make_llm(None if shape == "shipped" else model(shape, weight_type), **options) as llm:

@@ -1,4 +1,4 @@
-"""Tests of verification bits: each row has the bits of a single step, whatever rows are decoded beside it."""
+"""Tests of verification bits: each row has the bits of a single step, whichever rows are decoded beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other pro
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
-PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # repacked for AMX only
+PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # weight types that are repacked only for AMX
 SHAPES = {
     "7m": PRESETS["7m"],
     "7m-moe": replace(
@@ -31,11 +31,11 @@ SHAPES = {
     ),
 }
 SHAPES["7m-next"] = replace(SHAPES["7m-moe"], rope_sections=(), next=True)
-REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # on x86: 8 rows of the weights interleaved
+REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # weight types that are repacked on x86, with 8 rows interleaved
 REPACKED_SHAPES = {  # every matrix has a multiple of 8 rows, of whole superblocks
     "dense": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
     "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
-    # two matrices have 24 rows: fewer than a kernel multiplies at once, and more than its minimum
+    # two matrices have 24 rows: fewer than a kernel multiplies at once, but more than it needs
     "thin": replace(SHAPES["7m"], n_layer=4, linear_v_heads=24, n_ff=512),
     # Q8_0 has a kernel for short rows and one for rows from 768 elements on
     "long": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
@@ -45,8 +45,11 @@ VALUE_SHAPES = {
     **{name: shape for name, shape in REPACKED_SHAPES.items() if name != "experts"},
     "all-experts": replace(REPACKED_SHAPES["experts"], n_expert=3, n_expert_used=3),
 }
-SIZES = list(range(2, 10))  # rows of consecutive verifications
-SHORT, LONG = 230, 1000  # 44 tokens pass 256 or 1024 cells: there, more cells are read, and a chunk of sums ends
+SIZES = list(range(2, 10))  # numbers of rows of consecutive verifications
+SHORT, LONG = (
+    230,
+    1000,
+)  # prompt lengths: the 44 tokens of SIZES then pass 256 or 1024 cells, where more cells are read, and a chunk ends
 TOKENS = random.Random(0).choices(range(256), k=1100)
 
 NewModel = Callable[[str, str], Model]
@@ -120,7 +123,9 @@ def test_verification_rows_have_the_same_bits_for_1_to_65_rows(model: NewModel, 
     ("shape", "weight_type"),
     [
         *((shape, weight_type) for shape in VALUE_SHAPES for weight_type in [*REPACKED, *PLAIN]),
-        *(("experts", weight_type) for weight_type in ("q4_k", "q5_k", "q8_0")),  # rounding changes few choices there
+        *(
+            ("experts", weight_type) for weight_type in ("q4_k", "q5_k", "q8_0")
+        ),  # with these types, rounding changes few choices of experts
     ],
 )
 def test_quantized_weights_multiply_as_their_f32_values(
@@ -169,7 +174,7 @@ def test_longest_verification_has_the_same_bits_with_any_number_of_weight_rows(
 
 @pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0"])
 def test_single_step_is_as_exact_as_a_prefill_with_any_cache(model: NewModel, cache: str) -> None:
-    """Attention of a few rows adds up in F32, like that of many rows."""
+    """Attention of a few rows sums in F32, like attention of many rows."""
     options: dict[str, Any] = {"flash_attn": "on", "type_k": cache, "type_v": cache}
     with Context(model("tiny", "f32"), n_ctx=1280, draft_tokens=0, n_threads=1, **options) as context:
         for n in (300, 700, 1100):

@@ -12,8 +12,8 @@ from conftest import make_llm
 from pymtp import LLM, SamplingParams
 from pymtp.context.context import Context
 
-TOKENS = 100  # for each prompt, at each depth. More: tools/checks/same_text.py
-PARTS = 4  # parts of the prompts, for several processes
+TOKENS = 100  # tokens for each prompt at each depth; tools/checks/same_text.py generates more
+PARTS = 4  # number of tests that share the prompts, so that several processes can run them
 
 
 def greedy(model: Path, prompts: list[str], draft_tokens: Any) -> list[list[int]]:
@@ -26,7 +26,7 @@ def greedy(model: Path, prompts: list[str], draft_tokens: Any) -> list[list[int]
 def test_greedy_text_is_the_same_with_drafts_and_without(
     prompts: list[str], demo: Path, demo_f32: Path, name: str, part: int
 ) -> None:
-    # With twenty prompts, ten of them for the F32 model, which is slow; half of the depths in each part
+    # Twenty prompts, of which the F32 model, which is slow, gets ten. Each part tests half of the depths
     model, own = (demo, prompts[part::PARTS]) if name == "shipped" else (demo_f32, prompts[2 * part :: 2 * PARTS])
     plain = greedy(model, own, 0)
     for draft_tokens in (*range(1 + part % 2, 9, 2), "auto"):
@@ -57,7 +57,7 @@ def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:
     assert len(texts) == 5
 
 
-def test_drafts_sampled_with_the_targets_noise_are_accepted_more_often(
+def test_drafts_sampled_with_the_noise_of_the_target_are_accepted_more_often_than_greedy_drafts(
     llm: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=2, ignore_eos=True)
@@ -87,7 +87,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("params", FILTERS, ids=range(len(FILTERS)))
-def test_filters_and_penalties_see_the_same_tokens_with_drafts_and_without(
+def test_filters_and_penalties_give_the_same_text_with_drafts_and_without(
     llm: LLM, prompts: list[str], params: SamplingParams
 ) -> None:
     with make_llm(draft_tokens=0) as plain:

@@ -1,4 +1,4 @@
-"""Tests of grammars: a text matches its grammar, and drafts change nothing."""
+"""Tests of grammars: outputs match their grammar, and drafts do not change the outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "T=0.9": {"temperature": 0.9, "seed": 4},
     "T=1.5, all tokens": {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 5},
 }
-# grammars, each with an equal regular expression
+# grammars, each with a regular expression that matches the same texts
 GRAMMARS = {
     r'root ::= "def " [a-z_]{1,12} "(" ([a-z] (", " [a-z])*)? "):\n"': r"def [a-z_]{1,12}\(([a-z](, [a-z])*)?\):\n",
     r"root ::= [0-9]{3} (sep [0-9]{3}){2}" + "\n" + r'sep ::= "," " "? # a comment': r"[0-9]{3}(, ?[0-9]{3}){2}",
@@ -39,7 +39,7 @@ SUM = 'root ::= term ("+" term){2,9} "=" [0-9]+\nterm ::= [0-9]{1,3} | "(" term 
 
 @pytest.fixture(scope="module")
 def plain_texts(prompts: list[str]) -> Iterator[Callable[[SamplingParams], list[Completion]]]:
-    """Generate texts without drafts, once for all depths."""
+    """Return a function that generates completions without drafts, and keeps them for tests with other depths."""
     made: dict[str, list[Completion]] = {}
 
     def texts(params: SamplingParams) -> list[Completion]:
@@ -59,16 +59,16 @@ def drafting(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("grammar", GRAMMARS)
-def test_text_matches_its_grammar(llm: LLM, prompts: list[str], grammar: str, way: str) -> None:
+def test_output_matches_its_grammar(llm: LLM, prompts: list[str], grammar: str, way: str) -> None:
     for completion in llm.generate(prompts[:4], SamplingParams(120, grammar=grammar, **WAYS[way])):
         if completion.finish_reason == "stop":
             assert re.fullmatch(GRAMMARS[grammar], completion.text)
         else:
-            assert grammar.startswith('root ::= "    return'), "the grammar that may continue forever"
+            assert grammar.startswith('root ::= "    return'), "only the grammar of endless text may be cut off"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_of_a_grammar_is_the_same_with_and_without_drafts(
+def test_output_of_a_grammar_is_the_same_with_and_without_drafts(
     drafting: LLM, plain_texts: Callable[[SamplingParams], list[Completion]], prompts: list[str], way: str
 ) -> None:
     accepted = 0
@@ -90,7 +90,7 @@ def test_drafts_follow_the_grammar(llm: LLM, prompts: list[str]) -> None:
 
 
 def _singles(model: Model) -> dict[int, float]:
-    """Return a bias that leaves only tokens of a single byte."""
+    """Return a logit bias that leaves only tokens of a single byte."""
     return {t: -np.inf for t in range(model.n_vocab) if len(model.token_bytes(t)) > 1}
 
 
@@ -120,7 +120,7 @@ def test_rejected_draft_leaves_no_trace_in_the_grammar(llm: LLM, prompts: list[s
 
 
 @pytest.mark.parametrize("way", ["greedy", "T=0.9"])
-def test_text_cut_anywhere_continues_in_its_grammar(demo_f32: Path, prompts: list[str], way: str) -> None:
+def test_output_that_is_cut_anywhere_continues_in_its_grammar(demo_f32: Path, prompts: list[str], way: str) -> None:
     with make_llm(demo_f32, draft_tokens=3, **EXACT) as llm:
         prompt = llm.model.tokenize(prompts[2])
         params = SamplingParams(30, grammar=SUM, **WAYS[way])
@@ -132,17 +132,17 @@ def test_text_cut_anywhere_continues_in_its_grammar(demo_f32: Path, prompts: lis
             assert rest.stats.cached_tokens == len(prompt) + cut - 1
             assert first + rest.token_ids == whole
             again = llm.generate([*prompt, *first], replace(params, max_tokens=3))
-            assert again.text[0] in "(0123456789", "without the prefix, the grammar starts again"
+            assert again.text[0] in "(0123456789", "without grammar_prefix, the grammar starts again"
 
 
-def test_grammar_prefix_is_at_most_the_whole_prompt(llm: LLM) -> None:
+def test_grammar_prefix_beyond_the_prompt_means_the_whole_prompt(llm: LLM) -> None:
     prompt = llm.model.tokenize("12+34")
     texts = {llm.generate(prompt, SamplingParams(20, grammar=SUM, grammar_prefix=n)).text for n in (len(prompt), 10**6)}
     assert len(texts) == 1
-    assert re.match(r"[0-9]*[+]", texts.pop()), "the sum continues"
+    assert re.match(r"[0-9]*[+]", texts.pop()), "the output must continue the sum of the prompt"
 
 
-def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: list[str]) -> None:
+def test_stop_strings_and_closed_streams_cut_off_the_output_of_a_grammar(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(40, grammar=SUM, temperature=0.9, seed=3)
     whole = llm.generate(prompts[0], params)
     stop = whole.text[5:7]
@@ -154,17 +154,17 @@ def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: 
     assert llm.generate(prompts[0], params).token_ids == whole.token_ids
 
 
-def test_end_of_generation_comes_only_where_the_grammar_ends(llm: LLM, prompts: list[str]) -> None:
+def test_generation_ends_only_where_the_grammar_allows_the_end(llm: LLM, prompts: list[str]) -> None:
     ends = [token for token in range(llm.model.n_vocab) if llm.model.ends_generation(token)]
     eager = dict.fromkeys(ends, 1000.0)
     params = SamplingParams(40, grammar='root ::= "ab" "c"*', logit_bias=eager)
     completion = llm.generate(prompts[0], params)
     assert (completion.text, completion.finish_reason) == ("ab", "stop")
     after = llm.generate(prompts[0], replace(params, ignore_eos=True, max_tokens=12))
-    assert set(after.token_ids[-8:]) <= set(ends), "an ended text has no more"
+    assert set(after.token_ids[-8:]) <= set(ends), "after its end, the grammar must allow only end tokens"
 
 
-def test_control_token_comes_only_where_the_grammar_names_it(llm: LLM) -> None:
+def test_control_token_is_sampled_only_where_the_grammar_names_it(llm: LLM) -> None:
     model = llm.model
     control = [t for t in range(model.n_vocab) if not model.token_bytes(t) and not model.ends_generation(t)]
     eager = dict.fromkeys(control, 1000.0)
@@ -246,7 +246,7 @@ def test_grammar_allows_exactly_the_tokens_that_can_become_a_word(llm: LLM, word
 
 
 @pytest.mark.parametrize("top_k", [0, 2, 3, 700])
-def test_allowed_tokens_are_found_behind_likelier_ones(llm: LLM, top_k: int) -> None:
+def test_allowed_tokens_are_found_among_likelier_forbidden_tokens(llm: LLM, top_k: int) -> None:
     """Check two allowed tokens: one is the likeliest of all, or neither is among the likeliest."""
     model = llm.model
     a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
@@ -275,7 +275,7 @@ def test_allowed_token_without_probability_is_not_sampled(llm: LLM) -> None:
             assert sampler.sample(logits, 0)[0] == a
 
 
-def test_confidence_counts_only_allowed_tokens(llm: LLM) -> None:
+def test_confidence_of_a_sampled_token_is_its_share_among_the_allowed_tokens(llm: LLM) -> None:
     model = llm.model
     letters = [t for t in range(model.n_vocab) if re.fullmatch(rb"[a-z]", model.token_bytes(t))]
     logits = np.zeros(model.n_vocab, dtype=np.float32)
@@ -290,7 +290,7 @@ def test_confidence_counts_only_allowed_tokens(llm: LLM) -> None:
 
 
 def test_invalid_utf8_is_not_allowed(llm: LLM) -> None:
-    """Compare pairs of bytes with Python's decoder; in addition 0, which ends texts of llama.cpp, is not allowed."""
+    """Compare pairs of bytes with Python's decoder. Byte 0 is not allowed either: it ends strings in llama.cpp."""
     model = llm.model
     sampler = Sampler(SamplingParams(grammar="root ::= .*"))
     each = [tokens[0] for tokens in _byte_tokens(model)]
@@ -336,13 +336,13 @@ def _byte_tokens(model: Model) -> list[list[int]]:
     return _bytes[model.path]
 
 
-def test_token_excluded_by_one_alternate_may_be_allowed_by_another() -> None:
+def test_token_that_one_alternative_forbids_may_be_allowed_by_another() -> None:
     with Model() as model:
         a, b = model.tokenize("a")[0], model.tokenize("b")[0]
         row = np.zeros(model.n_vocab, np.float32)
         row[a] = 9.0
         for alternates, allowed in ((f"!<[{a}]>", False), (f"!<[{a}]> | !<[{b}]>", True), (f"!<[{b}]>", True)):
-            for top_k in (1, 0):  # the likeliest tokens are searched, or all tokens
+            for top_k in (1, 0):  # with 1, only the likeliest tokens are searched; with 0, all tokens
                 params = SamplingParams(grammar=f"root ::= {alternates}", top_k=top_k, temperature=0.01, seed=1)
                 sampler = Sampler(params)
                 with sampler.compiled(model):

@@ -1,4 +1,4 @@
-"""Tests of JSON schemas: texts are valid JSON of the schema, and schemas that no grammar can express are refused."""
+"""Tests of JSON schemas: outputs are valid JSON of the schema, and schemas that no grammar can express are refused."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ schemas = st.recursive(
     st.sampled_from([{}, {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]),
     st.integers(0, 99),
 )
-def test_text_is_valid_json_of_the_schema(llm: LLM, schema: dict[str, Any], way: dict[str, Any], seed: int) -> None:
+def test_output_is_valid_json_of_the_schema(llm: LLM, schema: dict[str, Any], way: dict[str, Any], seed: int) -> None:
     schema = {**schema, "$defs": {"leaf": {"type": "string", "minLength": 1, "maxLength": 2}}}
     completion = llm.generate("x = ", SamplingParams(150, json_schema=schema, seed=seed, **way))
     if completion.finish_reason == "stop":
@@ -91,7 +91,7 @@ def test_text_is_valid_json_of_the_schema(llm: LLM, schema: dict[str, Any], way:
 
 
 @pytest.mark.parametrize("way", [{}, {"temperature": 0.9, "seed": 3}], ids=["greedy", "T=0.9"])
-def test_text_of_a_schema_is_the_same_with_and_without_drafts(llm: LLM, new_llm: Any, way: dict[str, Any]) -> None:
+def test_output_of_a_schema_is_the_same_with_and_without_drafts(llm: LLM, new_llm: Any, way: dict[str, Any]) -> None:
     params = SamplingParams(200, json_schema=PERSON, **way)
     with_drafts = llm.generate("person = ", params)
     assert with_drafts.finish_reason == "stop"
@@ -112,8 +112,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no number of JSON": ({"const": float("nan")}, "not JSON"),
     "no schema": ("[]", "must be an object"),
     "unknown type": ({"type": "file"}, "file"),
-    "passed over": ({"type": "number", "minimum": 3}, "'minimum'"),
-    "passed over within": (
+    "unsupported keyword": ({"type": "number", "minimum": 3}, "'minimum'"),
+    "unsupported keyword within items": (
         {"anyOf": [{"items": {"type": "object", "minProperties": 1}}]},
         "#/anyOf/0/items.*minProperties",
     ),
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "not anchored": ({"type": "string", "pattern": "a"}, "anchored"),
     "deep": ('{"items":' * 5000 + "{}" + "}" * 5000, "nested|not JSON"),
     "long": ({"const": "x" * 2**20}, "longer than"),
-    "neither": (7, "json_schema"),
+    "neither mapping nor text": (7, "json_schema"),
 }
 
 
@@ -141,7 +141,7 @@ def test_schema_that_no_grammar_can_express_is_refused_with_the_reason(case: str
         SamplingParams(json_schema=schema)
 
 
-# A converter that writes these out would take very long, or recurse too deep.
+# Schemas for which a converter that writes out every reference would take very long, or recurse too deep.
 LARGE: dict[str, Any] = {
     "references one after another": {
         "$ref": "#/$defs/0",
@@ -173,13 +173,13 @@ def test_references_with_similar_names_get_different_rules(llm: LLM) -> None:
     assert json.loads(llm.generate("x", SamplingParams(100, json_schema=schema)).text) == {"a": 1, "b": 2, "defs-1": 3}
 
 
-def test_reference_is_a_json_pointer(llm: LLM) -> None:
+def test_reference_is_read_as_a_json_pointer(llm: LLM) -> None:
     schema = {"$ref": "#/$defs/a~1b~0%20c/anyOf/1", "$defs": {"a/b~ c": {"anyOf": [{"const": 1}, {"const": 2}]}}}
     assert llm.generate("x", SamplingParams(20, json_schema=schema)).text == "2"
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
-def test_recursive_schema_can_be_followed(llm: LLM, top_k: int) -> None:
+def test_output_follows_a_recursive_schema(llm: LLM, top_k: int) -> None:
     schema = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
     eager = dict.fromkeys([*llm.model.tokenize('{"next":'), *llm.model.tokenize("}")], 9.0)
     eager |= dict.fromkeys(llm.model.tokenize("null"), 10.0)
@@ -190,8 +190,8 @@ def test_recursive_schema_can_be_followed(llm: LLM, top_k: int) -> None:
     jsonschema.validate(json.loads(completion.text), schema)
 
 
-def test_additional_names_are_none_of_the_properties(llm: LLM) -> None:
-    """Check that no tokens spell a known name for an additional property."""
+def test_names_of_additional_properties_differ_from_those_of_known_properties(llm: LLM) -> None:
+    """Check that an additional property cannot get the name of a known one, however tokens spell the name."""
     model = llm.model
     schema = {"properties": {"ab": {"const": 1}, "a": {"const": 1}}, "additionalProperties": {"const": 2}}
     eager = dict.fromkeys([*model.tokenize('{"'), *model.tokenize('ab\\":,2')], 8.0)

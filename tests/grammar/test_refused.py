@@ -45,7 +45,7 @@ def test_grammar_must_be_text(wrong: Any) -> None:
         SamplingParams(grammar=wrong)
 
 
-def test_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
+def test_refused_grammar_leaves_the_context_unchanged(llm: LLM, prompts: list[str]) -> None:
     llm.generate(prompts[0], SamplingParams(8))
     held = llm.context.tokens()
     with pytest.raises(InvalidRequestError):
@@ -54,7 +54,7 @@ def test_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
 
 
 def _bytes_of(model: Model, text: str) -> dict[int, float]:
-    """Return a bias towards the bytes of a text."""
+    """Return a logit bias towards the tokens of the single bytes of a text."""
     return {t: 1000.0 for t in range(model.n_vocab) if model.token_bytes(t) in {bytes([b]) for b in text.encode()}}
 
 
@@ -84,5 +84,5 @@ def test_grammars_with_endless_work_are_refused_in_time(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("grammar", "text"), [('root ::= ("a"?){0,900}', "aaa"), ('root ::= "" | <[5]>', "")], ids=range(2)
 )
-def test_grammar_that_allows_empty_text_is_followed(llm: LLM, grammar: str, text: str) -> None:
+def test_output_follows_a_grammar_that_allows_empty_text(llm: LLM, grammar: str, text: str) -> None:
     assert llm.generate("a", SamplingParams(3, grammar=grammar)).text == text

@@ -23,7 +23,7 @@ quantifiers = st.sampled_from(["", "", "*", "+", "?", "*?", "{2}", "{1,}", "{0,2
 
 
 def has_characters(atom: str) -> bool:
-    r"""Return whether any string matches, which is not so for "[^\s\S]"."""
+    r"""Return whether any character matches an atom; none matches "[^\s\S]"."""
     return any(map(re.compile(atom, re.ASCII).fullmatch, map(chr, range(0x20, 0x250))))
 
 
@@ -54,7 +54,7 @@ def python_regex(grammar: str) -> re.Pattern[str]:
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions, st.data())
 def test_pattern_grammar_allows_the_strings_that_match(expression: str, data: st.DataObject) -> None:
-    """Python is the reference. Its classes differ from ECMA-262's only in characters that are not among LETTERS."""
+    """Compare with Python's re, whose classes differ from ECMA-262's only in characters that are not among LETTERS."""
     pattern = re.compile(expression, re.ASCII)
     allows, matches = python_regex(pattern_grammar(f"^({expression})$")).fullmatch, pattern.fullmatch
     matching = data.draw(st.from_regex(pattern, fullmatch=True, alphabet=st.sampled_from(LETTERS + "cdefABC23")))
@@ -82,7 +82,7 @@ def test_pattern_grammar_allows_only_json_strings(expression: str, raw: list[str
         "^[a$": "too early",
         "^(?=a)b$": "look around",
         "^(?<n>a)$": "look around",
-        r"^(a)\1$": r"no grammar has '\\1'",
+        r"^(a)\1$": r"the escape '\\1' is not supported",
         r"^\bword$": r"'\\b'",
         r"^\p{L}$": r"'\\p'",
         r"^\uD83D\uDE42$": "no character",

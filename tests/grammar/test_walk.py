@@ -1,4 +1,4 @@
-"""Tests of the grammar walk: it allows exactly the tokens of a reference, wherever they cut the characters."""
+"""Tests of the grammar walk: it allows exactly the same tokens as a reference, even if they cut characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from makers.gguf_variants import rewrite
 from pymtp import InvalidRequestError, Model, SamplingParams
 from pymtp.sampling import Sampler
 
-# tokens that begin, end and hold parts of characters, as those of large vocabularies do
+# tokens that begin or end within a character, as in large vocabularies
 CUTS = [b"\xc3\xa9", b"a\xc3", b"\xa9b", b"\xe2\x86", b"\x86\x92", b"x\xe2", b"ab\xf0\x9f", b"\x99\x82a", "→é".encode()]
 LETTERS = "abé→🙂 \n"
 
@@ -78,7 +78,7 @@ nodes = st.recursive(
 )
 
 
-# the first searches the likeliest tokens, the second the whole vocabulary
+# the first parameters search only the likeliest tokens, the second ones the whole vocabulary
 SAMPLINGS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
 
 
@@ -92,7 +92,7 @@ def test_grammar_walk_allows_exactly_the_tokens_of_the_reference(
         try:
             stack.enter_context(sampler.compiled(model))
         except InvalidRequestError:
-            reject()  # left recursion
+            reject()  # the grammar is left-recursive
         position, before = GrammarPosition.start(rules), []
         for _ in range(5):
             expected = {t: after for t in sampled_tokens(model) if (after := position_after(model, rules, position, t))}
@@ -103,7 +103,7 @@ def test_grammar_walk_allows_exactly_the_tokens_of_the_reference(
             before, position = [*before, token], expected[token]
 
 
-def test_grammar_walk_follows_a_long_text_after_forgetting_states(model: Model) -> None:
+def test_grammar_walk_follows_a_long_text_after_it_discarded_states(model: Model) -> None:
     """Check a grammar in which each parenthesis has 2,000 continuations of its own."""
     n = 600  # a million stacks are too many to keep
     sampler = Sampler(SamplingParams(grammar=f'root ::= "(" x root? ")"\nx ::= {" | ".join(["[a]"] * 2000)}'))
@@ -124,7 +124,7 @@ def position_after(model: Model, rules: Rules, position: GrammarPosition, token:
 
 
 def allowed(sampler: Sampler, model: Model, before: list[int], candidates: list[int]) -> set[int]:
-    """Return the tokens that may follow: each sampled token is made impossible, until none is left."""
+    """Return the tokens that may follow: sample tokens, and make each one impossible, until none is left."""
     logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
     logits[candidates] = 0.0
     found = set()

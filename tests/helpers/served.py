@@ -105,7 +105,7 @@ class Served:
         for i, number in enumerate(signals):
             self.process.send_signal(number)
             if i + 1 < len(signals):
-                self.line("ending")
+                self.line("shutting down")
         return self.exit_code()
 
     def exit_code(self) -> int:

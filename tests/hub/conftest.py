@@ -18,7 +18,7 @@ from pymtp.hub.names import HubName, split_filename
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve an empty hub.
 
-    huggingface_hub reads its variables when it is imported, so they are set in its constants here.
+    huggingface_hub reads its environment variables at its import; so the fixture changes its constants.
     """
     with serving({}) as made:
         monkeypatch.setattr(constants, "ENDPOINT", made.url)
@@ -54,7 +54,7 @@ def fetch(fetch_both: Callable[..., LocalFiles]) -> Callable[..., Path]:
 def fetch_both(hub: Hub, notes: list[str]) -> Callable[..., LocalFiles]:
     """Return a function that downloads from owner/name, and returns the paths of the model and of its head.
 
-    filename: MODEL+HEAD.
+    filename: the model, or MODEL+HEAD for a model and its separate head.
     """
 
     def get(filename: str | None = None, revision: str | None = None, **keywords: object) -> LocalFiles:

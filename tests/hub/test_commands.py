@@ -27,7 +27,7 @@ NAME, HEAD_NAME = "model-Q4_K_M.gguf", "mtp-model-Q8_0.gguf"
 
 @pytest.fixture
 def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
-    """Return the list that collects the files and heads of the models a command loads; loading fails."""
+    """Return a list of the model files and heads that a command loads; the load itself fails."""
     made: Made = []
 
     def make(_: Model, path: Path, *, head: str | None = None, **options: object) -> None:
@@ -60,7 +60,7 @@ def test_pull_prints_only_the_path_on_stdout(hub: Hub, started: Started) -> None
     assert run.returncode == 0, err
     assert Path(out.removesuffix("\n")).read_bytes() == hub.files[NAME]
     assert "note: model-Q4_K_M.gguf of owner/name has no multi-token-prediction head" in err
-    assert "100%" not in err  # only a terminal gets a progress bar
+    assert "100%" not in err  # stderr is not a terminal, so there is no progress bar
 
 
 def test_pull_prints_the_paths_of_model_and_head(hub: Hub, started: Started) -> None:
@@ -71,7 +71,7 @@ def test_pull_prints_the_paths_of_model_and_head(hub: Hub, started: Started) -> 
     model, head = map(Path, out.splitlines())
     assert (model.name, head.name) == (NAME, HEAD_NAME)
     assert [path.read_bytes() for path in (model, head)] == [hub.files[NAME], hub.files[HEAD_NAME]]
-    assert err == f"note: {HEAD_NAME} is the head of {NAME}: -m hf:owner/name takes both\n"
+    assert err == f"note: {HEAD_NAME} is the head of {NAME}: -m hf:owner/name loads both\n"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_pull_shows_a_progress_bar_on_a_terminal(hub: Hub, started: Started) -> 
     run = started("pull", "owner/name:Q4_K_M", stderr=theirs)
     os.close(theirs)
     said = b""
-    with suppress(OSError):  # the command has closed its end
+    with suppress(OSError):  # the command has closed its end of the terminal
         while some := os.read(ours, 4096):
             said += some
     os.close(ours)
@@ -237,7 +237,7 @@ def test_commands_check_adapters_before_the_download(
     assert "no such adapter: nowhere.gguf" in capsys.readouterr().err
 
 
-def test_too_long_filename_is_a_short_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_long_filename_has_a_short_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         app_main(["info", "a" * 5000])
     assert exit_.value.code == NOT_LOADED
@@ -245,7 +245,7 @@ def test_too_long_filename_is_a_short_error(capsys: pytest.CaptureFixture[str]) 
     assert "no such file" in said
 
 
-def test_invalid_hub_name_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_hub_name_ends_a_command_with_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         app_main(["info", "hf:name"])
     assert exit_.value.code == MISUSED
@@ -258,9 +258,9 @@ def test_invalid_hub_name_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> Non
         ("HF_ENDPOINT", "http://127.0.0.1:99999", "Port out of range"),
         ("HF_ENDPOINT", "http://name:secret@[::1", "Invalid IPv6 URL"),
         ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "'soon'"),
-        ("HF_HUB_DOWNLOAD_TIMEOUT", "-1", "must be seconds"),
-        ("HF_HUB_ETAG_TIMEOUT", "-1", "must be seconds"),
-        ("HF_HUB_ETAG_TIMEOUT", "9" * 30, "must be seconds"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "-1", "must be a number of seconds"),
+        ("HF_HUB_ETAG_TIMEOUT", "-1", "must be a number of seconds"),
+        ("HF_HUB_ETAG_TIMEOUT", "9" * 30, "must be a number of seconds"),
         ("HF_ENDPOINT", "huggingface.co", "must be like https://huggingface.co"),
         ("HF_ENDPOINT", "http://name:se@secret@127.0.0.1:1", "must be like https://huggingface.co"),
         ("HF_ENDPOINT", "http://name:se secret@127.0.0.1:1", "must be like https://huggingface.co"),
@@ -268,7 +268,7 @@ def test_invalid_hub_name_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> Non
         ("HF_ENDPOINT", "name:secret@127.0.0.1:1", "must be like https://huggingface.co"),
     ],
 )
-def test_unreadable_environment_variables_are_a_misuse(
+def test_invalid_environment_variable_ends_a_command_with_a_usage_error(
     started: Started, variable: str, value: str, message: str
 ) -> None:
     run = started("pull", "owner/name", **{variable: value})
@@ -290,7 +290,9 @@ def test_endpoint_scheme_may_be_uppercase(hub: Hub, started: Started) -> None:
 @pytest.mark.parametrize("token", ["", " "])
 @pytest.mark.parametrize("found", ["pipe", "UTF-16", "long name"])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
-def test_unreadable_token_file_is_a_misuse(started: Started, tmp_path: Path, found: str, token: str) -> None:
+def test_unreadable_token_file_ends_a_command_with_a_usage_error(
+    started: Started, tmp_path: Path, found: str, token: str
+) -> None:
     file = tmp_path / ("t" * 300 if found == "long name" else "token")
     if found == "pipe":
         os.mkfifo(file)
@@ -307,12 +309,12 @@ def test_error_hides_the_password_of_a_proxy(started: Started, password: str) ->
     run = started("pull", "owner/name", HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
-    assert "the hub's address or a proxy's is none" in err
-    assert "se" not in err.partition("proxy's is none; ")[0].split("owner/name")[1]
+    assert "the address of the hub or of a proxy is invalid" in err
+    assert "se" not in err.partition("proxy is invalid; ")[0].split("owner/name")[1]
     assert "cret" not in err
 
 
-def test_proxy_that_needs_another_package_is_an_error(started: Started) -> None:
+def test_error_names_the_package_that_a_proxy_needs(started: Started) -> None:
     run = started("pull", "owner/name", HTTP_PROXY="socks5://127.0.0.1:1", ALL_PROXY="socks5://127.0.0.1:1")
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err

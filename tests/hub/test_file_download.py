@@ -108,7 +108,7 @@ def test_large_file_is_downloaded_in_chunks(
 
 def test_download_from_a_hub_without_ranges_restarts(hub: Hub, data: bytes, fetch: Fetch) -> None:
     hub.faults.no_ranges = True
-    hub.faults.cut_after, hub.faults.cuts = 700_000, 2  # the first one during the read of the header
+    hub.faults.cut_after, hub.faults.cuts = 700_000, 2  # the first cut happens during the read of the header
     assert fetch().read_bytes() == data
     assert [(answer.first, answer.n) for answer in hub.sent] == [(0, 700_000)] * 2 + [(0, len(data))]
 
@@ -117,7 +117,7 @@ def test_download_with_a_wrong_hash_is_refused(hub: Hub, data: bytes, fetch: Fet
     hub.faults.last_byte_changed = True
     with pytest.raises(ModelLoadError, match="damaged on its way"):
         fetch()
-    assert incomplete(tmp_path) == []  # damaged bytes are not resumed
+    assert incomplete(tmp_path) == []  # the damaged bytes were deleted
     hub.faults.last_byte_changed = False
     assert fetch().read_bytes() == data
 
@@ -151,12 +151,12 @@ def test_concurrent_downloads_fetch_a_file_once(hub: Hub, data: bytes, fetch: Fe
     assert downloads(hub) == [0]
 
 
-def test_full_disk_is_an_error_before_the_download(
+def test_too_small_disk_is_an_error_before_the_download(
     hub: Hub, data: bytes, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1000))
-    with pytest.raises(ModelLoadError, match="HF_HUB_CACHE names another folder"):
+    with pytest.raises(ModelLoadError, match="set HF_HUB_CACHE to another folder"):
         fetch()
     assert downloads(hub) == []
 
@@ -167,6 +167,6 @@ def test_unwritable_cache_is_an_error(data: bytes, fetch: Fetch, tmp_path: Path)
         fetch()
 
 
-def test_cache_dir_sets_the_cache(data: bytes, fetch: Fetch, tmp_path: Path) -> None:
+def test_cache_dir_is_the_folder_of_the_cache(data: bytes, fetch: Fetch, tmp_path: Path) -> None:
     assert fetch(cache_dir=tmp_path / "other").is_relative_to(tmp_path / "other")
     assert not (tmp_path / "cache").exists()

@@ -52,7 +52,7 @@ def test_contents_agree_with_the_loaded_model(demo: Path, headless: Path) -> Non
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
-def test_contents_tell_head_and_trunk_of_the_converter_apart(preset: str, tmp_path: Path) -> None:
+def test_contents_distinguish_heads_and_trunks_that_the_converter_wrote(preset: str, tmp_path: Path) -> None:
     (whole,) = make_model(preset, tmp_path / "whole.gguf")
     trunk, head = (contents_of(read(path)) for path in write_pair(whole, tmp_path))
     assert (trunk.kind, trunk.has_head, trunk.announced) == (MODEL, False, False)
@@ -67,8 +67,8 @@ def test_contents_of_a_split_head_are_a_head(tmp_path: Path) -> None:
     assert contents_of(*map(read, parts)).kind == HEAD_ONLY
 
 
-def test_contents_have_no_head_if_only_its_key_is_there(demo: Path) -> None:
-    """Fine-tunes that transformers saved are such files."""
+def test_contents_have_no_head_if_the_file_has_only_the_key_of_one(demo: Path) -> None:
+    """Fine-tunes that transformers saved have the key, but not the head."""
     saved = parse(read(demo))
     saved.tensors = [tensor for tensor in saved.tensors if b".nextn." not in tensor.name]
     for data in (gguf(tensors=TRUNK), saved.encoded()):
@@ -76,7 +76,7 @@ def test_contents_have_no_head_if_only_its_key_is_there(demo: Path) -> None:
         assert (it.kind, it.has_head, it.announced) == (MODEL, False, True)
 
 
-def test_contents_have_no_head_without_its_key() -> None:
+def test_contents_have_no_head_without_the_key_that_announces_it() -> None:
     whole = contents_of(gguf(head=False, tensors=[*TRUNK, *HEAD]))
     assert (whole.kind, whole.has_head) == (MODEL, False)
     other = gguf(head=False, tensors=[*TRUNK, *HEAD], keys=[number("tokenizer.ggml.nextn_predict_layers", 1)])
@@ -128,7 +128,7 @@ def test_contents_of_a_split_model_find_the_head_in_any_part() -> None:
 
 
 def test_contents_read_few_parts_of_a_split_model() -> None:
-    """Thireus publishes models with hundreds of parts, of one tensor each."""
+    """Thireus publishes models of hundreds of parts with one tensor each."""
     asked: list[str] = []
     parts = split([], *([f"blk.{i}.attn_norm.weight"] for i in range(4)), head=False)
     data = {PART.format(i, len(parts)): part for i, part in enumerate(parts, 1)}
@@ -144,7 +144,7 @@ def test_contents_read_few_parts_of_a_split_model() -> None:
 
 @pytest.mark.parametrize("cut", [50, 2000, 170_000])
 def test_truncated_header_is_an_error(cut: int) -> None:
-    with pytest.raises(ModelLoadError, match=r"m is no GGUF file, or it is damaged: it ends within its header"):
+    with pytest.raises(ModelLoadError, match=r"m is not a GGUF file, or it is damaged: it ends within its header"):
         read_header("m", reader(gguf()[:cut]))
 
 

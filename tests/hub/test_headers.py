@@ -48,7 +48,7 @@ def test_info_downloads_only_the_header(hub: Hub, demo: Path) -> None:
     assert hub.bytes_sent() < len(hub.files[NAME]) / 4
 
 
-def test_memory_plan_of_a_split_model(hub: Hub, tmp_path: Path) -> None:
+def test_memory_of_a_split_model_is_planned_from_headers(hub: Hub, tmp_path: Path) -> None:
     parts = make_model("tiny", tmp_path / "tiny-F32.gguf", weight_type="f32", split_max_tensors=40)
     hub.files.update((part.name, part.read_bytes()) for part in parts)
     assert info("hf:owner/name", *MEMORY) == info(parts[0], *MEMORY)

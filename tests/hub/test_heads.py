@@ -1,4 +1,4 @@
-"""Tests of separate heads: which one is downloaded with a model, and that it is loaded."""
+"""Tests of separate heads: the right head is downloaded with a model, and is loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def head(**options: Any) -> bytes:
 
 @pytest.fixture
 def pair(hub: Hub, tmp_path: Path) -> Hub:
-    """Serve a hub with a model and its separate head, which both can be loaded."""
+    """Serve a hub with a model and its separate head; both can be loaded."""
     (whole,) = make_model("tiny", tmp_path / "tiny.gguf")
     for name, path in zip((TRUNK_NAME, HEAD_NAME), write_pair(whole, tmp_path), strict=True):
         hub.files[name] = path.read_bytes()
@@ -76,7 +76,7 @@ def test_find_head_takes_the_head_that_llama_cpp_takes(model: str, heads: list[s
     assert taken.missing == 0
 
 
-def test_model_with_its_own_head_gets_a_separate_one_only_by_name(
+def test_separate_head_for_a_model_with_its_own_head_must_be_named(
     hub: Hub, fetch_both: FetchBoth, notes: list[str]
 ) -> None:
     hub.files |= {"m-Q4_K_M.gguf": gguf(), HEAD_NAME: head()}
@@ -101,7 +101,9 @@ def test_model_with_its_own_head_gets_a_separate_one_only_by_name(
     ],
     ids=["width", "architecture", "names", "part of the vocabulary", "damaged", "a part of it", "a whole model"],
 )
-def test_find_head_skips_a_file_that_does_not_fit(hub: Hub, fetch_both: FetchBoth, name: str, other: bytes) -> None:
+def test_find_head_skips_a_file_that_cannot_be_the_head_of_the_model(
+    hub: Hub, fetch_both: FetchBoth, name: str, other: bytes
+) -> None:
     hub.files |= {TRUNK_NAME: bare(), name: other}
     assert fetch_both().head is None
     hub.files[HEAD_NAME] = head()
@@ -110,7 +112,7 @@ def test_find_head_skips_a_file_that_does_not_fit(hub: Hub, fetch_both: FetchBot
     assert found.name == HEAD_NAME
 
 
-def test_named_head_that_does_not_fit_is_refused_before_the_download(hub: Hub, fetch_both: FetchBoth) -> None:
+def test_named_head_of_another_model_is_refused_before_the_download(hub: Hub, fetch_both: FetchBoth) -> None:
     hub.files |= {TRUNK_NAME: bare(), "mtp-a.gguf": head(width=64), "mtp-b.gguf": head(architecture="qwen35moe")}
     with pytest.raises(ModelLoadError, match=r"mtp-a.gguf of .* does not fit m-.*: its rows have 64 values, the .* 32"):
         fetch_both("Q4_K_M+mtp-a.gguf")
@@ -129,7 +131,7 @@ def test_missing_head_note_gives_the_reason(hub: Hub, fetch_both: FetchBoth, not
     assert notes == [
         f"a-Q4_K_M.gguf {of}: it announces one, whose tensors are not there: it is decoded without drafts",
         f"b-Q8_0.gguf {of}: it is decoded without drafts",
-        f"b-Q8_0.gguf {of}; one for part of the vocabulary is asked for by +b-FastMTP-32K.gguf: "
+        f"b-Q8_0.gguf {of}; add +b-FastMTP-32K.gguf to the name for a head with part of the vocabulary: "
         "it is decoded without drafts",
     ]
 
@@ -149,7 +151,7 @@ def test_plus_in_a_filename_does_not_name_a_head(hub: Hub, fetch_both: FetchBoth
         assert [path.name for path in found if path] == ["a+b-Q4_K_M.gguf", HEAD_NAME]
 
 
-def test_model_and_head_are_known_offline(
+def test_model_and_head_are_found_in_the_cache_offline(
     hub: Hub, fetch_both: FetchBoth, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ) -> None:
     hub.files |= {TRUNK_NAME: bare(), HEAD_NAME: head()}
@@ -207,17 +209,17 @@ def test_from_pretrained_loads_the_head(
             {"head_filename": "Q4_0"},
             "head_filename='Q4_0', but .* asks for Q8_0",
         ),
-        (("owner/name:+Q8_0", "Q4_K_M+Q4_0"), {}, "filename='Q4_0', but owner/name:.Q8_0 asks for Q8_0: ask once"),
+        (("owner/name:+Q8_0", "Q4_K_M+Q4_0"), {}, "filename='Q4_0', but owner/name:.Q8_0 asks for Q8_0: give one"),
         (("owner/name", "Q4_K_M+"), {}, "names no head after its ."),
         (
             ("owner/name", "+Q8_0"),
             {"head": "mine.gguf"},
-            "two heads .* head='mine.gguf' and Q8_0 of owner/name: name one",
+            "two heads .* head='mine.gguf' and Q8_0 of owner/name: give one",
         ),
         (
             ("owner/name",),
             {"head": "a.gguf", "head_filename": "Q8_0"},
-            "head='a.gguf' and Q8_0 of owner/name: name one",
+            "head='a.gguf' and Q8_0 of owner/name: give one",
         ),
     ],
 )

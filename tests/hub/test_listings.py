@@ -23,7 +23,7 @@ def within(path: Path | None) -> str | None:
 
 
 @pytest.mark.parametrize(("listing", "ask"), ASKS)
-def test_published_repository_gives_the_right_files_or_lists_them(
+def test_right_files_of_a_published_repository_are_selected_or_listed(
     hub: Hub, fetch_both: FetchBoth, listing: Listing, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.files.update(listing.contents())

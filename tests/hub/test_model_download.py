@@ -61,7 +61,7 @@ def test_unsupported_architecture_is_refused_before_the_download(
 )
 def test_damaged_gguf_is_refused(hub: Hub, fetch: Fetch, data: bytes, why: str) -> None:
     hub.files[NAME] = data
-    with pytest.raises(ModelLoadError, match=f"{NAME} of owner/name is no GGUF file, or it is damaged: {why}"):
+    with pytest.raises(ModelLoadError, match=f"{NAME} of owner/name is not a GGUF file, or it is damaged: {why}"):
         fetch()
 
 
@@ -79,7 +79,9 @@ def test_incomplete_split_file_is_refused(hub: Hub, fetch: Fetch) -> None:
         fetch()
 
 
-def test_revision_is_downloaded_and_known_offline(hub: Hub, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revision_is_downloaded_and_found_in_the_cache_offline(
+    hub: Hub, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.files[NAME] = gguf()
     path = fetch(revision="v2")
     assert COMMIT in path.parts
@@ -135,7 +137,7 @@ def test_cache_is_used_if_the_hub_is_unreachable(
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert fetch() == path
     (note,) = notes
-    assert note.endswith("; the model in the cache is taken")
+    assert note.endswith("; the cached model is used")
     problem = "answers 503 for" if hub.faults.down else r"cannot reach http://127.0.0.1:1 for"
     with pytest.raises(ModelLoadError, match=f"{problem} owner/name: .*; the cache has nothing of owner/name at v2"):
         fetch(revision="v2")
@@ -144,7 +146,7 @@ def test_cache_is_used_if_the_hub_is_unreachable(
 def test_unknown_repository_is_an_error(hub: Hub) -> None:
     with pytest.raises(ModelLoadError, match=f"no repository owner/nmae on {hub.url}, or it is private"):
         download_model(HubName("owner/nmae"))
-    with pytest.raises(InvalidRequestError, match="'owner/na--me' is no name of a repository"):
+    with pytest.raises(InvalidRequestError, match="'owner/na--me' is not the name of a repository"):
         download_model(HubName("owner/na--me"))
 
 
@@ -220,14 +222,14 @@ def test_from_pretrained_refuses_an_unknown_keyword_before_the_download(
 @pytest.mark.parametrize(
     ("names", "keywords", "why"),
     [
-        ((None,), {}, "None is no name"),
-        ((5,), {}, "5 is no name"),
+        ((None,), {}, "None is not the name"),
+        ((5,), {}, "5 is not the name"),
         (("owner/name", 5), {}, "filename=5 must be"),
         (("owner/name",), {"revision": 5}, "revision=5 must be"),
         (("owner/name",), {"cache_dir": 5}, "cache_dir=5 must be"),
         (("owner/name",), {"token": 5}, "token must be"),
-        (("owner/name:Q4_K_M", "Q8_0"), {}, "asks for Q4_K_M: ask once"),
-        (("owner/name@v2",), {"revision": "main"}, "asks for v2: ask once"),
+        (("owner/name:Q4_K_M", "Q8_0"), {}, "asks for Q4_K_M: give one"),
+        (("owner/name@v2",), {"revision": "main"}, "asks for v2: give one"),
         (("owner/name",), {"n_cpu_moe": -1}, "n_cpu_moe=-1 must be"),
         (("owner/name",), {"rope_scaling": "foo"}, "rope_scaling='foo' is not known"),
         (("owner/name",), {"n_ctx": -1}, "n_ctx=-1 must be"),
@@ -245,7 +247,7 @@ def test_from_pretrained_refuses_an_unknown_keyword_before_the_download(
         (
             ("owner/name",),
             {"draft_tokens": 3, "prefill": "all-outputs", "tap": "pre_norm"},
-            'embeddings, which are post-norm, not tap="pre_norm"',
+            'post-norm embeddings: it cannot be used with tap="pre_norm"',
         ),
         (("owner/name",), {"n_ctx": 2**30, "n_seq_max": 4}, "more than 2147483392 in all"),
     ],
@@ -265,13 +267,13 @@ def test_from_pretrained_checks_adapters_before_the_download(hub: Hub) -> None:
     assert hub.asked == []
 
 
-def test_from_pretrained_takes_iterators_as_options(hub: Hub, demo: Path) -> None:
+def test_from_pretrained_accepts_iterators_as_options(hub: Hub, demo: Path) -> None:
     hub.files[NAME] = demo.read_bytes()
     with LLM.from_pretrained("owner/name", n_ctx=64, n_threads=1, tensor_split=iter([3, 1])) as llm:
         assert llm.model.options.tensor_split == (3, 1)
 
 
-def test_from_pretrained_takes_the_same_value_twice(hub: Hub, demo: Path) -> None:
+def test_from_pretrained_accepts_equal_values_in_the_name_and_in_an_argument(hub: Hub, demo: Path) -> None:
     hub.files["model-Q8_0.gguf"] = demo.read_bytes()
     keywords: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "n_gpu_layers": None}
     LLM.from_pretrained("owner/name@main:Q8_0", "Q8_0", revision="main", **keywords).close()

@@ -24,7 +24,12 @@ def choose(
     alone: Sequence[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the chosen model if some have heads, some files are heads alone, and others are of other kinds."""
+    """Return the name of the model that is chosen from `paths`.
+
+    heads: files that contain a model and its head.
+    alone: files that contain only a head.
+    others: files of other kinds, each with the name of its kind.
+    """
     found = group_models([HubFile(path, 1) for path in paths])
 
     def inspect(model: HubModel) -> GgufContents:
@@ -136,7 +141,7 @@ def test_selection_prefers_the_file_with_a_head(wanted: str | None) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["Q8_0", "*Q8_0*"])
-def test_selection_skips_a_file_that_is_no_model_by_its_contents(wanted: str) -> None:
+def test_selection_skips_a_file_whose_contents_are_not_a_model(wanted: str) -> None:
     paths = ["a-Q8_0.gguf", "b-Q8_0.gguf"]
     assert choose(paths, wanted, alone=["a-Q8_0.gguf"]) == "b-Q8_0.gguf"
     assert choose(paths, None, others={"a-Q8_0.gguf": "an adapter"}) == "b-Q8_0.gguf"
@@ -159,16 +164,16 @@ def test_selection_error_names_the_kind_of_file_and_the_models() -> None:
             choose(paths, wanted, alone=["mtp-m-Q8_0.gguf"])
     with pytest.raises(ModelLoadError, match=r"mmproj-F16.gguf is an image projector; models by their names: m-Q4_K_M"):
         choose(paths, "mmproj-F16.gguf", others={"mmproj-F16.gguf": "an image projector"})
-    with pytest.raises(ModelLoadError, match=r"has no GGUF model: mtp-m-Q8_0.gguf is a multi.*a head is given beside"):
+    with pytest.raises(ModelLoadError, match=r"has no GGUF model: mtp-m-Q8_0.gguf is a multi.*a head is not a model"):
         choose(paths[1:2], None, alone=["mtp-m-Q8_0.gguf"])
 
 
-def test_selection_takes_a_full_path_for_one_file() -> None:
+def test_full_path_selects_only_that_file() -> None:
     assert choose(["m-Q8_0.gguf", "sub/m-Q8_0.gguf"], "m-Q8_0.gguf") == "m-Q8_0.gguf"
     assert choose(["m-Q8_0.gguf", "sub/m-Q8_0.gguf"], "sub/m-Q8_0.gguf") == "sub/m-Q8_0.gguf"
 
 
-def test_selection_prefers_a_head_to_a_preferred_quantization() -> None:
+def test_selection_prefers_a_model_with_a_head_to_a_better_quantization() -> None:
     assert choose(["m-Q4_K_M.gguf", "m-MTP-Q8_0.gguf"], None, heads=["m-MTP-Q8_0.gguf"]) == "m-MTP-Q8_0.gguf"
     assert choose(["m-Q4_K_M.gguf", "m-MTP-Q8_0.gguf"], None) == "m-Q4_K_M.gguf"
 

@@ -86,7 +86,7 @@ def test_restarted_worker_downloads_a_damaged_head_again(serve: Serve, head: str
         file.unlink()
     os.kill(served.worker(), signal.SIGKILL)
     assert served.worker(2) != served.worker()
-    assert f"{head}: " in served.line("is asked for by its name")
+    assert f"{head}: " in served.line("The next worker asks the hub")
     assert file.stat().st_size == size
 
 
@@ -96,7 +96,7 @@ def test_restarted_worker_downloads_a_deleted_file_again(serve: Serve, tmp_path:
     os.kill(served.worker(), signal.SIGKILL)
     assert served.worker(2) != served.worker()
     assert served.ask().status_code == 200
-    assert "hf:owner/name is asked for by its name" in served.line("WARNING")
+    assert "asks the hub for hf:owner/name" in served.line("WARNING")
 
 
 def test_restarted_worker_downloads_a_truncated_file_again(serve: Serve, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_restarted_worker_downloads_a_truncated_file_again(serve: Serve, tmp_pat
     os.kill(served.worker(), signal.SIGKILL)
     assert served.worker(2) != served.worker()
     assert file.stat().st_size == size
-    (line,) = [line for line in served.lines if "cut off" in line and "the worker is gone" not in line]
-    assert "hf:owner/name is asked for by its name" in line
+    (line,) = [line for line in served.lines if "cut off" in line and "the worker failed" not in line]
+    assert "asks the hub for hf:owner/name" in line
 
 
 def test_restarted_worker_downloads_a_deleted_part_again(hub: Hub, serve: Serve, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_restarted_worker_downloads_a_deleted_part_again(hub: Hub, serve: Serve,
     assert gone.is_file()
 
 
-def test_worker_finds_a_file_that_was_moved_away_for_a_while(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+def test_worker_finds_a_file_that_was_missing_for_a_while(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     (tmp_path / "hub").rename(tmp_path / "away")
     hub.faults.down = True
@@ -130,10 +130,10 @@ def test_worker_finds_a_file_that_was_moved_away_for_a_while(hub: Hub, serve: Se
     served.line("has nothing of owner/name")
     (tmp_path / "away").rename(tmp_path / "hub")
     assert served.worker(2) != served.worker()
-    assert not any("in the cache is taken" in line for line in served.lines)
+    assert not any("the cached model is used" in line for line in served.lines)
 
 
-def test_worker_retries_the_file_if_its_name_is_ambiguous_by_now(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+def test_worker_retries_its_file_if_the_hub_name_has_become_ambiguous(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     (tmp_path / "hub").rename(tmp_path / "away")
     hub.files["other-Q4_K_M.gguf"] = hub.files[NAME]
@@ -143,7 +143,7 @@ def test_worker_retries_the_file_if_its_name_is_ambiguous_by_now(hub: Hub, serve
     assert served.worker(2) != served.worker()
 
 
-def test_missing_adapter_does_not_change_the_model(
+def test_worker_that_misses_an_adapter_does_not_ask_the_hub_again(
     hub: Hub, serve: Serve, demo: Path, demo_f32: Path, tmp_path: Path
 ) -> None:
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
@@ -168,4 +168,4 @@ def test_unreadable_environment_variable_stops_the_server(serve: Serve, monkeypa
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "-1")
     served = serve()
     assert served.exit_code() == 2
-    assert "error: HF_HUB_ETAG_TIMEOUT must be seconds" in served.lines[-1]
+    assert "error: HF_HUB_ETAG_TIMEOUT must be a number of seconds" in served.lines[-1]

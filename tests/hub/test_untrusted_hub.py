@@ -22,7 +22,7 @@ NAME = "model-Q4_K_M.gguf"
 
 @pytest.fixture
 def set_listing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Return a function that sets the hub's file list, or with a dict, wrong values for each file."""
+    """Return a function that replaces the hub's file list, or, given a dict, changes values of each file."""
 
     def set_all(changes: Any) -> None:
         correct = hub.listing()
@@ -110,12 +110,12 @@ def test_hub_without_ranges_sends_a_file_once(hub: Hub, fetch: Fetch, monkeypatc
     hub.files[NAME] = gguf()
     hub.faults.no_ranges = True
     assert fetch("Q4_K_M").read_bytes() == hub.files[NAME]
-    assert len(hub.sent) <= 2  # the header, and the file
+    assert len(hub.sent) <= 2  # one response for the header, one for the file
 
 
 @pytest.mark.parametrize("revision", ["..", ".", "/etc/hostname", "a/../../b", "a\x00b"])
 def test_revision_with_an_unsafe_path_is_refused(hub: Hub, fetch: Fetch, revision: str) -> None:
-    with pytest.raises(InvalidRequestError, match="no branch, tag or commit"):
+    with pytest.raises(InvalidRequestError, match="is not a branch, tag or commit"):
         fetch(None, revision)
     assert hub.asked == []
 
@@ -128,8 +128,8 @@ def test_invalid_token_is_refused_and_hidden(hub: Hub, fetch: Fetch, token: str)
     assert hub.asked == []
 
 
-def test_missing_token_is_an_error_with_token_true(fetch: Fetch) -> None:
-    with pytest.raises(InvalidRequestError, match="token=True: there is none"):
+def test_token_true_without_a_token_is_an_error(fetch: Fetch) -> None:
+    with pytest.raises(InvalidRequestError, match="token=True, but there is no token"):
         fetch(token=True)
 
 
@@ -138,7 +138,7 @@ def test_damaged_file_does_not_block_another_one(hub: Hub, fetch: Fetch) -> None
     assert fetch("Q4_K_M").name == "c-Q4_K_M.gguf"
 
 
-def test_split_parts_are_found_by_their_numbers() -> None:
+def test_parts_of_a_split_file_are_recognized_by_their_numbers() -> None:
     names = ["m-00001-of-00002.gguf", "m-00003-of-00002.gguf", "n-00000-of-00000.gguf", "o-00001-of-00001.gguf"]
     found = group_models(HubFile(name, 1) for name in names)
     assert [(model.name, model.missing) for model in found] == [

@@ -1,4 +1,4 @@
-"""Tests of AsyncLLM: requests of coroutines run in one batch, and a cancelled task cancels its own only."""
+"""Tests of AsyncLLM: requests of coroutines run in one batch, and a cancelled task cancels only its own requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wait_until(ready: Callable[[], object]) -> None:
 def test_async_completions_may_be_freed_while_the_engine_thread_takes_a_request(
     several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's garbage collector frees them at any line, and they cancel their requests then."""
+    """Python's garbage collector may free AsyncCompletions at any line; they then cancel their requests."""
 
     async def use(llm: AsyncLLM) -> str:
         texts = [await llm._open("import ", ENDLESS)]
@@ -79,7 +79,9 @@ def test_async_llm_coroutines_share_rounds_and_get_the_texts_of_single_requests(
     assert several.figures().sequences[4] > before
 
 
-def test_async_generate_returns_a_list_for_a_list(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_generate_returns_a_list_of_completions_for_a_list_of_prompts(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
     async def use(llm: AsyncLLM) -> list[str]:
         return [completion.text for completion in await llm.generate(prompts, SHORT)]
 
@@ -98,7 +100,7 @@ def test_async_streams_at_the_same_time_yield_the_same_texts(
     assert run(several, use) == expected
 
 
-def test_async_stream_without_a_reader_delays_no_other_and_keeps_its_text(
+def test_unread_async_stream_delays_no_other_request_and_keeps_its_text(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     params = SamplingParams(max_tokens=100, ignore_eos=True)
@@ -128,9 +130,7 @@ def test_async_stream_continues_when_its_reader_returns(several: LLM, prompts: l
     assert run(several, use) == several.generate(prompts[0], params).text
 
 
-def test_async_llm_cancelled_task_cancels_its_own_request_only(
-    several: LLM, prompts: list[str], expected: list[str]
-) -> None:
+def test_cancelled_task_cancels_only_its_own_request(several: LLM, prompts: list[str], expected: list[str]) -> None:
     before = several.figures()
 
     async def use(llm: AsyncLLM) -> str:
@@ -155,7 +155,7 @@ def test_async_llm_cancelled_task_cancels_its_own_request_only(
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
-    """Make prompts take until all of these futures are done."""
+    """Delay the preparation of prompts until all futures in the returned list are done."""
     until: list[asyncio.Future[Any]] = []
     original = LLM._submit
 
@@ -169,13 +169,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
 
 
 @pytest.mark.parametrize("how", ["the task is cancelled", "the loop ends"])
-def test_async_llm_task_cancelled_during_preparation_cancels_its_request(
+def test_task_cancelled_during_preparation_cancels_its_request(
     several: LLM, slow: list[asyncio.Future[Any]], how: str
 ) -> None:
     before = several.figures().cancelled
 
     async def main() -> None:
-        llm = AsyncLLM(several)  # the request under test is its first one
+        llm = AsyncLLM(several)  # the request under test is the first one of this AsyncLLM
         slow.append(asyncio.create_task(llm.generate("import ", ENDLESS)))
         await asyncio.sleep(0.01)
         if how == "the task is cancelled":
@@ -247,7 +247,7 @@ def test_async_stream_closed_early_cancels_its_request(several: LLM) -> None:
     run(several, use)
 
 
-def test_async_llm_raises_request_errors_from_await(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_await_raises_the_error_of_the_request(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(llm: AsyncLLM) -> None:
         with pytest.raises(InvalidRequestError, match="empty"):
             await llm.generate("", SHORT)
@@ -271,7 +271,7 @@ def test_async_llm_raises_request_errors_from_await(several: LLM, monkeypatch: p
     run(several, use)
 
 
-def test_async_llm_raises_an_engine_failure_in_every_call_and_serves_later_ones(
+def test_engine_failure_is_raised_in_every_running_async_call_and_later_calls_work(
     prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[object] = []
@@ -290,10 +290,10 @@ def test_async_llm_raises_an_engine_failure_in_every_call_and_serves_later_ones(
 
     with make_llm(n_seq_max=2) as llm:
         run(llm, use)
-    assert 1 <= len(told) <= 3  # requests after the first failure meet another one
+    assert 1 <= len(told) <= 3  # a request that is submitted after the first failure causes a second failure
 
 
-def test_async_llm_close_cancels_requests_and_keeps_a_passed_llm_open(
+def test_async_llm_close_cancels_requests_and_leaves_a_given_llm_open(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     async def main() -> None:
@@ -321,7 +321,7 @@ def test_async_llm_creates_and_frees_its_own_llm(prompts: list[str], expected: l
     assert asyncio.run(main()) == expected[1]
 
 
-def test_async_llm_runs_calls_of_threads_beside_coroutines(
+def test_threads_may_call_the_llm_of_an_async_llm_beside_coroutines(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     async def use(llm: AsyncLLM) -> list[str]:

@@ -80,7 +80,7 @@ def test_pieces_count_drafted_and_accepted_tokens(llm: LLM) -> None:
     run(test)
 
 
-def test_async_completions_without_pieces_arrive_whole_at_their_end(llm: LLM) -> None:
+def test_async_completions_without_pieces_are_complete_at_their_end(llm: LLM) -> None:
     async def test() -> None:
         async with open_completions(llm, PARAMS, max_unread=None) as (_, texts):
             ends = []
@@ -119,7 +119,7 @@ def test_async_completions_take_raises_closed_error_after_close() -> None:
     run(test)
 
 
-def test_async_completions_failure_of_one_does_not_stop_the_others(llm: LLM) -> None:
+def test_failure_of_one_async_completion_does_not_stop_the_others(llm: LLM) -> None:
     async def test() -> None:
         endless = SamplingParams(max_tokens=None, ignore_eos=True, n=3, temperature=1.0)
         async with open_completions(llm, endless) as (_, texts):
@@ -156,7 +156,7 @@ def test_engine_thread_queue_does_not_grow_with_wake_calls(llm: LLM) -> None:
     run(test)
 
 
-def test_busy_event_loop_gets_one_wakeup_only(llm: LLM) -> None:
+def test_busy_event_loop_gets_only_one_wakeup(llm: LLM) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         async with open_completions(llm, SamplingParams(max_tokens=200, ignore_eos=True), max_unread=1000) as (

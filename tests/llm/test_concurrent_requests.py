@@ -1,4 +1,4 @@
-"""Tests of concurrent requests in an LLM: they share rounds, and each has the text that it has alone."""
+"""Tests of concurrent requests in an LLM: they share rounds, and each generates the same text as alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_generate_runs_a_list_in_one_batch_with_the_texts_of_single_requests(
     assert after.finished - before.finished == 3 * len(prompts)
 
 
-def test_generate_takes_params_for_each_prompt(llm: LLM, several: LLM, prompts: list[str]) -> None:
+def test_generate_takes_a_list_of_params_for_a_list_of_prompts(llm: LLM, several: LLM, prompts: list[str]) -> None:
     params = [
         SamplingParams(
             4 + i, temperature=0.5 * (i % 3), seed=i, draft_tokens=(None, 0, 1)[i % 3], logprobs=i % 2 or None
@@ -71,7 +71,7 @@ def test_generate_takes_params_for_each_prompt(llm: LLM, several: LLM, prompts: 
 
 @pytest.mark.parametrize("priority", ["high", None, 0.5, float("nan"), 2**40])
 def test_priority_must_be_a_whole_number(several: LLM, prompts: list[str], priority: Any) -> None:
-    """Priorities of requests are compared with each other."""
+    """Refuse values that the engine could not compare with the priorities of other requests."""
     with pytest.raises(InvalidRequestError, match="priority="):
         several.generate(prompts[0], SHORT, priority=priority)
 
@@ -149,7 +149,7 @@ def test_completions_of_a_prompt_each_have_their_own_grammar_state(llm: LLM, sev
     ]
 
 
-def test_sequences_move_together_after_a_request_ends_with_the_same_texts(
+def test_remaining_sequences_move_together_after_a_request_ends_and_keep_their_texts(
     llm: LLM, several: LLM, prompts: list[str]
 ) -> None:
     lengths = [60, 3, 60, 60]
@@ -159,7 +159,7 @@ def test_sequences_move_together_after_a_request_ends_with_the_same_texts(
         done = apart.generate(prompts[:4], params)
         after = apart.context.counters
     assert after.sequence_bytes > before.sequence_bytes
-    # 4 prompts, and one decode per round: the sequences moved before the first round with a gap
+    # 4 prefills and one decode per round: sequences moved before a round with a gap between them
     assert after.target_decodes - before.target_decodes <= 4 + 60
     for one, prompt, its in zip(done, prompts, params, strict=False):
         alone = llm.generate(prompt, its)
@@ -210,7 +210,7 @@ def test_closed_or_freed_stream_does_not_affect_the_others(llm: LLM, several: LL
 
 
 def test_text_that_fills_its_grammar_ends_the_same_in_a_batch(llm: LLM, several: LLM, prompts: list[str]) -> None:
-    # others verify more rows than it has tokens left, and there is no third token
+    # in the batch, other requests verify more rows than this one has tokens left before its grammar ends
     two = SamplingParams(2, grammar=f"root ::= [a] [a] <[{llm.model.n_vocab + 1}]>")
     assert llm.generate(prompts[0], two).text == "aa"
     done = several.generate(prompts[:4], [two, SHORT, SHORT, two])

@@ -53,8 +53,8 @@ print(ended(child), context.prefill([4]).shape)
 
 
 def test_forked_child_computes_with_its_own_threads() -> None:
-    # With a new LLM and with the parent's, after both computed with several threads; and the parent computes
-    # again
+    # The child uses a new LLM and the parent's LLM, after both computed with several threads. Then the parent
+    # computes again
     assert run_script(
         FORKS
         + """
@@ -69,7 +69,7 @@ print(in_child(computes), text(llm) == first)
 
 
 def test_child_forked_by_c_code_may_fork() -> None:
-    """Programs that embed Python fork like this: Python's fork hooks have not run."""
+    """Fork in C code, as programs that embed Python do: Python's fork hooks do not run."""
     assert run_script(
         FORKS
         + """
@@ -99,7 +99,8 @@ def keep_busy(llm):
 
 
 def test_forked_child_refuses_an_llm_that_another_thread_was_using() -> None:
-    # The child would wait for a thread that it does not have. Other LLMs work, and so does the parent's
+    # The child would wait forever for a thread that it does not have. Other LLMs in the child work, and so does the
+    # parent's LLM
     assert run_script(
         FORKS
         + BUSY
@@ -128,7 +129,7 @@ print(text(llm) == first)
 
 
 def test_forked_child_generates_while_a_parent_thread_generated() -> None:
-    # The model that pymtp.generate keeps belongs to the other thread, so the child loads it again
+    # At the fork, the parent's thread uses the LLM that pymtp.generate keeps, so the child loads the model again
     assert run_script(
         FORKS
         + """
@@ -163,7 +164,7 @@ os._exit(0)
 
 
 def test_forked_child_refuses_an_async_llm() -> None:
-    # Its engine thread is missing in the child. Python's fork hooks do not see a fork in C code
+    # The engine thread is missing in the child, also if C code forks, which Python's fork hooks do not see
     assert run_script(
         FORKS
         + """

@@ -26,7 +26,7 @@ def test_generate_takes_llm_and_sampling_keywords_and_keeps_its_model(monkeypatc
 
     monkeypatch.setattr(LLM, "__init__", spy)
     monkeypatch.setattr(MODULE, "_keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
-    monkeypatch.setattr(MODULE, "_last", None)  # an earlier test may have left a model with these very keywords
+    monkeypatch.setattr(MODULE, "_last", None)  # an earlier test may have left a model with the same keywords
     model = {"n_ctx": 512, "n_threads": 1}
     first = pymtp.generate("import ", max_tokens=8, **model)
     assert pymtp.generate("import ", max_tokens=8, temperature=0.0, **model).text == first.text
@@ -56,7 +56,7 @@ def test_generate_reloads_the_model_after_a_change_in_a_list_keyword(monkeypatch
     kept[2].close()
 
 
-def test_generate_names_unknown_keywords_and_bad_models() -> None:
+def test_generate_errors_name_unknown_keywords_and_missing_models() -> None:
     with pytest.raises(TypeError, match=r"max_token$"):
         pymtp.generate("import ", max_token=8)
     with pytest.raises(ModelLoadError, match="no such file"):
@@ -99,7 +99,7 @@ def test_generate_resolves_relative_paths_at_each_call(
     heads[2][0].close()
 
 
-def test_generate_resolves_dot_dot_after_a_symlink_as_llm_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_resolves_dot_dot_after_a_symlink_like_llm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "far" / "m.gguf").symlink_to(pymtp.model.model.demo_model())

@@ -1,4 +1,4 @@
-"""Tests of lifetimes: threads, close(), and the time when memory is freed."""
+"""Tests of object lifetimes: use by several threads, close(), and the moment when memory is freed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _ in range(5):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
-def test_compute_threads_stay_between_graphs_and_serve_both_contexts() -> None:
+def test_compute_threads_stay_alive_between_graphs_and_serve_both_contexts() -> None:
     before, most, *after = map(
         int,
         run_script("""
@@ -69,7 +69,7 @@ watching.join()
 print(before_models, max(seen) - 1, *after, sep="\\n")
 """),
     )
-    assert most == before + 1  # while graphs run
+    assert most == before + 1  # one more thread while graphs run
     assert after == [before + 1] * 20
 
 
@@ -126,7 +126,7 @@ def test_context_calls_of_several_threads_run_one_after_the_other(llm: LLM) -> N
         assert all(np.array_equal(row, expected[seq]) for row in rows)
 
 
-def test_llm_close_waits_for_the_running_text_and_refuses_waiting_calls() -> None:
+def test_llm_close_waits_for_the_running_request_and_refuses_waiting_calls() -> None:
     llm = make_llm()
     expected = llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids
     got: list[list[int]] = []
@@ -144,8 +144,8 @@ def test_llm_close_waits_for_the_running_text_and_refuses_waiting_calls() -> Non
     assert all(tokens == expected for tokens in got)
 
 
-def test_cancel_that_is_reset_meanwhile_leaves_no_stale_flag() -> None:
-    # The engine's thread resets a cancel as soon as it sees it, also in the middle of cancel()
+def test_cancel_that_is_reset_while_it_runs_leaves_no_flag_set() -> None:
+    # The engine's thread resets the flag as soon as it sees the flag, also in the middle of cancel()
 
     class Seen(Context):
         @property
@@ -269,7 +269,9 @@ def test_sampler_with_a_grammar_may_be_used_by_several_threads(llm: LLM) -> None
     assert got == [a] * 80
 
 
-def test_generate_keeps_its_model_while_threads_use_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_keeps_its_model_open_while_other_threads_ask_for_other_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def ask(n: int) -> str:
         return pymtp.generate(f"def f{n}(", max_tokens=20, n_ctx=256 * n, n_threads=1).text
 
@@ -278,7 +280,7 @@ def test_generate_keeps_its_model_while_threads_use_other_ones(monkeypatch: pyte
     original = LLM._submit
 
     def late(self: LLM, *arguments: Any, **keywords: Any) -> Any:
-        time.sleep(0.02)  # for another thread to come in between
+        time.sleep(0.02)  # so that another thread may call generate meanwhile
         return original(self, *arguments, **keywords)
 
     monkeypatch.setattr(LLM, "_submit", late)

@@ -1,4 +1,4 @@
-"""Tests of LLM: prompts in, completions out, and it stays usable after every error."""
+"""Tests of LLM: it generates completions for prompts, and stays usable after every error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lives_on(request: pytest.FixtureRequest) -> Iterator[None]:
             assert llm.generate("import ", SHORT).token_ids == fresh.generate("import ", SHORT).token_ids
 
 
-def test_generate_returns_one_completion_or_a_list(llm: LLM) -> None:
+def test_generate_returns_a_completion_for_a_prompt_and_a_list_for_a_list(llm: LLM) -> None:
     one = llm.generate("def f(x):", SHORT)
     assert isinstance(one, Completion)
     assert one.finish_reason == "length"
@@ -75,7 +75,7 @@ def test_generate_takes_token_ids_in_any_sequence(llm: LLM, kind: Callable[[list
         ({"role": "user"}, InvalidRequestError, "dict"),
         ([3] * 1025, ContextFullError, "1025 tokens, n_ctx is 1024"),
         ("x " * 5000, ContextFullError, "n_ctx is 1024"),
-        ("\ud800", InvalidRequestError, "no valid Unicode"),
+        ("\ud800", InvalidRequestError, "not valid Unicode"),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -84,7 +84,7 @@ def test_generate_refuses_bad_prompts(llm: LLM, prompt: Any, error: type[Excepti
         llm.generate(prompt, SHORT)
 
 
-def test_generate_checks_all_prompts_before_it_runs_one(llm: LLM) -> None:
+def test_generate_checks_all_prompts_before_it_runs_the_first(llm: LLM) -> None:
     before = llm.context.counters
     with pytest.raises(InvalidRequestError):
         llm.generate(["import ", [99999]], SHORT)
@@ -137,7 +137,7 @@ def test_closed_stream_has_a_completion(llm: LLM) -> None:
     assert list(stream) == []
 
 
-def test_open_stream_gives_its_sequence_to_the_next_call_and_continues_later(llm: LLM) -> None:
+def test_open_stream_lends_its_sequence_to_the_next_call_and_continues_later(llm: LLM) -> None:
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     whole = llm.generate("import ", params)
     before = llm.generate("def f(x):", SHORT).text
@@ -190,8 +190,8 @@ def test_cancel_ends_a_call_that_checks_its_prompts(
 
 
 def test_cancelled_context_starts_no_ubatch(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
-    # Every backend checks for a cancel before a ubatch. Only the CPU's also stops within one, which llama.cpp
-    # logs
+    # Every backend checks for a cancel before a ubatch. Only the CPU backend also stops within a ubatch, which
+    # llama.cpp logs
     llm.context.cancel()
     with caplog.at_level("INFO", "pymtp.native"), pytest.raises(pymtp.CancelledError):
         llm.context.prefill([1, 2, 3])
@@ -245,7 +245,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to oneself")
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows, a process cannot send SIGINT to itself")
 def test_ctrl_c_ends_a_prefill_and_the_model_stays_usable() -> None:
     run = subprocess.run([sys.executable, "-I", "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
     assert run.stdout.split() == ["interrupted", "True", "1"], run.stderr
@@ -300,14 +300,14 @@ def test_llms_may_share_a_model_that_stays_open(llm: LLM) -> None:
             assert another.generate("def f(", SamplingParams(8)).token_ids == expected
 
 
-def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
+def test_stats_of_a_request_are_consistent(llm: LLM, prompts: list[str]) -> None:
     start = time.perf_counter()
     done = llm.generate(prompts[0], SamplingParams(max_tokens=50, ignore_eos=True))
     elapsed = time.perf_counter() - start
     stats = done.stats
     assert stats.prompt_tokens == len(done.prompt_token_ids)
     assert stats.completion_tokens == len(done.token_ids) == 50
-    assert stats.accepted + stats.rounds == 49  # the first token comes with the prefill
+    assert stats.accepted + stats.rounds == 49  # the first of the 50 tokens is sampled by the prefill
     assert stats.accepted == sum(stats.accepted_per_position)
     assert len(stats.accepted_per_position) == 3
     assert list(stats.accepted_per_position) == sorted(stats.accepted_per_position, reverse=True)
@@ -315,11 +315,11 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     assert stats.mean_accepted_length == pytest.approx(49 / stats.rounds)
     assert set(stats.phase_seconds) == {"prefill", "head_sync", "draft", "verify", "sample", "rewind"}
     assert all(seconds >= 0 for seconds in stats.phase_seconds.values())
-    sample = stats.phase_seconds["sample"]  # a part of draft and verify, except for the first token
+    sample = stats.phase_seconds["sample"]  # a part of draft and verify, except for the sampling of the first token
     assert sum(stats.phase_seconds.values()) - sample <= stats.prefill_seconds + stats.decode_seconds <= elapsed
 
 
-def test_auto_depth_starts_from_the_last_request_and_stats_show_the_depths(
+def test_auto_depth_starts_at_the_depth_of_the_last_request_and_stats_list_the_depths(
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
     llm = new_llm(draft_tokens="auto")
@@ -363,7 +363,7 @@ def test_str_of_a_completion_is_its_text(llm: LLM) -> None:
     assert repr(completion).startswith("Completion(text=")
 
 
-def test_llm_has_the_documented_public_attributes_only(llm: LLM) -> None:
+def test_llm_has_only_the_documented_public_attributes(llm: LLM) -> None:
     public = {name for name in dir(llm) if not name.startswith("_")}
     calls = {"generate", "stream", "chat", "stream_chat", "save_prefix", "load_prefix", "from_pretrained"}
     states = {"cancel", "close", "closed", "context", "figures", "model"}

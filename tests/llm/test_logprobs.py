@@ -17,8 +17,8 @@ from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
-EXACT = 1e-6  # the precision that TokenLogprobs states
-NEAR = EXACT if ROWS_ALONE else 1e-3  # between a prompt's row and the same row in a round
+EXACT = 1e-6  # the precision in the documentation of TokenLogprobs
+NEAR = EXACT if ROWS_ALONE else 1e-3  # difference between a row of a prompt and the same row in a round
 WAYS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.9, "seed": 3},
@@ -91,7 +91,7 @@ def test_logprobs_do_not_change_with_drafts(
         assert a.logprob == (b.logprob if ROWS_ALONE else pytest.approx(b.logprob, abs=0.02))
 
 
-def test_logprobs_come_with_the_tokens_of_a_stream(llm: LLM, prompts: list[str]) -> None:
+def test_stream_pieces_have_the_logprobs_of_their_tokens(llm: LLM, prompts: list[str]) -> None:
     stream = llm.stream(prompts[0], SamplingParams(20, logprobs=0))
     together = []
     for piece in stream:

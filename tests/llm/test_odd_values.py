@@ -15,7 +15,7 @@ import pytest
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
 
-HUGE = 10**5000  # Python does not print a number of this size
+HUGE = 10**5000  # too long for Python to print
 ODD: list[Any] = [
     *(None, True, np.True_, 0, -1, 3, HUGE, 0.5, math.nan, -math.inf, complex(1, 1), np.float32(0.5), np.int8(2)),
     *("", "a", "\0", "\ud800", b"a", memoryview(b"x"), [], ["a"], [None], {}, {"a": 1}, {3: 0.5}, {"a"}),
@@ -91,7 +91,7 @@ def test_odd_prefix_paths_are_refused(llm: LLM, path: Any) -> None:
 
 @pytest.mark.parametrize("tools", [3, "x", [3], {}, [HUGE]], ids=["3", "x", "[3]", "{}", "huge"])
 def test_tools_must_be_a_list_of_mappings(llm: LLM, tools: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="tools are a list of mappings"):
+    with pytest.raises(InvalidRequestError, match="tools must be a list of mappings"):
         llm.chat([{"role": "user", "content": "Hi"}], tools=tools)
 
 

@@ -22,7 +22,7 @@ from pymtp.prefix_cache.file_writer import PrefixWriter
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_loaded_prefix_gives_the_logits_drafts_and_text_of_a_full_prefill(
+def test_loaded_prefix_gives_the_same_logits_drafts_and_text_as_a_full_prefill(
     saved: Path, params: SamplingParams, n_seq_max: int
 ) -> None:
     prompts = [DOCUMENT + QUESTION, DOCUMENT, DOCUMENT + "\n", DOCUMENT[: len(DOCUMENT) // 2], QUESTION]
@@ -40,7 +40,7 @@ def test_loaded_prefix_is_not_prefilled_again(saved: Path) -> None:
     with make_llm() as llm:
         n = llm.load_prefix(saved)
         assert llm.figures().read == 0
-        first = llm.generate(DOCUMENT + QUESTION, SHORT)  # it differs from the file within a token
+        first = llm.generate(DOCUMENT + QUESTION, SHORT)  # the prompt and the saved one differ within a token
         assert first.stats.cached_tokens == n - TAIL_TOKENS
         assert llm.figures().read == first.stats.prompt_tokens - (n - TAIL_TOKENS)
     with make_llm() as llm:
@@ -143,7 +143,7 @@ def test_save_prefix_runs_beside_other_requests(path: Path) -> None:
 def test_save_prefix_stores_the_state_of_each_checkpoint_itself(saved: Path, path: Path) -> None:
     with make_llm() as llm:
         tokens = llm._prompt_tokens(DOCUMENT)
-        llm.generate(tokens[: -TAIL_TOKENS // 2], SHORT)  # its end state is cached
+        llm.generate(tokens[: -TAIL_TOKENS // 2], SHORT)  # the state at the end of this shorter prompt is cached
         n = llm.figures().read
         llm.save_prefix(DOCUMENT, path)
         assert llm.figures().read > n + TAIL_TOKENS
@@ -151,7 +151,7 @@ def test_save_prefix_stores_the_state_of_each_checkpoint_itself(saved: Path, pat
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0])
-def test_prompt_may_be_generated_from_while_it_is_saved(
+def test_requests_may_use_a_prompt_while_it_is_saved(
     cache_bytes: int | None, path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = PrefixWriter.write_cells
@@ -179,7 +179,7 @@ def test_prompt_may_be_generated_from_while_it_is_saved(
         stream.close()
 
 
-def test_save_prefix_takes_short_prompts_and_token_ids(path: Path) -> None:
+def test_save_prefix_accepts_short_prompts_and_token_ids(path: Path) -> None:
     with make_llm() as llm:
         for n in (1, 2, TAIL_TOKENS, TAIL_TOKENS + 1, 300):
             tokens = random.Random(n).choices(range(llm.model.n_vocab), k=n)
@@ -210,7 +210,7 @@ ASSISTANT = {"role": "assistant", "content": "Yes."}
     ],
     ids=["system", "user", "both", "answered"],
 )
-def test_chats_after_saved_messages_prefill_new_tokens_only(
+def test_chats_after_saved_messages_prefill_only_new_tokens(
     path: Path, messages: Any, going_on: list[list[dict[str, str]]]
 ) -> None:
     with make_llm() as llm:

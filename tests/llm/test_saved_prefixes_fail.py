@@ -30,7 +30,7 @@ from pymtp.prefix_cache.file_writer import PrefixWriter
 from pymtp.prefix_cache.save import PrefixSaver
 
 
-def test_load_prefix_refuses_files_that_do_not_fit_and_the_llm_stays_usable(saved: Path, tmp_path: Path) -> None:
+def test_load_prefix_refuses_unsuitable_files_and_the_llm_stays_usable(saved: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     whole = bytearray(saved.read_bytes())
     whole[len(whole) // 2] ^= 1
@@ -41,16 +41,16 @@ def test_load_prefix_refuses_files_that_do_not_fit_and_the_llm_stays_usable(save
             (damaged, InvalidRequestError, "checksum"),
             (tmp_path / "missing", FileNotFoundError, "missing"),
             (tmp_path, OSError, "directory"),
-            (llm.model.path, InvalidRequestError, "no prefix"),
+            (llm.model.path, InvalidRequestError, "not a prefix file"),
         ):
             with pytest.raises(error, match=why):
                 llm.load_prefix(file)
         assert llm.figures().prefixes.nbytes == llm.figures().prefixes.checkpoints == 0
         assert llm.generate("import ", SHORT).token_ids == wanted
     for keywords, why in (
-        ({"type_k": "q8_0"}, "is of another type_k"),
+        ({"type_k": "q8_0"}, "was made with another type_k"),
         ({"draft_tokens": 0}, "was made with drafts"),
-        ({"tap": "pre_norm"}, "is of another tap"),
+        ({"tap": "pre_norm"}, "was made with another tap"),
     ):
         with make_llm(**keywords) as llm, pytest.raises(InvalidRequestError, match=why):
             llm.load_prefix(saved)
@@ -139,7 +139,7 @@ def test_save_prefix_raises_the_error_of_a_full_disk_and_keeps_the_old_file(
 def test_save_prefix_error_of_a_full_disk_names_the_file(path: Path) -> None:
     writer = PrefixWriter(path, {})
     writer._file.close()
-    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # closed by discard
+    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # discard() closes the file
     with pytest.raises(OSError, match="No space left") as failed:
         writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
     assert failed.value.filename == str(path)
@@ -147,7 +147,7 @@ def test_save_prefix_error_of_a_full_disk_names_the_file(path: Path) -> None:
 
 @pytest.mark.parametrize("end", [PrefixWriter.commit, PrefixWriter.discard])
 def test_finished_prefix_writer_has_no_finalizer_left(path: Path, end: Callable[[PrefixWriter], None]) -> None:
-    # an exception of a signal handler would be lost in a finalizer
+    # an exception of a signal handler that ran in a finalizer would be lost
     writer = PrefixWriter(path, {})
     writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
     writer.write_cells(np.zeros((1, 4), np.uint8))
@@ -185,7 +185,7 @@ def test_cancel_ends_save_prefix_and_keeps_the_old_file(
                 llm.save_prefix(DOCUMENT, path)
         assert path.read_bytes() == old
         assert os.listdir(path.parent) == [path.name]
-        llm.save_prefix(DOCUMENT, path)  # this time in several pieces
+        llm.save_prefix(DOCUMENT, path)  # this prefix is written in several pieces
         assert path.read_bytes() == saved.read_bytes()
 
 
@@ -216,7 +216,7 @@ def test_interrupted_save_prefix_keeps_the_old_file_and_other_requests_continue(
         llm.save_prefix(DOCUMENT, path)
         found, wanted_tensors = load_file(path), load_file(saved)
         assert found.keys() == wanted_tensors.keys()
-        for name in found.keys() - {"sum"}:  # the file names n_ubatch
+        for name in found.keys() - {"sum"}:  # the checksum differs with n_ubatch, which the file names
             np.testing.assert_array_equal(found[name], wanted_tensors[name])
 
 
@@ -268,8 +268,8 @@ def test_prompt_saved_to_several_files_at_once_is_prefilled_once(
 ) -> None:
     with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
         n = len(llm._prompt_tokens(DOCUMENT))
-        end = 4 * (TAIL_TOKENS + 1)  # the end of each, with the token before it
-        for most in (n + end, end if cache_bytes is None else n + end):  # most of it is cached then
+        end = 4 * (TAIL_TOKENS + 1)  # tokens at the ends of four requests, each with the token before its end
+        for most in (n + end, end if cache_bytes is None else n + end):  # the second time, most is cached
             before = llm.figures().read
             with ExitStack() as open_files:
                 waiter = Waiter()

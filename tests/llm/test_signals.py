@@ -1,4 +1,4 @@
-"""Tests of signal handlers: the calls that they may make, and the calls that Ctrl-C ends."""
+"""Tests of signal handlers: the methods that handlers may call, and the calls that Ctrl-C ends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream
 
 
 @posix
-def test_ctrl_c_ends_the_call_of_the_main_thread_only() -> None:
+def test_ctrl_c_ends_only_the_call_of_the_main_thread() -> None:
     assert run_script("""
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
 reasons, prompts = [], [[i] * 2000 for i in range(12)]
@@ -98,7 +98,7 @@ print(got[0].finish_reason, got[0].token_ids == expected, llm.figures().running)
 
 
 def interrupted_calls(llm: pymtp.LLM, call: Callable[[], object]) -> int:
-    """Repeat the call until it completes, interrupted one line later each time.
+    """Repeat the call, each time interrupted one line later, until it completes.
 
     Returns the number of interrupted calls.
     """
@@ -112,11 +112,11 @@ def interrupted_calls(llm: pymtp.LLM, call: Callable[[], object]) -> int:
         after = llm.figures()
         assert (after.running, after.waiting) == (0, 0), n
         assert llm.generate([5], pymtp.SamplingParams(2)).finish_reason == "length"
-        assert llm.figures().finished == after.finished + 1, n  # no interrupted request runs on
+        assert llm.figures().finished == after.finished + 1, n  # no interrupted request is still running
     raise AssertionError("no end of lines")
 
 
-def test_ctrl_c_at_any_line_leaves_no_request() -> None:
+def test_ctrl_c_at_any_line_leaves_no_request_running() -> None:
     with pymtp.LLM(n_ctx=256, n_threads=1, n_seq_max=2, draft_tokens=1) as llm:
         params = pymtp.SamplingParams(2, ignore_eos=True)
         assert interrupted_calls(llm, lambda: llm.generate([[1, 2], [3]], params)) > 40

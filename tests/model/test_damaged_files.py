@@ -1,4 +1,4 @@
-"""Tests of damaged model files: each is refused with its fault, or works; none ends the process."""
+"""Tests of damaged model files: each loads, or is refused with an error that names its fault; none ends the process."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def sections(*values: int) -> Change:
 def joined(file: GGUF) -> None:
     """Replace two matrices by one, as early files of qwen3next have it.
 
-    With one key head, the rows have the same order.
+    The rows of the joined matrix are in the right order only for a model with one key head.
     """
     for i in range(3):
         qkv, gate = (tensor(file, f"blk.{i}.attn_{name}.weight") for name in ("qkv", "gate"))
@@ -129,7 +129,7 @@ def joined(file: GGUF) -> None:
 
 NO_TYPE = "which is no type for weights"
 REFUSED: dict[str, tuple[Change, int, str]] = {
-    # the first ended the process in llama.cpp, the next two divided by zero there
+    # without pymtp's checks, the first file ends the process in llama.cpp, and the next two divide by zero there
     "a token twice": (
         token(7, b"a"),
         0,
@@ -183,18 +183,18 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
         0,
         "rope.scaling.type is 'round', llama.cpp knows",
     ),
-    # tensors that llama.cpp takes for optional, and then uses
+    # tensors that llama.cpp treats as optional when it loads them, but needs later
     "no qkv": (drop_tensor("blk.1.attn_qkv.weight"), 0, "tensor 'blk.1.attn_qkv.weight' is missing"),
     "no gate": (drop_tensor("blk.1.attn_gate.weight"), 0, "tensor 'blk.1.attn_gate.weight' is missing"),
     "no first norm": (drop_tensor("blk.0.attn_norm.weight"), 0, "tensor 'blk.0.attn_norm.weight' is missing"),
     "an empty tensor": (empty("blk.1.ffn_up.weight"), 0, "tensor 'blk.1.ffn_up.weight' is empty"),
-    # types without code for the operation
     # faults of a qwen3next
     "no experts in a qwen3next": (number("expert_count", 0), 4, "expert_count is 0, it must be 1 to 1024"),
     "no beta and alpha": (drop_tensor("blk.1.ssm_ba.weight"), 4, "blk.1.ssm_ba.weight"),
     "no qkv in a qwen3next": (drop_tensor("blk.1.attn_qkv.weight"), 4, "tensor 'blk.1.attn_qkv.weight' is missing"),
     "no gate in a qwen3next": (drop_tensor("blk.1.attn_gate.weight"), 4, "tensor 'blk.1.attn_gate.weight' is missing"),
     "a qwen35 like early qwen3next": (joined, 0, "tensor 'blk.0.attn_qkv.weight' is missing"),
+    # types of weights that no operation can compute with
     "integers": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.I32), 0, f"is of type i32, {NO_TYPE}"),
     "doubles": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.F64), 0, f"is of type f64, {NO_TYPE}"),
     "activations": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.Q8_1), 0, f"is of type q8_1, {NO_TYPE}"),
@@ -209,7 +209,9 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_damaged_file_is_refused_with_its_fault(load: Callable[[Change, int], None], name: str) -> None:
+def test_damaged_file_is_refused_with_an_error_that_names_the_fault(
+    load: Callable[[Change, int], None], name: str
+) -> None:
     change, base, why = REFUSED[name]
     with pytest.raises(ModelLoadError, match=why):
         load(change, base)
@@ -232,7 +234,7 @@ def test_unusual_valid_file_loads(load: Callable[[Change, int], None], name: str
     load(*WORKING[name])
 
 
-def test_missing_and_wrong_parts_are_named(bases: list[GGUF], tmp_path: Path) -> None:
+def test_missing_or_wrong_part_of_a_split_model_is_named_in_the_error(bases: list[GGUF], tmp_path: Path) -> None:
     file = bases[0].copy()
     add(b"split.count", U16, b"\2\0")(file)
     path = tmp_path / "model-00001-of-00002.gguf"

@@ -1,4 +1,4 @@
-"""Tests of files that announce a missing head: they are decoded without drafts, with one warning."""
+"""Tests of model files that announce a head but lack it: they are decoded without drafts, with one warning."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_last_block_of_a_trunk_is_not_used_as_a_head(
         assert (model.n_layer, model.n_params) == (headless.n_layer, headless.n_params)
 
 
-def test_block_without_head_tensors_is_ignored(
+def test_announced_block_without_head_tensors_is_ignored(
     demo: Path, headless: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "pymtp.model"):
@@ -140,7 +140,7 @@ def test_drafts_without_the_announced_head_are_refused_with_the_reason(demo: Pat
         make_llm(lost, draft_tokens=3)
 
 
-def test_head_with_a_missing_tensor_is_refused_by_name_and_loads_without_drafts(demo: Path, tmp_path: Path) -> None:
+def test_head_with_a_missing_tensor_is_refused_and_loads_without_drafts(demo: Path, tmp_path: Path) -> None:
     damaged = changed(demo, tmp_path / "damaged.gguf", drop(b"blk.8.nextn.hnorm"))
     with pytest.raises(ModelLoadError, match=r"'blk.8.nextn.hnorm.weight' not found"):
         Model(damaged)
@@ -163,7 +163,7 @@ NAMED_OTHERWISE: dict[str, tuple[Callable[[GGUF], object], str]] = {
 
 
 @pytest.mark.parametrize("name", NAMED_OTHERWISE)
-def test_head_with_other_tensor_names_is_refused_by_name(demo: Path, tmp_path: Path, name: str) -> None:
+def test_head_with_other_tensor_names_is_refused_with_these_names(demo: Path, tmp_path: Path, name: str) -> None:
     change, why = NAMED_OTHERWISE[name]
     path = changed(demo, tmp_path / "model.gguf", change)
     for mtp in (True, False):

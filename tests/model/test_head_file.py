@@ -48,14 +48,14 @@ def own(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text_and_drafts(llm: LLM, params: SamplingParams) -> tuple[list[int], list[int], list[int]]:
-    """Return the text, the drafts of each round, and the accepted drafts at each position."""
+    """Return the generated tokens, the number of drafts in each round, and the accepted drafts at each position."""
     found: Completion = llm.generate(PROMPT, params)
     return found.token_ids, list(found.stats.depths), list(found.stats.accepted_per_position)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [1, 3, 7])
-def test_head_file_drafts_the_same_as_the_head_inside(
+def test_head_file_drafts_the_same_as_the_head_in_the_models_file(
     demo: Path, pair: tuple[Path, Path], drafts: int, params: SamplingParams
 ) -> None:
     trunk, head = pair
@@ -66,7 +66,7 @@ def test_head_file_drafts_the_same_as_the_head_inside(
         assert apart.model.has_head
 
 
-def test_head_file_works_with_every_constructor(pair: tuple[Path, Path]) -> None:
+def test_head_file_works_with_llm_async_llm_generate_and_the_command(pair: tuple[Path, Path]) -> None:
     trunk, head = pair
 
     async def later() -> Completion:
@@ -121,7 +121,7 @@ def test_draft_vocabulary_uses_the_heads_own_output_matrix(demo: Path, pair: tup
     write_head(demo, head := tmp_path / "mtp.gguf", tensors={"output.weight": -output})
     with make_llm(pair[0], head=head, draft_vocab=1024) as llm:
         found = llm.generate(PROMPT, GREEDY)
-    assert found.stats.acceptance_rate < 0.05  # the least likely tokens are drafted
+    assert found.stats.acceptance_rate < 0.05  # with a negated matrix, the least likely tokens are drafted
 
 
 def test_head_file_does_not_load_matrices_of_the_trunk_again(demo: Path, pair: tuple[Path, Path], own: Path) -> None:
@@ -132,7 +132,7 @@ def test_head_file_does_not_load_matrices_of_the_trunk_again(demo: Path, pair: t
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
 @pytest.mark.parametrize("draft_tokens", [0, 3])
-def test_memory_plan_of_two_files_matches_a_full_context(
+def test_memory_plan_with_a_head_file_matches_the_memory_in_use(
     pair: tuple[Path, Path], own: Path, n_seq_max: int, draft_tokens: int
 ) -> None:
     options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": n_seq_max, "draft_tokens": draft_tokens}
@@ -143,7 +143,7 @@ def test_memory_plan_of_two_files_matches_a_full_context(
             assert measured_memory(model, **options) == plan
 
 
-def test_head_file_replaces_the_head_inside(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_head_file_replaces_the_head_in_the_models_file(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     zeros = {"blk.8.nextn.eh_proj.weight": 0 * read_tensor(demo, "blk.8.nextn.eh_proj.weight")}
     write_head(demo, bad := tmp_path / "mtp-zeros.gguf", tensors=zeros)
     with make_llm(demo) as inside, make_llm(demo, head=pair[1]) as same, make_llm(demo, head=bad) as other:
@@ -184,7 +184,9 @@ def test_split_model_and_split_head_load(demo: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe", "tiny-next"])
-def test_random_head_files_of_each_family_load(preset: str, tmp_path: Path) -> None:
+def test_head_file_of_each_architecture_drafts_the_same_as_the_head_in_the_models_file(
+    preset: str, tmp_path: Path
+) -> None:
     (whole,) = make_model(preset, tmp_path / "whole.gguf", weight_type="q8_0")
     trunk, head = write_pair(whole, tmp_path)
     with Model(whole) as inside, Model(trunk, head=head) as apart, context(inside) as a, context(apart) as b:
@@ -206,7 +208,9 @@ def test_adapter_applies_to_a_head_file(demo_f32: Path, tmp_path: Path) -> None:
         assert text_and_drafts(apart, GREEDY) == text_and_drafts(inside, GREEDY)
 
 
-def test_saved_prefix_requires_its_head(demo: Path, pair: tuple[Path, Path], own: Path, tmp_path: Path) -> None:
+def test_saved_prefix_loads_only_with_the_same_head_file(
+    demo: Path, pair: tuple[Path, Path], own: Path, tmp_path: Path
+) -> None:
     saved = tmp_path / "a.prefix"
     with make_llm(pair[0], head=pair[1]) as llm:
         llm.save_prefix(PROMPT * 4, saved)
@@ -227,7 +231,7 @@ def test_saved_prefix_requires_its_head(demo: Path, pair: tuple[Path, Path], own
         llm.load_prefix(saved)
 
 
-def test_head_file_is_not_loaded_without_drafts(pair: tuple[Path, Path]) -> None:
+def test_head_file_is_not_loaded_if_no_drafts_are_made(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], head=pair[1], draft_tokens=0) as llm, Model(pair[0]) as bare:
         assert llm.model.n_params == bare.n_params
         assert not llm.model.mtp
@@ -237,7 +241,7 @@ def test_head_file_is_not_loaded_without_drafts(pair: tuple[Path, Path]) -> None
             context(model)
 
 
-def test_model_with_a_head_file_may_be_closed_in_any_order(pair: tuple[Path, Path]) -> None:
+def test_context_with_a_head_file_works_after_its_model_was_closed(pair: tuple[Path, Path]) -> None:
     model = Model(pair[0], head=pair[1])
     c = context(model)
     c.set_sampling(Sampler(SamplingParams()))
@@ -248,7 +252,7 @@ def test_model_with_a_head_file_may_be_closed_in_any_order(pair: tuple[Path, Pat
     c.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_child_drafts_with_a_head_file(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], head=pair[1]) as llm:
         wanted = text_and_drafts(llm, GREEDY)
@@ -265,14 +269,14 @@ def test_messages_and_reports_name_the_head_file(
     with make_llm(trunk, head=lost, draft_tokens=1) as llm:
         llm.generate(PROMPT, GREEDY)
     (record,) = (record for record in caplog.records if record.name == "pymtp.drafts")
-    assert record.getMessage().startswith(f"{trunk.name} + lost.gguf: the head's logits are no finite numbers")
+    assert record.getMessage().startswith(f"{trunk.name} + lost.gguf: the head's logits are not finite")
     done = run("info", "--memory", trunk, "--head", head)
     assert f"{trunk.name} + {head.name}: n_ctx" in " ".join(done.stdout.split())
     with Model(trunk, head=head, mtp=False) as model:
         assert model.file_names == trunk.name
 
 
-def test_trunk_without_a_head_loads(pair: tuple[Path, Path]) -> None:
+def test_trunk_file_loads_without_its_head_file(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], draft_tokens="auto") as llm:
         assert not llm.model.has_head
         assert llm.generate(PROMPT, GREEDY).stats.drafted == 0

@@ -1,4 +1,4 @@
-"""Tests of head files that do not fit their model: each is refused with its reason."""
+"""Tests of head files that do not fit their model: each is refused with an error that gives the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pair(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 
 
 def refused(model: Path, head: Path, *words: str) -> None:
-    """Check the error of a head, with its path and all the words, also for a load without weights."""
+    """Check that a head is refused, with and without loading weights, by an error with the head's path and `words`."""
     for options in ({}, {"vocab_only": True}):
         with pytest.raises(ModelLoadError) as error:
             Model(model, head=head, **options)
@@ -81,7 +81,9 @@ def test_head_with_a_few_renamed_tokens_is_accepted(demo: Path, pair: tuple[Path
     Model(pair[0], head=head).close()
 
 
-def test_head_of_another_depth_or_family_is_refused_with_both_values(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_head_of_another_architecture_or_number_of_blocks_is_refused_with_both_values(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     (moe,) = make_model("tiny-moe", tmp_path / "moe.gguf")
     _, head = write_pair(moe, tmp_path)
     refused(pair[0], head, "'qwen35moe'", "'qwen35'")
@@ -90,7 +92,9 @@ def test_head_of_another_depth_or_family_is_refused_with_both_values(pair: tuple
     refused(pair[0], head, f"block {PRESETS['tiny'].n_layer}", "8 blocks")
 
 
-def test_file_that_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_file_that_is_not_a_usable_head_is_refused_with_the_reason(
+    demo: Path, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     trunk, _ = pair
     refused(trunk, trunk, "no head in the file", "nextn.eh_proj")
     torch = {"blk.8.nextn.eh_proj.weight": "mtp.fc.weight"}
@@ -108,8 +112,8 @@ def test_file_that_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, P
     with pytest.raises(ModelLoadError, match="no such head"):
         Model(trunk, head=tmp_path / "none.gguf")
     with pytest.raises(ModelLoadError, match="no such head"):
-        LLM.from_pretrained("owner/name", head=tmp_path / "none.gguf")  # before the hub is asked
-    with pytest.raises(ModelLoadError, match=r"no such head: hf:o/n:Q8_0; .* comes with its model, as hf:.*\+Q8_0"):
+        LLM.from_pretrained("owner/name", head=tmp_path / "none.gguf")  # raised before any request to the hub
+    with pytest.raises(ModelLoadError, match=r"no such head: hf:o/n:Q8_0; .* together with its model: hf:.*\+Q8_0"):
         Model(trunk, head="hf:o/n:Q8_0")
     (text := tmp_path / "text.gguf").write_text("no GGUF at all")
     refused(trunk, text, "not a readable GGUF file")
@@ -119,7 +123,7 @@ def test_file_that_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, P
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_unknown_tensor_of_a_head_file_is_named(
+def test_unknown_tensor_of_a_head_is_named_in_the_error(
     demo: Path, pair: tuple[Path, Path], inside: bool, tmp_path: Path
 ) -> None:
     more = {"blk.8.nextn.gate.weight": np.zeros(32, "f4")}

@@ -24,13 +24,13 @@ NAMES = ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"]
 
 @pytest.fixture(scope="module")
 def adapters(demo_f32: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Write three adapters, each with its own scale of 1."""
+    """Write three adapter files. Each has alpha equal to its rank, which means a scale of 1."""
     folder = tmp_path_factory.mktemp("adapters")
     deltas = {seed: make_delta(demo_f32, NAMES, seed=seed) for seed in (1, 2, 3)}
     return [write_adapter(folder / f"{seed}.gguf", delta, alpha=4.0) for seed, delta in deltas.items()]
 
 
-def test_adapter_equals_merged_weights(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_gives_the_logits_of_merged_weights(demo_f32: Path, tmp_path: Path) -> None:
     delta = make_delta(demo_f32, NAMES, seed=1)
     adapter = write_adapter(tmp_path / "a.gguf", delta, alpha=2.0)
     merged = merge(demo_f32, tmp_path / "merged.gguf", [(delta, 0.5 * 2.0 / 4)])
@@ -44,7 +44,7 @@ def test_adapter_equals_merged_weights(demo_f32: Path, tmp_path: Path) -> None:
 HEAD = ["blk.8.ffn_up.weight", "blk.8.attn_q.weight", "blk.8.nextn.eh_proj.weight"]
 
 
-def test_adapter_of_the_head_changes_drafts_only(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_of_the_head_changes_the_drafts_and_not_the_text(demo_f32: Path, tmp_path: Path) -> None:
     delta = make_delta(demo_f32, HEAD, seed=2, size=0.2)
     adapter = write_adapter(tmp_path / "a.gguf", delta, alpha=4.0)
     merged = merge(demo_f32, tmp_path / "merged.gguf", [(delta, 1.0)])
@@ -74,7 +74,9 @@ def test_adapters_may_come_from_an_iterator(demo: Path, adapters: list[Path]) ->
         assert llm.model.options.adapters == ((str(adapters[0]), 0.5), (str(adapters[1]), 0.25))
 
 
-def test_adapters_add_up(demo_f32: Path, adapters: list[Path], tmp_path: Path) -> None:
+def test_several_adapters_give_the_logits_of_merged_weights(
+    demo_f32: Path, adapters: list[Path], tmp_path: Path
+) -> None:
     deltas = [(make_delta(demo_f32, NAMES, seed=seed), 0.25 * seed) for seed in (1, 2, 3)]
     merged = merge(demo_f32, tmp_path / "merged.gguf", deltas)
     rows = []
@@ -84,7 +86,7 @@ def test_adapters_add_up(demo_f32: Path, adapters: list[Path], tmp_path: Path) -
     assert np.abs(rows[0] - rows[1]).max() < 1e-4
 
 
-def test_saved_prefix_requires_its_adapters(adapters: list[Path], tmp_path: Path) -> None:
+def test_saved_prefix_loads_only_with_the_same_adapters(adapters: list[Path], tmp_path: Path) -> None:
     with make_llm(lora=adapters[0]) as llm:
         llm.save_prefix("import os\n" * 20, tmp_path / "p")
     for others in ([], [(adapters[0], 0.5)], [adapters[1]], adapters[:2]):
@@ -95,20 +97,20 @@ def test_saved_prefix_requires_its_adapters(adapters: list[Path], tmp_path: Path
         assert llm.generate("import os\n" * 20, SamplingParams(max_tokens=1)).stats.cached_tokens
 
 
-def test_file_that_is_no_adapter_is_refused(demo_f32: Path, tmp_path: Path) -> None:
+def test_file_that_is_not_an_adapter_is_refused(demo_f32: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no such adapter"):
         Model(demo_f32, lora=tmp_path / "no.gguf")
     with pytest.raises(ModelLoadError, match="cannot load the adapter"):
         Model(demo_f32, lora=demo_f32)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
 @pytest.mark.timeout(30)
 def test_adapter_that_is_a_pipe_is_refused_at_once(demo_f32: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelLoadError, match=r"pipe is no regular file"):
+    with pytest.raises(ModelLoadError, match=r"pipe is not a regular file"):
         Model(demo_f32, lora=tmp_path / "pipe")
-    with pytest.raises(ModelLoadError, match=r"pipe is no regular file"):
+    with pytest.raises(ModelLoadError, match=r"pipe is not a regular file"):
         ModelOptions(lora=tmp_path / "pipe").adapter_bytes()
 
 
@@ -144,7 +146,7 @@ def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         ("blk.0.ffn_up.weight", [(4, 192), (2, 576, 4)], "not as many as the model's"),
     ],
 )
-def test_adapter_that_no_graph_can_use_is_refused_by_name(
+def test_adapter_tensor_that_no_graph_can_use_is_refused_by_name(
     demo: Path, tmp_path: Path, name: str, shapes: list[tuple[int, ...]], said: str
 ) -> None:
     path = write_adapter(tmp_path / "odd.gguf", {name: ones(*shapes)}, alpha=4.0)
@@ -171,7 +173,7 @@ def test_adapter_with_embeddings_of_unequal_ranks_is_refused(moe: Model, tmp_pat
         Model(moe.path, lora=path)
 
 
-def test_adapter_with_norms_gives_a_warning(
+def test_adapter_with_tensors_of_norms_gives_a_warning(
     demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     delta = make_delta(demo_f32, NAMES, seed=1)
@@ -197,7 +199,7 @@ def test_adapter_given_as_the_model_is_refused(demo_f32: Path, tmp_path: Path) -
         Model(path)
 
 
-def test_adapter_with_repacked_weights_gives_no_warning(
+def test_adapter_of_repacked_weights_gives_no_warning(
     demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, NAMES, seed=1), alpha=4.0)
@@ -206,7 +208,7 @@ def test_adapter_with_repacked_weights_gives_no_warning(
     assert caplog.messages == []
 
 
-def test_saved_prefix_requires_its_rope_scaling(tmp_path: Path) -> None:
+def test_saved_prefix_loads_only_with_the_same_rope_scaling(tmp_path: Path) -> None:
     scaled = {"rope_scaling": "yarn", "rope_freq_scale": 0.5}
     with make_llm(**scaled) as llm:
         llm.save_prefix("import os\n" * 20, tmp_path / "p")

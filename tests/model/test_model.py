@@ -23,7 +23,7 @@ DEMO = Model(vocab_only=True)
 @given(st.text())
 def test_tokenize_and_detokenize_keep_the_text(text: str) -> None:
     tokens = DEMO.tokenize(text)
-    if "<|" not in text:  # a special token written out in the text is a special token
+    if "<|" not in text:  # as detokenize omits special tokens
         assert DEMO.detokenize(tokens) == DEMO.normalized(text)
 
 
@@ -41,7 +41,7 @@ def test_detokenize_with_special_returns_special_tokens() -> None:
     assert b"".join(DEMO.token_bytes(token, special=True) for token in tokens) == text.encode()
 
 
-def test_answer_tags_are_text_even_if_they_are_control_tokens(tmp_path: Path, demo: Path) -> None:
+def test_answer_tags_become_text_even_if_they_are_control_tokens(tmp_path: Path, demo: Path) -> None:
     marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
     fields = open_gguf(demo).fields
     names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
@@ -68,7 +68,7 @@ def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
 
 
 def test_tokenize_refuses_invalid_unicode() -> None:
-    with pytest.raises(InvalidRequestError, match="no valid Unicode"):
+    with pytest.raises(InvalidRequestError, match="not valid Unicode"):
         DEMO.tokenize("\ud800")
 
 
@@ -98,7 +98,7 @@ def test_empty_path_is_refused() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"GGUF", b"PK\x03\x04 not a model" * 100, bytes(4096)], ids=["empty", "magic only", "zip", "zeros"]
 )
-def test_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelLoadError, match="not a readable GGUF"):
@@ -145,7 +145,7 @@ def test_file_with_impossible_metadata_is_refused(
 def test_file_replaced_during_the_load_is_refused(
     demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_size_and_time: bool
 ) -> None:
-    """Saved prefixes would be marked as those of the old file."""
+    """Otherwise, saved prefixes of the new file would be marked as prefixes of the old file."""
     current, other = tmp_path / "current.gguf", tmp_path / "other.gguf"
     current.symlink_to(demo)
     weights = bytearray(demo.read_bytes())
@@ -188,13 +188,13 @@ def test_invalid_n_gpu_layers_is_refused(layers: Any) -> None:
 
 
 @pytest.mark.parametrize("path", [5, b"/model.gguf", 1.5])
-def test_model_refuses_a_value_that_is_no_path(path: Any) -> None:
+def test_model_refuses_a_value_that_is_not_a_path(path: Any) -> None:
     with pytest.raises(InvalidRequestError, match=f"not {type(path).__name__}"):
         Model(path)
 
 
 @pytest.mark.parametrize("special", ["folder", "pipe"])
-def test_model_refuses_a_folder_as_no_file(special: str, tmp_path: Path) -> None:
+def test_model_refuses_a_folder_and_a_pipe(special: str, tmp_path: Path) -> None:
     path = tmp_path / special
     if special == "folder":
         path.mkdir()
@@ -211,5 +211,5 @@ def test_tokenize_splits_at_any_number_of_special_tokens() -> None:
     for part in ("<|im_start|>user\nab<|im_end|>\n", "<|im_end|>", "a<|im_end|><|im_start|>", "<|im_start|> b"):
         for n in (2, 3, 500):
             assert tokenize(part * n) == tokenize(part) * n
-    both = "a<|im_start|>b<|im_end|>c"  # the tokenizer searches one token after the other
+    both = "a<|im_start|>b<|im_end|>c"  # the tokenizer searches for the special tokens one after the other
     assert [DEMO.token_text(token) for token in tokenize(both)] == ["a", "<|im_start|>", "b", "<|im_end|>", "c"]

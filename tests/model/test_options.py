@@ -61,14 +61,14 @@ def test_placement_options_do_not_change_the_text_without_a_gpu(plain: str, opti
 
 
 def overridden(caplog: pytest.LogCaptureFixture) -> set[str]:
-    """Return the tensors that llama.cpp logs as overridden: those in host memory, in any layout of its kernels."""
+    """Return the tensors that llama.cpp logs as overridden to host memory, in the file's layout or in that of AMX."""
     said = (re.match(r"tensor (\S+) .*buffer type overridden to (CPU|AMX)", message) for message in caplog.messages)
     return {found[1] for found in said if found}
 
 
 @pytest.fixture
 def debug_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Capture llama.cpp's log of each tensor; its log level is set at the import."""
+    """Capture llama.cpp's debug log, which has a line for each tensor. The import of pymtp has set a higher level."""
     lib.pymtp_set_log(lib.pymtp_on_log, 1)
     with caplog.at_level(logging.DEBUG, "pymtp.native"):
         yield caplog
@@ -84,7 +84,7 @@ def test_n_cpu_moe_keeps_experts_in_host_memory(moe: Model, debug_log: pytest.Lo
     assert overridden(debug_log) == {f"blk.{i}.{name}" for i in range(n) for name in EXPERTS}
 
 
-def test_override_tensor_moves_the_named_tensors_only(demo: Path, debug_log: pytest.LogCaptureFixture) -> None:
+def test_override_tensor_places_only_the_named_tensors(demo: Path, debug_log: pytest.LogCaptureFixture) -> None:
     Model(demo, override_tensor=r"blk\.[01]\.ffn_up=CPU,output_norm=CPU").close()
     assert overridden(debug_log) == {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "output_norm.weight"}
 
@@ -108,7 +108,7 @@ def test_override_without_a_matching_tensor_gives_a_warning(
 
 
 def test_hints_of_llama_cpp_name_pymtps_options() -> None:
-    # It runs in a process of its own: llama.cpp logs the hint once
+    # This runs in a process of its own, because llama.cpp logs the hint only once in a process
     (line,) = lines_of("""
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
@@ -135,7 +135,7 @@ def test_options_are_passed_to_llama_cpp() -> None:
     assert [ffi.string(options.lora[i]) for i in range(2)] == [b"a.gguf", b"b.gguf"]
 
 
-def test_options_compare_equal_in_any_notation() -> None:
+def test_options_with_the_same_meaning_compare_equal() -> None:
     one = ModelOptions(override_tensor={"ffn": "CPU"}, tensor_split=[1, 2], lora=["a.gguf"])
     other = ModelOptions(override_tensor=[["ffn", "CPU"]], tensor_split=(1.0, 2.0), lora={Path("a.gguf"): 1})  # type: ignore[arg-type]
     assert one == other
@@ -175,7 +175,7 @@ def test_options_compare_equal_in_any_notation() -> None:
         ({"override_tensor": {"a\0b": "CPU"}}, "must be regular expressions"),
         ({"override_tensor": {"\ud800": "CPU"}}, "must be regular expressions"),
         ({"override_tensor": {"(" * 20_000 + ")" * 20_000: "CPU"}}, "of up to 1000 characters"),
-        ({"override_tensor": "blk.{1,2}=CPU"}, "an expression with one goes into a dict"),
+        ({"override_tensor": "blk.{1,2}=CPU"}, "give an expression that contains a comma in a dict"),
         ({"tensor_split": {0: 1}}, "must be up to [0-9]+ shares"),
         ({"tensor_split": [True]}, "must be up to [0-9]+ shares"),
         ({"tensor_split": [1e300]}, "must be up to [0-9]+ shares"),
@@ -190,7 +190,7 @@ def test_options_compare_equal_in_any_notation() -> None:
     ],
     ids=lambda value: f"{value!r:.60}",
 )
-def test_odd_values_are_refused_with_the_valid_values(options: dict[str, Any], said: str) -> None:
+def test_invalid_value_is_refused_with_the_valid_values(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         LLM(**options)
 
@@ -200,7 +200,7 @@ def test_offload_kqv_must_be_a_bool() -> None:
         make_llm(offload_kqv=3)
 
 
-def test_unknown_keyword_is_a_type_error() -> None:
+def test_unknown_keyword_raises_type_error() -> None:
     with pytest.raises(TypeError, match="n_cpu_mo"):
         LLM(n_cpu_mo=3)
     with pytest.raises(TypeError, match="n_cpu_mo"):
@@ -209,12 +209,12 @@ def test_unknown_keyword_is_a_type_error() -> None:
 
 @pytest.mark.parametrize("options", [{"n_gpu_layers": 3}, {"use_mmap": False}, {"n_gpu_layers": "auto"}])
 def test_llm_with_a_loaded_model_refuses_model_options(dense: Model, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match=f"loaded already: {next(iter(options))} must be given to it"):
+    with pytest.raises(InvalidRequestError, match=f"loaded already: give {next(iter(options))} to Model"):
         LLM(dense, **options)
 
 
 @pytest.mark.parametrize("name", ["use_mmap", "n_cpu_moe", "split_mode", "main_gpu"])
-def test_none_is_refused_for_options_with_a_value(name: str) -> None:
+def test_none_is_refused_for_options_that_are_not_lists(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name}=None"):
         LLM(**{name: None})
 
@@ -230,11 +230,11 @@ def test_async_llm_takes_model_options() -> None:
 
 
 def test_model_refuses_auto_layers_without_a_context() -> None:
-    with pytest.raises(InvalidRequestError, match=r"auto.* goes with an LLM"):
+    with pytest.raises(InvalidRequestError, match=r"auto.* works with an LLM only"):
         Model(n_gpu_layers="auto")  # type: ignore[arg-type]
 
 
-def test_memory_plan_takes_the_same_options(moe: Model, debug_log: pytest.LogCaptureFixture) -> None:
+def test_memory_plan_takes_model_options(moe: Model, debug_log: pytest.LogCaptureFixture) -> None:
     with Model(moe.path, vocab_only=True) as model:
         plan_memory(model, placing=ModelOptions(n_cpu_moe=1), n_ctx=256)
     assert overridden(debug_log) == {f"blk.0.{name}" for name in EXPERTS}
@@ -270,28 +270,28 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory with setrlimit and capset, as on Linux")
 def test_mlock_without_permission_gives_a_warning() -> None:
     ran = run(LOCK_IN)
     assert ran.stdout == "4\n"
     assert "failed to mlock" in ran.stderr
 
 
-def test_numa_holds_for_the_whole_process() -> None:
-    assert 'numa="isolate" comes too late: numa="distribute" was asked for first' in run(NUMA_IN).stdout
+def test_second_numa_strategy_in_a_process_is_refused() -> None:
+    assert 'numa="isolate" cannot be set: numa="distribute" was set first' in run(NUMA_IN).stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--override-tensor", "ffn=CUDA77"], "no buffer type CUDA77"),
-        (["--tensor-split", "3,x"], "'x' is no number"),
+        (["--tensor-split", "3,x"], "'x' is not a number"),
         (["--gpu-layers", "most"], 'must be a whole number or "auto"'),
         (["--split-mode", "rows"], "--split-mode 'rows'"),
         (["--numa", "mirror"], "--numa 'mirror'"),
         (["--rope-scaling", "log"], "--rope-scaling 'log'"),
-        (["--lora-scaled", "a.gguf:much"], "'much' is no number"),
-        (["--lora-scaled", "a.gguf:nan"], "'nan' is no number"),
+        (["--lora-scaled", "a.gguf:much"], "'much' is not a number"),
+        (["--lora-scaled", "a.gguf:nan"], "'nan' is not a number"),
         (["--lora-scaled", ":0.5"], "must be FILE:SCALE"),
         (["--lora-scaled", "a.gguf:1e13"], "--lora-scaled 'a.gguf:1e13': a scale is at most 1e+12"),
         (["--lora", ""], "--lora '' must be a file"),
@@ -299,7 +299,7 @@ def test_numa_holds_for_the_whole_process() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("command", [["generate", "import "], ["serve", "--port", "0"]], ids=lambda c: c[0])
-def test_command_line_errors_name_its_own_options(
+def test_command_line_errors_name_the_command_line_option(
     command: list[str], arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -330,7 +330,7 @@ def test_command_line_takes_llama_cpps_short_options(name: str) -> None:
     assert read[0].items() >= {"n_cpu_moe": 2, "tensor_split": "3,1", "main_gpu": 1, "kv_offload": False}.items()
 
 
-def test_command_line_passes_all_model_options_on() -> None:
+def test_command_line_options_become_model_options() -> None:
     placed = PlacementOptions(
         n_cpu_moe=2,
         override_tensor=["ffn_up=CPU", "output=CPU,attn=CPU"],
@@ -358,7 +358,9 @@ def test_command_line_passes_all_model_options_on() -> None:
     assert RopeOptions(**placed.rope_options()) == RopeOptions(rope_scaling="yarn", yarn_orig_ctx=7)
 
 
-def test_auto_layers_give_no_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_layers_without_a_gpu_give_no_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pymtp.native import build_info as build
 
     monkeypatch.setattr(build, "_cuda_architectures", lambda: ["90"])

@@ -1,6 +1,6 @@
-"""Tests of Qwen3-Next: it works like the other architectures, text and drafts included.
+"""Tests of Qwen3-Next: its text and drafts are like those of the other architectures.
 
-The trained model here is the shipped one, a qwen35, written as a qwen3next that computes the same.
+The model is a copy of the shipped qwen35 model in the format of qwen3next, which computes the same numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_qwen3next_text_is_the_same_with_drafts_and_without(
         assert [c.token_ids for c in written(twin, prompts[:4], params, draft_tokens)] == plain, draft_tokens
 
 
-@pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
+@pytest.mark.skipif(not ROWS_ALONE, reason="on other processors, the choice of kernels depends on the number of rows")
 def test_qwen3next_file_with_joined_matrices_has_the_same_bits(twin: Model, demo: Path, tmp_path: Path) -> None:
     write_next_twin(demo, tmp_path / "early.gguf", joined=True)
     found = []

@@ -1,4 +1,4 @@
-"""Tests of RopeOptions: they equal the same values in a model's file, for target and head."""
+"""Tests of RopeOptions: they have the same effect on target and head as these values in a model's file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def computed(model: Path, rope: RopeOptions | None) -> tuple[Any, list[int]]:
     ],
     ids=["linear", "yarn", "base"],
 )
-def test_rope_options_equal_the_same_values_in_the_file(
+def test_rope_options_give_the_logits_of_the_same_values_in_the_file(
     demo_f32: Path, tmp_path: Path, metadata: dict[str, Any], options: dict[str, Any]
 ) -> None:
     rewrite(demo_f32, tmp_path / "m.gguf", metadata={f"{ROPE}.{name}": value for name, value in metadata.items()})
@@ -72,6 +72,6 @@ def test_yarn_attn_factor_has_an_effect_without_extrapolation(demo_f32: Path) ->
     ],
     ids=str,
 )
-def test_odd_rope_values_are_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_rope_value_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         RopeOptions(**options)

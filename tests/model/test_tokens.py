@@ -1,4 +1,4 @@
-"""Tests of tokens: with Qwen's own vocabulary they are those of Hugging Face's tokenizer.
+"""Tests of tokens: with Qwen's own vocabulary they equal the tokens of Hugging Face's tokenizer.
 
 tests/reference/tokens.json has a hash of the tokens of each text, written by tools/checks/tokens.py golden.
 """
@@ -45,7 +45,7 @@ def test_tokens_of_many_scripts_match_hugging_faces_tokenizer(qwen: Model) -> No
     golden, made = json.loads(GOLDEN.read_text(encoding="utf-8")), texts(N_TEXTS, SEED)
     assert len(SCRIPTS) >= 25
     assert sum(not is_normalized("NFC", text) for text in made) > N_TEXTS / 3
-    assert digest_of_texts(made) == golden["texts"], "the texts are others than those that Hugging Face's tokenizer had"
+    assert digest_of_texts(made) == golden["texts"], "the texts are not the texts that Hugging Face's tokenizer had"
     wanted = [golden["tokens"][i : i + DIGITS] for i in range(0, N_TEXTS * DIGITS, DIGITS)]
     different = [a for a, digest in zip(made, wanted, strict=True) if digest_of_tokens(qwen.tokenize(a)) != digest]
     assert not different

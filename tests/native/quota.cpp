@@ -1,5 +1,6 @@
-// Watches control groups, whose folders are the arguments. For each second that it reads, it prints the quota, in
-// cores, that throttled the process lately.
+// Test program for cpu_quotas. Watches the control groups whose folders are the arguments. Reads times, in seconds,
+// from the standard input. For each time, prints the quota, in cores, that throttled the process lately (0 if none
+// did).
 #include "threads/quota.h"
 
 #include <cstdio>

@@ -1,6 +1,7 @@
-// Computes graphs that take 3 ms in the first thread, while the second thread waits for it, so a trial of one thread
-// begins soon. Graphs with one thread abort at once. Prints how many graphs had one thread, and how many trials
-// counted. Argument: 1 if graphs tell that they were aborted (pymtp_team_learn_nothing).
+// Test program for the thread pool. Computes graphs that take 3 ms in the first thread, while the second thread waits
+// for the first. So the pool soon tries one thread. Each graph with one thread returns at once, like a graph that was
+// aborted. Prints how many graphs had one thread, and how many graphs were counted as trials. Argument: 1 if graphs
+// with one thread call pymtp_team_learn_nothing(), else 0.
 #include "threads/team.h"
 
 #include <chrono>

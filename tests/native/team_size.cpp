@@ -1,12 +1,14 @@
-// Runs team_sizes on graphs of a simulated machine, and prints its choices.
+// Test program for team_sizes. Simulates graphs on a machine, and prints the numbers of threads that team_sizes
+// chooses.
 //
-// Arguments: the number of cores; 1 if the system tells how many cores are free, else 0; and by how much times scatter
-// (0.1: a tenth). Each line of the input has the number of other busy processes, a CPU quota in cores (0 for none), the
-// seconds to simulate, and the kinds of graphs, which follow each other. A kind has four numbers: how many graphs in a
-// row, the largest number of threads, seconds with one thread, and microseconds that each further thread adds. For each
-// line the program prints how often graphs yielded threads or got them back, and the time that the best numbers of
-// threads would take divided by the actual time. For each kind it prints the number of threads at the end, the best
-// number, and the seconds until it last changed.
+// Arguments: the number of cores; 1 if the system reports how many cores are free, else 0; and the relative random
+// error of all times (0.1: up to 10% more or less). Each line of the input has the number of other busy processes, a
+// CPU quota in cores (0 for none), the seconds to simulate, and the kinds of graphs, which are computed in turn. A kind
+// has four numbers: the number of graphs in a row, the largest number of threads, the seconds of a graph with one
+// thread, and the microseconds that each further thread adds. For each line, the program prints how many times kinds of
+// graphs yielded threads or got threads back, and the time with the best numbers of threads divided by the actual time.
+// Then it prints for each kind: the number of threads at the end, the best number of threads, and the seconds until the
+// number of threads last changed.
 #include "threads/team_size.h"
 
 #include <algorithm>
@@ -21,19 +23,21 @@
 
 struct machine {
     int    cores;
-    int    n_others; // busy processes
+    int    n_others; // number of other busy processes, each on one core
     double quota;
 
-    // The factor by which preempted threads, which all threads wait for, slow down a graph.
+    // Returns the factor by which a graph with n threads slows down, because all its threads wait for preempted
+    // threads.
     double preemption(int n) const { return n + n_others > cores ? 1 + 1.5*(n + n_others - cores) : 1; }
 
     double slowdown(int n) const { return std::max(preemption(n), quota > 0 ? n/quota : 0); }
 
-    // of the quota: number of the period, CPU seconds used in it, and when it last throttled
+    // State of the quota: the number of the current period, the CPU seconds used in that period, and the time at which
+    // the quota last throttled the process.
     double period = 0, used = 0, throttled_at = -100;
 
-    // Returns the seconds that n threads take to compute for `busy` seconds each, with a quota for each period of 0.1
-    // s.
+    // Returns the seconds on the clock in which n threads compute for `busy` seconds each. The quota limits the CPU
+    // time in each period of 0.1 s.
     double run(int n, double busy, double now) {
         const double begin = now;
         while (quota > 0) {
@@ -48,7 +52,7 @@ struct machine {
                 used += n*busy;
                 return now + busy - begin;
             }
-            if (left < end - now) { // the quota stops all threads
+            if (left < end - now) { // the quota stops all threads until the next period
                 throttled_at = now + left;
                 busy        -= left;
             } else {
@@ -67,7 +71,7 @@ struct graphs {
     int    best = 1, chosen = 0;
     double changed = 0;
 
-    // seconds with n threads on a machine without other processes
+    // Returns the seconds that a graph takes with n threads on a machine without other processes.
     double idle_seconds(int n) const { return work/n + 1e-6*added*(n - 1); }
 };
 

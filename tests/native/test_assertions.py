@@ -1,4 +1,4 @@
-"""Tests of failed assertions of llama.cpp: in a call of pymtp they are exceptions, and the process continues."""
+"""Tests of failed assertions of llama.cpp: in a call of pymtp they raise exceptions, and the process continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_children() -> bool:
 @pytest.mark.parametrize(
     ("fault", "n_threads"), [("assertion", 1), ("assertion", 2), ("assertion_threads", 1), ("assertion_threads", 2)]
 )
-def test_failed_assertion_is_an_exception_with_its_message(
+def test_failed_assertion_raises_an_exception_with_its_message(
     new_llm: Callable[..., LLM], capfd: pytest.CaptureFixture[str], fault: str, n_threads: int
 ) -> None:
     llm = new_llm(n_threads=n_threads)
@@ -42,7 +42,7 @@ def test_failed_assertion_is_an_exception_with_its_message(
 
 
 @pytest.mark.parametrize("fault", ["assertion", "assertion_threads"])
-def test_context_after_a_failed_assertion_refuses_and_a_new_one_works(dense: Model, fault: str) -> None:
+def test_context_refuses_calls_after_a_failed_assertion_and_a_new_context_works(dense: Model, fault: str) -> None:
     with Context(dense, n_ctx=256, n_threads=2, draft_tokens=2) as sound:
         expected = sound.prefill([1, 2, 3])
     context = Context(dense, n_ctx=256, n_threads=2, draft_tokens=2)
@@ -59,7 +59,7 @@ def test_context_after_a_failed_assertion_refuses_and_a_new_one_works(dense: Mod
         assert (new.prefill([1, 2, 3]) == expected).all()
 
 
-def test_failed_assertion_during_model_load_is_a_load_error(tmp_path: Path, demo: Path) -> None:
+def test_failed_assertion_during_a_model_load_raises_model_load_error(tmp_path: Path, demo: Path) -> None:
     file = parse(demo.read_bytes())
     file.keys.append(Key(b"general.alignment", int(GGUFValueType.UINT32), [(8).to_bytes(4, "little")]))
     filler = Key(b"filler", int(GGUFValueType.STRING), [b""])
@@ -75,7 +75,8 @@ def test_failed_assertion_during_model_load_is_a_load_error(tmp_path: Path, demo
         assert model.has_head
 
 
-# Threads that wait for the one that failed cannot be called back: this is where an assertion still ends the process.
+# An assertion that fails in only one of several compute threads still ends the process, because the other threads wait
+# for the failed one and cannot be stopped.
 ENDS = """
 from pymtp import LLM
 with LLM(n_ctx=256, n_threads=2, draft_tokens=2) as llm:
@@ -91,7 +92,7 @@ def test_failed_assertion_in_a_compute_thread_aborts_with_its_message() -> None:
     assert line.endswith("told to fail: in 1 of the 2 threads that compute a graph; the process cannot go on")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="where the C++ library is called otherwise")
+@pytest.mark.skipif(sys.platform != "linux", reason="on other systems, the C++ library has another name")
 def test_abort_in_the_host_program_starts_no_debugger() -> None:
     program = "import pymtp.native, ctypes; ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"
     ended = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)

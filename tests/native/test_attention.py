@@ -1,6 +1,6 @@
-"""Tests of flash attention of few rows on the CPU, for all head sizes and shared cells.
+"""Tests of flash attention of few rows on the CPU, for all head sizes, with query heads that share K and V.
 
-A row has the numbers of plain attention, and the same bits as alone.
+The numbers are close to plain attention, and the bits of a row are the same as if it were computed alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pymtp.context.context import Context
 from pymtp.model.model import Model
 
-HEADS = [24, 40, 64, 80, 272]  # dimensions with all numbers of full vectors, and with remainders
+HEADS = [24, 40, 64, 80, 272]  # head sizes with different numbers of full SIMD vectors, with and without a remainder
 SIZES = [1, 2, 3, 4, 5, 16]
 N = sum(SIZES)
 CACHES = {"f16": {}, "f32": {"type_k": "f32", "type_v": "f32"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
@@ -30,7 +30,7 @@ BROKEN = 300  # a token with a NaN embedding
 
 @pytest.fixture(scope="module", params=HEADS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """Return a model with this head size, in which three query heads share cells."""
+    """Return a model with this head size, in which each K and V head serves three query heads."""
     path: Path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"
     shape = replace(PRESETS["tiny"], head_dim=request.param, n_rot=24, rope_sections=(4, 4, 4), n_head=6)
     make_model(shape, path, weight_type="f32")
@@ -42,7 +42,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def after(c: Context, tokens: list[int], sizes: list[int]) -> NDArray[np.float32]:
-    """Return the logits of tokens after a prompt, from verifications of these sizes.
+    """Return the logits of the last tokens, from verifications of these sizes; the tokens before are the prompt.
 
     The logit of BROKEN is removed, because its row of the output layer is NaN too.
     """
@@ -74,7 +74,7 @@ def test_flash_attention_matches_plain_attention(model: Model, tokens: list[int]
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_nan_token_only_affects_later_tokens(model: Model, tokens: list[int], cache: str) -> None:
+def test_nan_embedding_affects_only_its_token_and_later_ones(model: Model, tokens: list[int], cache: str) -> None:
     with context(model, draft_tokens=max(SIZES) - 1, **CACHES[cache]) as c:
         wanted = after(c, tokens[:80], [5])
         found = after(c, [*tokens[:78], BROKEN, BROKEN], [5])

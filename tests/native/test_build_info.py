@@ -23,7 +23,9 @@ def test_build_info_names_the_components() -> None:
     assert info["devices"][0]["memory_total"] > 0
 
 
-def test_native_log_goes_to_python_logging(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+def test_native_log_is_written_to_python_logging(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     with caplog.at_level(logging.INFO, "pymtp.native"):
         Model().close()
     assert any("qwen35" in record.message for record in caplog.records)
@@ -38,7 +40,7 @@ def test_build_info_lists_features_by_backend() -> None:
     }
 
 
-def test_backend_start_failure_is_kept_for_the_error_message(
+def test_error_at_the_start_of_a_backend_is_kept_for_the_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(native, "_started", False)

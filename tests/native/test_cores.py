@@ -35,7 +35,7 @@ def test_thread_count_is_limited_by_llama_cpp(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Mac:
-    """A fake C library with some sysctl names."""
+    """A fake C library of macOS that knows only the given sysctl names."""
 
     def __init__(self, **known: int) -> None:
         self.known = {name.replace("_", ".").encode(): value for name, value in known.items()}
@@ -53,7 +53,7 @@ def core(kind: int, size: int, speed: int = 1) -> bytes:
 
 
 class Windows:
-    """A fake kernel32 with these records."""
+    """A fake kernel32 that returns the given records."""
 
     def __init__(self, records: bytes) -> None:
         self.records = records
@@ -77,10 +77,16 @@ class Windows:
         ("win32", Windows(core(0, 48) + core(3, 80) + core(0, 48)), 2),
         ("win32", Windows(core(0, 48, 0) * 8 + core(0, 48, 1) * 6), 6),
         ("win32", Windows(b""), os.cpu_count()),
-        ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a record of size 0, an endless loop
+        (
+            "win32",
+            Windows(core(0, 0)[:8] + core(0, 48, 0)),
+            2,
+        ),  # a record of size 0, which must not cause an endless loop
     ],
 )
-def test_core_count_follows_the_system(monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int) -> None:
+def test_core_count_is_that_of_macos_or_windows(
+    monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int
+) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: system)
     assert cores.physical_cores() == n
@@ -96,9 +102,9 @@ def test_core_count_follows_the_system(monkeypatch: pytest.MonkeyPatch, platform
         ({"cpu0/cpu_capacity": "1024\n"}, 7),
         ({}, 7),
     ],
-    ids=["siblings", "Intel's two kinds", "others' fast ones", "ARM's three kinds", "one that tells", "nothing"],
+    ids=["siblings", "Intel's two kinds", "fast cores of others", "ARM's three kinds", "one capacity", "nothing"],
 )
-def test_core_count_on_linux_counts_fast_cores_once(
+def test_core_count_on_linux_counts_each_fast_core_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], n: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(7)), raising=False)

@@ -14,7 +14,7 @@ V1 = "9:name=systemd:/\n4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n"
 
 
 def system(folder: Path, groups: str, files: dict[str, str]) -> Path:
-    """Make a root folder with this proc/self/cgroup, and these files below sys/fs/cgroup."""
+    """Make a root folder in which proc/self/cgroup has the text `groups`, and sys/fs/cgroup has these files."""
     for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{n}": t for n, t in files.items()}}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -47,7 +47,7 @@ def old(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
         (V1, old("cpu,cpuacct/docker/abc", 100_000, 0), None),
     ],
 )
-def test_cpu_quota_is_the_smallest_of_all_levels_and_versions(
+def test_cpu_quota_is_the_smallest_limit_of_all_levels_and_versions(
     tmp_path: Path, groups: str, files: dict[str, str], quota: float | None
 ) -> None:
     assert cpu_quota(system(tmp_path, groups, files)) == quota
@@ -58,7 +58,7 @@ def test_cpu_quota_is_none_without_control_groups(tmp_path: Path) -> None:
     assert control_groups(tmp_path) == []
 
 
-def test_cpu_quota_finds_all_levels_with_cpu_accounting(tmp_path: Path) -> None:
+def test_control_groups_are_all_levels_that_account_for_cpu_time(tmp_path: Path) -> None:
     group = (
         system(tmp_path, V2, {f"{name}cpu.stat": "nr_throttled 0\n" for name in ("docker/abc/", "")}) / "sys/fs/cgroup"
     )
@@ -75,7 +75,7 @@ def test_cpu_quota_reads_group_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(0.3, 1), (0.5, 1), (1.0, 1), (1.5, 2), (2.2, 2), (64.0, 8), (None, 8)])
-def test_thread_count_is_the_whole_cores_of_the_quota(
+def test_default_thread_count_is_the_quota_rounded_to_whole_cores(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int
 ) -> None:
     monkeypatch.setattr(cores, "physical_cores", lambda: 8)

@@ -1,7 +1,7 @@
-"""Tests of the gated delta net kernel on the CPU: it gives the numbers of single tokens.
+"""Tests of the gated delta net kernel on the CPU: blocks of tokens give the same numbers as single tokens.
 
-This holds without copies of states, and for blocks of tokens or rows. tests/exactness/test_oracle.py compares with
-transformers.
+States that are written in place give the same numbers as copied states. tests/exactness/test_oracle.py compares pymtp
+with transformers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("n", [63, 64, 65, 130])
-def test_delta_net_prefill_matches_single_tokens(model: Model, n: int) -> None:
+def test_delta_net_logits_of_a_prefill_match_single_tokens(model: Model, n: int) -> None:
     tokens = some_tokens(model, n + 1)
     with context(model, draft_tokens=0, **EXACT) as at_once, context(model, draft_tokens=0, **EXACT) as one_by_one:
         at_once.prefill(tokens[:n])
@@ -44,7 +44,7 @@ def test_delta_net_prefill_matches_single_tokens(model: Model, n: int) -> None:
 
 
 def test_delta_net_states_written_in_place_match_copied_states(model: Model) -> None:
-    # a trace reads each node, so that no nodes are fused
+    # with a trace, each node is read, so that nodes are not fused and states are copied
     tokens = some_tokens(model, 40)
     found = []
     for trace in (False, True):
@@ -59,12 +59,12 @@ def test_delta_net_states_written_in_place_match_copied_states(model: Model) -> 
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4])
-def test_delta_net_accepted_rows_leave_the_state_of_single_steps(model: Model, keep: int) -> None:
+def test_delta_net_state_after_a_rewind_matches_single_tokens(model: Model, keep: int) -> None:
     tokens = some_tokens(model, 30)
     with context(model, **EXACT) as verified, context(model, draft_tokens=0, **EXACT) as one_by_one:
         for c in (verified, one_by_one):
             c.prefill(tokens[:20])
-        for _ in range(2):  # the second continues where the first was rewound to
+        for _ in range(2):  # the second round continues from the token to which the first was rewound
             verified.verify(tokens[20:24])
             verified.rewind(verified.n_past - 4 + keep)
             for token in tokens[20 : 20 + keep]:

@@ -1,4 +1,4 @@
-"""Tests of sampling from large vocabularies, which is done without a full sort: it matches the reference sampler."""
+"""Tests of sampling from large vocabularies without a full sort: the tokens match those of the reference sampler."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FILTERS: list[dict[str, Any]] = [
 @given(
     seed=st.integers(0, 2**64 - 1),
     n=st.integers(1, 30_000),
-    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 40.0]),  # from equal tokens to one with all probability
+    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 40.0]),  # from equally likely tokens to a single likely token
     temperature=st.sampled_from([0.05, 0.7, 1.0, 5.0, 1e6]),
     position=st.integers(0, 2**31),
 )
-def test_sample_matches_the_reference_for_any_vocabulary(
+def test_sample_matches_the_reference_for_any_vocabulary_size(
     filters: dict[str, Any], seed: int, n: int, spread: float, temperature: float, position: int
 ) -> None:
     logits = np.random.default_rng(seed).normal(3, spread, n).astype(np.float32)
@@ -42,7 +42,7 @@ def test_sample_matches_the_reference_for_any_vocabulary(
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.25, 500), (0.2505, 501), (0.75, 1500)])
-def test_top_p_takes_the_lower_ids_of_equal_tokens(top_p: float, kept: int) -> None:
+def test_top_p_keeps_the_lower_ids_of_equally_likely_tokens(top_p: float, kept: int) -> None:
     logits = np.full(3000, -300, np.float32)
     logits[1000:] = 1  # 2000 equal tokens
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=0, seed=0))
@@ -61,7 +61,7 @@ def test_sample_never_takes_forbidden_tokens(filters: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_sample_confidence_is_the_share_of_the_whole_vocabulary(filters: dict[str, Any]) -> None:
+def test_sample_confidence_is_the_probability_in_the_whole_vocabulary(filters: dict[str, Any]) -> None:
     logits = np.random.default_rng(1).normal(0, 2, 5000).astype(np.float32)
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, seed=0, **filters))
     weights = np.exp(logits.astype(float))
@@ -72,7 +72,7 @@ def test_sample_confidence_is_the_share_of_the_whole_vocabulary(filters: dict[st
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-300, 1e-310])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_sample_takes_the_lowest_of_equal_ids_if_noise_is_below_precision(
+def test_sample_takes_the_lowest_of_equally_likely_ids_at_tiny_temperatures(
     filters: dict[str, Any], temperature: float
 ) -> None:
     for seed in range(30):

@@ -34,7 +34,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def watching(program: Path, *folders: Path) -> Iterator[Callable[[float], float]]:
-    """Ask for the bound that was met lately, at a second."""
+    """Watch the quotas of control groups. Yield a function of the time, in seconds, that returns the throttling quota.
+
+    It returns the smallest quota, in cores, that throttled the process a short time before, or 0 if none did.
+    """
     with subprocess.Popen([program, *folders], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -49,7 +52,7 @@ def watching(program: Path, *folders: Path) -> Iterator[Callable[[float], float]
 
 
 def group(folder: Path, stops: int, cores: float | None, version: int = 2) -> Path:
-    """Write a control group's files."""
+    """Write the files of a control group that has throttled its processes `stops` times, with a quota of `cores`."""
     folder.mkdir(exist_ok=True)
     (folder / "cpu.stat").write_text((V2 if version == 2 else V1).format(stops))
     if version == 2:
@@ -61,13 +64,15 @@ def group(folder: Path, stops: int, cores: float | None, version: int = 2) -> Pa
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_met_quota_counts_for_a_while_with_the_smallest_level(program: Path, tmp_path: Path, version: int) -> None:
+def test_throttling_quota_counts_for_five_seconds_and_the_smallest_quota_first(
+    program: Path, tmp_path: Path, version: int
+) -> None:
     inner, outer, free = (tmp_path / name for name in ("inner", "outer", "free"))
     group(inner, 5, 1.5, version)
     group(outer, 7, 4, version)
     group(free, 0, None, version)
     with watching(program, inner, outer, free) as met:
-        assert met(0) == 0, "earlier throttling does not count"
+        assert met(0) == 0, "throttling before the first reading does not count"
         group(outer, 8, 4, version)
         assert [met(1), met(6)] == [4, 4]
         group(inner, 6, 1.5, version)
@@ -76,12 +81,12 @@ def test_met_quota_counts_for_a_while_with_the_smallest_level(program: Path, tmp
         assert [met(8), met(12), met(12.5), met(14)] == [1.5, 1.5, 4, 0]
 
 
-def test_quota_changes_are_seen(program: Path, tmp_path: Path) -> None:
+def test_changed_quota_is_read_at_the_next_throttling(program: Path, tmp_path: Path) -> None:
     folder = group(tmp_path / "group", 0, None)
     with watching(program, folder) as met:
         assert met(0) == 0
         group(folder, 1, 1.5)
-        assert met(1) == 0, "earlier throttling does not count"
+        assert met(1) == 0, "throttling before the first reading does not count"
         group(folder, 2, 1.5)
         assert met(2) == 1.5
         group(folder, 3, 8)
@@ -90,7 +95,7 @@ def test_quota_changes_are_seen(program: Path, tmp_path: Path) -> None:
         assert [met(4), met(8.5)] == [8, 0]
 
 
-def test_quota_ignores_files_that_appear_and_disappear(program: Path, tmp_path: Path) -> None:
+def test_throttling_is_ignored_if_the_file_was_missing_or_invalid_before(program: Path, tmp_path: Path) -> None:
     folder = tmp_path / "group"
     with watching(program, folder) as met:
         assert met(0) == 0
@@ -99,10 +104,10 @@ def test_quota_ignores_files_that_appear_and_disappear(program: Path, tmp_path: 
         (folder / "cpu.stat").unlink()
         assert met(3) == 0
         group(folder, 500, 1.5)
-        assert met(4) == 0, "a file that could not be opened for a while says nothing new"
+        assert met(4) == 0, "throttling does not count if the file could not be opened before"
         for text in ("nonsense\n", V2.format(501)):
             (folder / "cpu.stat").write_text(text)
-            assert met(5) == 0, "nor does one that tells nothing for a while"
+            assert met(5) == 0, "throttling does not count if the file had no valid count before"
         for stops, bound in enumerate(("nonsense\n", "150000 0\n", "-1 100000\n"), 600):
             (folder / "cpu.max").write_text(bound)
             for stop in (0, 10):
@@ -110,7 +115,7 @@ def test_quota_ignores_files_that_appear_and_disappear(program: Path, tmp_path: 
                 assert met(6) == 0
 
 
-def test_new_context_watches_all_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_context_watches_the_quotas_of_all_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[bytes] = []
 
     class Library:
@@ -130,8 +135,8 @@ def test_new_context_watches_all_control_groups(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork needs POSIX")
-def test_forked_child_can_read_the_quota_during_a_read(tmp_path: Path) -> None:
-    """Use a pipe instead of a file: a read blocks until there is data."""
+def test_forked_child_can_read_a_quota_while_the_parent_reads_one(tmp_path: Path) -> None:
+    """Read a pipe instead of the group's file, because such a read blocks until there is data."""
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     os.mkfifo(tmp_path / "cpu.stat")
     assert run_script(f"""

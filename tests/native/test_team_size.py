@@ -16,11 +16,11 @@ SCATTER = 0.1  # relative noise of graph times
 
 
 class Graph(NamedTuple):
-    """A kind of graphs. most: maximum of threads, 0 for the cores of the machine."""
+    """A kind of graphs. most: maximum number of threads, 0 for one thread per core of the machine."""
 
-    seconds: float  # with one thread
+    seconds: float  # time with one thread
     added: float  # µs that each further thread adds
-    in_a_row: int = 1
+    in_a_row: int = 1  # number of such graphs before one of the next kind
     most: int = 0
 
 
@@ -29,19 +29,19 @@ ROUNDS = [DECODING, Graph(0.06, 5), Graph(0.09, 5), Graph(0.012, 5, 3), Graph(0.
 
 
 class Kind(NamedTuple):
-    threads: int  # at the end
-    best: int
+    threads: int  # number of threads at the end of the phase
+    best: int  # fastest number of threads
     changed: float  # seconds until the number last changed
 
 
-class Came(NamedTuple):
+class PhaseResult(NamedTuple):
     changes: int  # how often threads were taken away or given back
-    share: float  # share of the work with the best numbers of threads
+    share: float  # work done, relative to the work that the best numbers of threads would do
     kinds: list[Kind]
 
 
-Phase = tuple[int, float, list[Graph]]  # other processes, seconds, graphs
-Run = Callable[..., list[Came]]
+Phase = tuple[int, float, list[Graph]]  # number of other processes, seconds, kinds of graphs
+Run = Callable[..., list[PhaseResult]]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
 
-    def call(cores: int, *phases: Phase, says: bool = True, scatter: float = SCATTER, quota: float = 0) -> list[Came]:
+    def call(
+        cores: int, *phases: Phase, says: bool = True, scatter: float = SCATTER, quota: float = 0
+    ) -> list[PhaseResult]:
         lines = [
             f"{beside} {quota} {seconds} "
             + " ".join(f"{g.in_a_row} {g.most or cores} {g.seconds} {g.added}" for g in graphs)
@@ -66,15 +68,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return call
 
 
-def read(words: list[str]) -> Came:
+def read(words: list[str]) -> PhaseResult:
     changes, share, *kinds = words
     found = [Kind(int(n), int(best), float(changed)) for n, best, changed in zip(*[iter(kinds)] * 3, strict=True)]
-    return Came(int(changes), float(share), found)
+    return PhaseResult(int(changes), float(share), found)
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("cores", [2, 4, 16, 64])
-def test_team_uses_all_threads_alone(run: Run, cores: int, says: bool) -> None:
+def test_team_uses_all_threads_if_no_other_process_runs(run: Run, cores: int, says: bool) -> None:
     for came in run(cores, (0, 10, [DECODING]), (0, 60, [PROMPT]), says=says):
         assert came.kinds == [Kind(cores, cores, 0)]
         assert came.changes == 0
@@ -105,34 +107,38 @@ def test_team_uses_the_free_cores_beside_other_processes(
     ],
     ids=str,
 )
-def test_team_gives_way_and_recovers_soon_for_all_kinds_of_graphs(run: Run, cores: int, graphs: list[Graph]) -> None:
+def test_team_frees_a_core_for_another_process_and_soon_takes_it_back(
+    run: Run, cores: int, graphs: list[Graph]
+) -> None:
     _, came, went = run(cores, (0, 3, graphs), (1, 10, graphs), (0, 10, graphs))
     assert came.changes >= 1
-    assert came.changes + went.changes == 2  # from many threads it takes too many, and gives some back
+    assert (
+        came.changes + went.changes == 2
+    )  # with many threads, the team first frees too many of them, and takes some back
     assert [kind.threads for kind in went.kinds] == [cores] * len(graphs)
     assert min(came.share, went.share) > 0.85
 
 
-def test_team_soon_has_all_threads_back(run: Run) -> None:
+def test_team_uses_all_threads_again_soon_after_other_processes_end(run: Run) -> None:
     _, _, went = run(64, (0, 3, [DECODING]), (60, 10, [DECODING]), (0, 10, [DECODING]))
     assert went.kinds[0].threads == 64
     assert went.kinds[0].changed < 2.5
 
 
-def test_team_loses_little_to_a_process_that_comes_and_goes(run: Run) -> None:
+def test_team_loses_little_to_a_process_that_starts_and_stops_again_and_again(run: Run) -> None:
     for came in run(2, *[(n % 2, 2, [DECODING]) for n in range(10)]):
         assert came.share > 0.85
 
 
-def test_team_takes_no_threads_from_one_kind_for_another(run: Run) -> None:
+def test_team_uses_all_threads_again_for_frequent_and_rare_graphs(run: Run) -> None:
     rare = [DECODING._replace(in_a_row=20), Graph(0.004, 5)]
     *_, went = run(16, (0, 3, rare), (12, 10, rare), (0, 12, rare))
     assert went.share > 0.9
     assert [kind.threads for kind in went.kinds] == [16, 16]
 
 
-def test_team_starts_a_returning_kind_with_all_threads(run: Run) -> None:
-    """Run a prompt long after another process was active."""
+def test_team_uses_all_threads_for_graphs_long_after_other_processes_ended(run: Run) -> None:
+    """Compute a prompt's graphs long after other processes were active."""
     *_, came = run(16, (15, 5, [DECODING]), (0, 60, [DECODING._replace(most=4)]), (0, 10, [PROMPT]))
     assert came.kinds == [Kind(16, 16, 0)]
 
@@ -152,7 +158,7 @@ def test_team_uses_all_threads_for_large_graphs_beside_small_ones(run: Run) -> N
     assert came.changes == 0
 
 
-def test_team_of_an_llm_with_fewer_threads_takes_none_from_others(run: Run) -> None:
+def test_llm_with_fewer_threads_takes_no_threads_from_other_llms(run: Run) -> None:
     _, came = run(16, (15, 5, [DECODING._replace(most=2)]), (0, 10, [DECODING, Graph(0.05, 5, 1, 2)]))
     assert came.kinds == [Kind(16, 16, 0), Kind(2, 2, came.kinds[1].changed)]
 
@@ -163,8 +169,10 @@ def test_team_of_an_llm_with_fewer_threads_takes_none_from_others(run: Run) -> N
     [[DECODING], [Graph(0.0004, 100)], ROUNDS, [Graph(0.0004, 100), Graph(0.0007, 60), Graph(0.0002, 100, 3)]],
     ids=["plain", "small", "rounds", "small rounds"],
 )
-def test_team_within_a_quota_uses_threads_that_pay_for_their_share(run: Run, quota: float, graphs: list[Graph]) -> None:
-    """Throttle all kinds because of one kind; a kind with fewer threads leaves its share to others."""
+def test_team_within_a_quota_uses_a_thread_only_if_it_is_worth_its_processor_time(
+    run: Run, quota: float, graphs: list[Graph]
+) -> None:
+    """Compute several kinds of graphs within a quota. A kind with too many threads would get all kinds throttled."""
     _, came = run(4, (0, 20, graphs), (0, 60, graphs), quota=quota)
     assert came.share > 0.9
     assert came.changes == 0
@@ -172,8 +180,8 @@ def test_team_within_a_quota_uses_threads_that_pay_for_their_share(run: Run, quo
 
 @pytest.mark.parametrize("cores", [2, 4])
 @pytest.mark.parametrize("times", [1, 10, 100])
-def test_team_within_a_quota_spends_none_for_little_gain(run: Run, cores: int, times: int) -> None:
-    """Use kinds that are a tenth faster with two threads, which throttles all of them."""
+def test_team_within_a_quota_uses_one_thread_if_a_second_one_gains_little(run: Run, cores: int, times: int) -> None:
+    """Compute graphs that would be a tenth faster with two threads, but two threads would throttle all graphs."""
     graphs = [Graph(0.0004, 160), Graph(0.0007, 280), Graph(0.0002, 80, 3)]
     graphs = [each._replace(seconds=times * each.seconds, added=times * each.added) for each in graphs]
     _, came = run(cores, (0, 20, graphs), (0, 60, graphs), quota=1.5)
@@ -181,7 +189,7 @@ def test_team_within_a_quota_spends_none_for_little_gain(run: Run, cores: int, t
     assert [kind.best for kind in came.kinds] == [1, 1, 1]
 
 
-def test_team_trials_cost_little_if_free_cores_are_unknown(run: Run) -> None:
+def test_trials_of_thread_counts_cost_little_if_free_cores_are_unknown(run: Run) -> None:
     for graph, least in ((DECODING, 0.95), (PROMPT, 0.9)):
         _, later = run(2, (1, 30, [graph]), (1, 60, [graph]), says=False)
         assert later.kinds[0].threads == 1

@@ -36,7 +36,7 @@ def test_text_does_not_depend_on_the_number_of_threads(demo: Path, moe_file: Pat
             assert texts(model, n_threads) == texts(model, 1)
 
 
-def test_concurrent_threads_get_the_same_texts_as_alone(demo: Path) -> None:
+def test_concurrent_llms_generate_the_same_texts_as_a_single_one(demo: Path) -> None:
     with Model(demo) as model:
         alone = texts(model, 1)
         came: list[list[list[int]]] = []
@@ -48,9 +48,9 @@ def test_concurrent_threads_get_the_same_texts_as_alone(demo: Path) -> None:
     assert came == [alone] * len(askers)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads as Linux counts them")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
 @pytest.mark.parametrize("every", [False, True])
-def test_more_threads_than_cores_compute_only_on_request(every: bool) -> None:
+def test_more_threads_than_cores_compute_only_with_all_threads(every: bool) -> None:
     (more,) = run_script(
         f"""
 import os
@@ -89,7 +89,7 @@ llm, other = (pymtp.LLM(model, n_threads=64, n_ctx=2048) for _ in range(2))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 def test_signal_handler_in_a_graph_may_close_a_waiting_llm() -> None:
     assert (
         run_script(
@@ -112,7 +112,7 @@ for _ in range(3):
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 def test_signal_handler_in_a_graph_may_use_another_llm() -> None:
     assert (
         run_script(
@@ -130,7 +130,7 @@ for _ in range(5):
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_child_forked_in_a_graph_exits_and_the_parent_continues() -> None:
     assert run_script(
         HANDLED
@@ -139,7 +139,7 @@ def in_handler():
     child = os.fork()
     if not child:
         signal.alarm(60)
-        os.close(2)  # hides its output at exit
+        os.close(2)  # hides the output of the child at exit
         return 0
     return child
 parent = os.getpid()

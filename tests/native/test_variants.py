@@ -18,7 +18,7 @@ from pymtp.native import _processor, variants
 ROOT = Path(__file__).parent.parent.parent
 X86 = variants.table("x86_64")
 NEEDS = {variant.name: variant.needs for variant in X86}
-# what compilers say of the features in the table; the others have no macro
+# macros that compilers define for features in the table; other features have no macro
 MACROS = {"sse3": "SSE3", "ssse3": "SSSE3", "cx16": "GCC_HAVE_SYNC_COMPARE_AND_SWAP_16", "sse4_1": "SSE4_1"}
 MACROS |= {"sse4_2": "SSE4_2", "popcnt": "POPCNT", "lahf_lm": "LAHF_SAHF", "lzcnt": "LZCNT", "movbe": "MOVBE"}
 MACROS |= {"avx": "AVX", "avx2": "AVX2", "bmi1": "BMI", "bmi2": "BMI2", "fma": "FMA", "f16c": "F16C"}
@@ -26,12 +26,12 @@ MACROS |= {name: name.upper() for name in ("avx512f", "avx512bw", "avx512cd", "a
 MACROS |= {"avx_vnni": "AVXVNNI", "avx512_vnni": "AVX512VNNI", "avx512_bf16": "AVX512BF16"}
 MACROS |= {"avx512_fp16": "AVX512FP16", "avx512_vbmi": "AVX512VBMI", "avx512_ifma": "AVX512IFMA", "gfni": "GFNI"}
 MACROS |= {"amx_tile": "AMX_TILE", "amx_int8": "AMX_INT8", "amx_bf16": "AMX_BF16", "sse4a": "SSE4A", "aes": "AES"}
-IN_CPUINFO = {"sse3": "pni", "lzcnt": "abm"}  # other names in /proc/cpuinfo
+IN_CPUINFO = {"sse3": "pni", "lzcnt": "abm"}  # features that have another name in /proc/cpuinfo
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86 processor")
 
 
 def features(*names: str) -> set[str]:
-    """Return the features of levels, and others by their own names."""
+    """Return the features of the named levels; a name that is not a level stands for a single feature."""
     return set().union(*(NEEDS.get(name, {name}) for name in names))
 
 
@@ -55,7 +55,7 @@ def test_variant_is_the_best_level_of_the_processor(has: tuple[str, ...], picked
     assert variants.pick(X86, features(*has)).name == picked
 
 
-def test_variant_is_one_that_the_wheel_has() -> None:
+def test_variant_is_the_best_of_those_in_the_wheel() -> None:
     inside = [variant for variant in X86 if variant.name in ("v2", "v4-vnni")]
     assert variants.pick(inside, features("v4")).name == "v2"
     assert variants.pick(inside, features("v4-bf16")).name == "v4-vnni"
@@ -66,19 +66,19 @@ def test_variant_can_be_a_lower_level_on_request(asked: str) -> None:
     assert variants.pick(X86, features("v4-vnni"), asked).name == asked
 
 
-def test_variant_error_for_a_processor_below_the_lowest_level() -> None:
+def test_processor_below_the_lowest_level_gets_an_error_with_the_missing_features() -> None:
     lacking = features("v2") - {"ssse3", "popcnt"}
     for asked in ("", "v2", "v4-amx"):
         with pytest.raises(ImportError, match=r"lacks popcnt, ssse3, .* lowest level is v2\)\. Compile pymtp"):
             variants.pick(X86, lacking, asked)
 
 
-def test_unsupported_variant_error_lists_the_supported_ones() -> None:
+def test_error_for_an_unsupported_variant_lists_the_supported_ones() -> None:
     with pytest.raises(ImportError, match=r"'v4-amx', but this processor lacks amx_int8, amx_tile.*\(v2, v3, v4, v4-v"):
         variants.pick(X86, features("v4-bf16"), "v4-amx")
 
 
-def test_missing_variant_error_lists_the_existing_ones() -> None:
+def test_error_for_an_unknown_variant_lists_the_existing_ones() -> None:
     with pytest.raises(ImportError, match=r"'v5', which .* not compiled for: it has v2, v3, .*\(v2, v3\)"):
         variants.pick(X86, features("v3"), "v5")
 
@@ -111,16 +111,18 @@ def test_processor_features_match_the_kernel() -> None:
     found = set(_processor.features())
     assert found <= known
     assert {name for name in known if IN_CPUINFO.get(name, name) in kernels} - found <= {"amx_tile", "amx_int8"}
-    assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {"avx_vnni"}  # older kernels do not list it
+    assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {
+        "avx_vnni"
+    }  # older kernels do not list avx_vnni
 
 
-def test_archive_name_differs_from_a_folder_name(tmp_path: Path) -> None:
+def test_import_from_a_zip_archive_is_refused(tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "all"), "zip", ROOT, "pymtp/native")
-    with pytest.raises(ImportError, match="cannot be imported from an archive"):
+    with pytest.raises(ImportError, match="cannot be imported from a zip archive"):
         variants.choose(Path(archive) / "pymtp" / "native", set)
 
 
-def test_build_reports_its_target_variant() -> None:
+def test_build_info_names_the_loaded_variant() -> None:
     info = pymtp.build_info()
     assert info["cpu_variant"] in info["cpu_variants"]
     if "native" in info["cpu_variants"]:

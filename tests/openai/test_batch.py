@@ -24,7 +24,7 @@ GREEDY = {"temperature": 0, "max_tokens": 8}
 
 
 class Stopped(Exception):  # noqa: N818
-    """Ends a run in the middle."""
+    """The exception with which a test ends a run in the middle."""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_missing_fields_get_the_defaults_of_the_models_file(tuned: Path, tmp_pat
         assert found[2]["text"] == llm.generate("def f(", params).text
 
 
-def test_a_batch_calls_tools(batch_llm: LLM, tmp_path: Path) -> None:
+def test_batch_answers_with_tool_calls(batch_llm: LLM, tmp_path: Path) -> None:
     tool = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"enum": ["sky", "sea"]}}}}
     messages = [{"role": "user", "content": "Look."}]
     body = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required", "max_tokens": 100}
@@ -166,13 +166,13 @@ def test_batch_does_not_resume_answers_to_other_requests(batch_llm: LLM, tmp_pat
     "content",
     ["notes without an end", "notes\n", '{"custom_id": "a"}\n', '{"id": "batch_req_1"\n', '{"id": "batch_req_1"}\n'],
 )
-def test_file_without_answers_is_left_alone(tmp_path: Path, content: str) -> None:
+def test_answers_file_with_other_contents_is_not_changed(tmp_path: Path, content: str) -> None:
     requests_file, notes = (
         write_requests(tmp_path / "in.jsonl", ["no JSON", request("a", prompt="x")]),
         tmp_path / "notes.txt",
     )
     notes.write_text(content)
-    with pytest.raises(InvalidRequestError, match=r"line 1 of .* is no answer"):
+    with pytest.raises(InvalidRequestError, match=r"line 1 of .* is not an answer"):
         BatchFiles(requests_file, notes)
     assert notes.read_text() == content
 
@@ -192,14 +192,14 @@ def test_requests_and_answers_must_be_two_regular_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="two files"):
         BatchFiles(requests_file, tmp_path / "link.jsonl")
     assert requests_file.read_bytes() == before
-    with pytest.raises(FileNotFoundError):  # before a model is loaded
+    with pytest.raises(FileNotFoundError):  # raised before a model is loaded
         BatchFiles(requests_file, tmp_path / "nowhere" / "out.jsonl")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+    with pytest.raises(InvalidRequestError, match="pipe is not a regular file"):
         BatchFiles(tmp_path / "pipe", tmp_path / "out.jsonl")
-    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+    with pytest.raises(InvalidRequestError, match="pipe is not a regular file"):
         BatchFiles(requests_file, tmp_path / "pipe")
-    with pytest.raises(InvalidRequestError, match="- is no file here"):
+    with pytest.raises(InvalidRequestError, match="- is not supported here"):
         BatchFiles(requests_file, Path("-"))
 
 
@@ -216,7 +216,7 @@ def test_answers_file_is_locked_against_a_second_run(tmp_path: Path) -> None:
     assert BatchFiles(requests_file, out).done == 0
 
 
-def test_byte_order_mark_is_ignored(batch_llm: LLM, tmp_path: Path) -> None:
+def test_byte_order_mark_of_the_requests_file_is_ignored(batch_llm: LLM, tmp_path: Path) -> None:
     requests_file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     requests_file.write_text(json.dumps(request("a", prompt="import ")), encoding="utf-8-sig")
     run_requests(batch_llm, requests_file, out)
@@ -224,8 +224,11 @@ def test_byte_order_mark_is_ignored(batch_llm: LLM, tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ("no JSON", "the line is no JSON"),
-    *((f'{{"custom_id": {number}}}', f"no JSON: {number} is no number") for number in ("NaN", "-Infinity", "1e999")),
+    ("no JSON", "the line is not JSON"),
+    *(
+        (f'{{"custom_id": {number}}}', f"not JSON: {number} is not a finite number")
+        for number in ("NaN", "-Infinity", "1e999")
+    ),
     ([1], "a request is an object"),
     ({"custom_id": "x", "url": TEXT, "body": 3}, "a request is an object"),
     (request("x", "/v1/embeddings", input="a"), "url must be"),
@@ -250,7 +253,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-def test_bad_line_gets_its_error_as_its_answer(batch_llm: LLM, tmp_path: Path) -> None:
+def test_answer_to_a_bad_line_is_its_error(batch_llm: LLM, tmp_path: Path) -> None:
     requests_file = [each for bad_line, _ in WRONG for each in (bad_line, request("good", prompt="import "))]
     seen = run_requests(batch_llm, write_requests(tmp_path / "in.jsonl", requests_file), tmp_path / "out.jsonl")
     lines = read_answers(tmp_path / "out.jsonl")
@@ -265,7 +268,7 @@ def test_bad_line_gets_its_error_as_its_answer(batch_llm: LLM, tmp_path: Path) -
     assert run_requests(batch_llm, tmp_path / "in.jsonl", tmp_path / "out.jsonl") == []
 
 
-def test_errors_of_an_earlier_run_count(batch_llm: LLM, tmp_path: Path) -> None:
+def test_progress_counts_the_errors_of_an_earlier_run(batch_llm: LLM, tmp_path: Path) -> None:
     good = request("good", prompt="import ")
     requests_file = write_requests(tmp_path / "in.jsonl", ["no JSON", good, "no JSON", good])
     with pytest.raises(Stopped):
@@ -278,7 +281,7 @@ def test_errors_of_an_earlier_run_count(batch_llm: LLM, tmp_path: Path) -> None:
     ("line", "status"),
     [("[" * 100_000, 400), (request("\ud800"), 400), (request("x", prompt="import ", model="\ud800"), 200)],
 )
-def test_hostile_line_does_not_end_the_run(batch_llm: LLM, tmp_path: Path, line: Any, status: int) -> None:
+def test_hostile_request_line_does_not_end_the_run(batch_llm: LLM, tmp_path: Path, line: Any, status: int) -> None:
     requests_file, out = (
         write_requests(tmp_path / "in.jsonl", [line, request("good", prompt="import ")]),
         tmp_path / "out.jsonl",

@@ -34,7 +34,7 @@ def prompt_text(llm: LLM, request: GenerateRequest) -> str:
         ({"content": "a\ud83d", "reasoning_content": "\ude00"}, "assistant\n<think>\n\ufffd\n</think>\n\na\ufffd"),
     ],
 )
-def test_final_message_is_continued_behind_the_thinking(
+def test_final_message_is_continued_after_the_thinking(
     new_llm: Callable[..., LLM], demo: Path, tmp_path: Path, begun: dict[str, Any], end: str
 ) -> None:
     path = tmp_path / "thinker.gguf"
@@ -46,7 +46,7 @@ def test_final_message_is_continued_behind_the_thinking(
     assert prompt_text(llm, request).endswith(end)
 
 
-def test_final_message_without_a_question_is_continued_behind_an_empty_one(llm: LLM) -> None:
+def test_final_message_without_a_user_message_is_continued_after_an_empty_user_message(llm: LLM) -> None:
     begun = {"role": "assistant", "content": "The sky"}
     requests = [
         GenerateRequest(Chat(messages), SamplingParams(), continue_final_message=True)
@@ -73,11 +73,11 @@ def test_tool_calls_have_the_form_of_the_given_template(new_llm: Callable[..., L
 
 def test_grammar_beside_a_schema_is_refused(llm: LLM) -> None:
     request = GenerateRequest(Chat(HELLO), SamplingParams(grammar='root ::= "a"'), schema={"type": "integer"})
-    with pytest.raises(InvalidRequestError, match="cannot stand beside"):
+    with pytest.raises(InvalidRequestError, match="cannot be combined"):
         prepare_request(llm, request)
 
 
-def test_all_texts_of_a_prompt_are_parsed(llm: LLM) -> None:
+def test_all_completions_of_a_prompt_are_parsed(llm: LLM) -> None:
     request = GenerateRequest(Chat(HELLO), SamplingParams(8, n=3, temperature=0.9), schema={"type": "integer"})
     prompt, params, output_format = prepare_request(llm, request)
     outputs = parse_outputs(output_format, llm.generate(prompt, params))

@@ -41,14 +41,14 @@ def test_missing_fields_get_openais_defaults() -> None:
     assert chat(tools=None, stream_options=None) == chat()
 
 
-def test_logprobs_are_read_in_both_forms() -> None:
+def test_logprobs_are_read_in_the_forms_of_chats_and_of_texts() -> None:
     assert text(logprobs=3).params.logprobs == 3
     assert chat(logprobs=True).params.logprobs == 0
     assert chat(logprobs=True, top_logprobs=4).params.logprobs == 4
     assert chat(logprobs=False, top_logprobs=4).params.logprobs is None
 
 
-def test_field_names_of_llama_cpps_server_mean_the_same() -> None:
+def test_field_names_of_llama_cpps_server_are_accepted() -> None:
     params = chat(repeat_penalty=1.2, repeat_last_n=-1, top_k=-1, min_p=0.1, ignore_eos=True).params
     assert (params.repetition_penalty, params.penalty_last_n, params.top_k, params.min_p) == (1.2, -1, 0, 0.1)
     assert params.ignore_eos
@@ -75,7 +75,7 @@ def test_top_p_of_zero_keeps_the_likeliest_token() -> None:
     assert 0 < chat(top_p=0).params.top_p < 1e-6
 
 
-def test_schema_of_a_chat_goes_to_the_output_format_and_that_of_a_text_to_the_params() -> None:
+def test_schema_is_read_into_the_request_of_a_chat_and_into_the_params_of_a_text() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
     assert chat(response_format=wanted).schema == {"type": "integer"}
     assert chat(response_format=wanted).params.json_schema is None
@@ -84,7 +84,7 @@ def test_schema_of_a_chat_goes_to_the_output_format_and_that_of_a_text_to_the_pa
     assert chat(response_format={"type": "text"}).schema is None
 
 
-def test_tool_choice_is_read() -> None:
+def test_tool_choice_is_read_in_all_its_forms() -> None:
     assert [tool.name for tool in chat(tools=TOOLS).tools] == ["look"]
     assert chat(tools=TOOLS).tool_choice == "auto"
     assert chat(tools=TOOLS, tool_choice="required").tool_choice == "required"
@@ -94,14 +94,14 @@ def test_tool_choice_is_read() -> None:
     assert not chat(tools=TOOLS, parallel_tool_calls=False).parallel_tool_calls
 
 
-def test_template_gets_the_tools_unless_none_may_be_called() -> None:
+def test_template_gets_the_tools_unless_tool_choice_is_none() -> None:
     seen, hidden = chat(tools=TOOLS).prompt, chat(tools=TOOLS, tool_choice="none").prompt
     assert isinstance(seen, Chat)
     assert isinstance(hidden, Chat)
     assert (seen.tools, hidden.tools) == (TOOLS, None)
 
 
-def test_reasoning_effort_goes_to_the_template_and_own_variables_override_it() -> None:
+def test_reasoning_effort_becomes_a_template_variable_that_chat_template_kwargs_override() -> None:
     assert variables(chat(reasoning_effort="low")) == {"reasoning_effort": "low", "enable_thinking": True}
     assert variables(chat(reasoning_effort="none"))["enable_thinking"] is False
     own = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True, "x": 1})
@@ -135,14 +135,14 @@ def test_unsupported_fields_with_neutral_values_are_accepted() -> None:
     assert unknown_fields(CHAT, nothing | {"user": "me", "max_token": 3, "other": None}) == ["max_token"]
 
 
-def test_text_prompts_tells_several_prompts_from_one() -> None:
+def test_text_prompts_returns_a_list_for_one_prompt_and_for_several() -> None:
     assert text_prompts({"prompt": "a"}) == ["a"]
     assert text_prompts({"prompt": [1, 2]}) == [[1, 2]]
     assert text_prompts({"prompt": ["a", "b"]}) == ["a", "b"]
     assert text_prompts({"prompt": [[1], [2, 3]]}) == [[1], [2, 3]]
 
 
-def test_unfinished_call_comes_with_the_arguments_so_far() -> None:
+def test_message_contains_an_unfinished_call_with_its_arguments_so_far() -> None:
     found = response_message(ParsedOutput(unfinished_call=ToolCall("look", '{"city": "Par')))
     assert found["content"] is None
     assert [call["function"] for call in found["tool_calls"]] == [{"name": "look", "arguments": '{"city": "Par'}]
@@ -193,7 +193,7 @@ def test_body_that_is_nested_too_deep_is_refused() -> None:
         chat(chat_template_kwargs={"x": deep})
 
 
-def test_template_variables_may_stand_beside_the_messages() -> None:
+def test_template_variables_may_be_fields_of_the_body() -> None:
     assert variables(chat(enable_thinking=False, preserve_thinking=True)) == {
         "enable_thinking": False,
         "preserve_thinking": True,
@@ -202,7 +202,7 @@ def test_template_variables_may_stand_beside_the_messages() -> None:
     assert variables(chat(thinking={"type": "enabled", "budget_tokens": 9})) == {"enable_thinking": True}
 
 
-def test_later_way_to_ask_for_thinking_overrides_the_earlier_ones() -> None:
+def test_each_field_that_asks_for_thinking_overrides_the_weaker_fields() -> None:
     ways: list[dict[str, Any]] = [
         {"reasoning_effort": "none"},
         {"thinking": {"type": "enabled"}},

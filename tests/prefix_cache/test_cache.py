@@ -18,7 +18,7 @@ def question(i: int, n: int = 48) -> tuple[int, ...]:
 
 
 def calls(engine: SimEngine, request: SimRequest) -> set[str]:
-    """Run until a request finishes, and return the context's methods that were called."""
+    """Run the engine until a request finishes, and return the context's methods that were called."""
     engine.context.calls.clear()
     while engine.step() and not request.finished:
         pass
@@ -29,7 +29,7 @@ def calls(engine: SimEngine, request: SimRequest) -> set[str]:
 # ── Lookup ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_prompt_continues_in_the_sequence_that_holds_its_text() -> None:
+def test_prompt_continues_in_the_sequence_that_holds_its_first_tokens() -> None:
     engine = SimEngine(4, alignment=1)
     answer = text(2, 50)
     engine.submit_and_run(DOCUMENT, answer)
@@ -39,7 +39,7 @@ def test_prompt_continues_in_the_sequence_that_holds_its_text() -> None:
     assert set(engine.context.calls) <= {"prefill", "save_state"}
 
 
-def test_sequence_returns_to_a_checkpoint_without_a_copy_of_k_and_v() -> None:
+def test_sequence_returns_to_a_checkpoint_without_copying_k_and_v() -> None:
     engine = SimEngine(1, cache_bytes=6 * 19000)
     engine.submit_and_run(DOCUMENT + question(0), branch_points=[2000])
     again = engine.submit(DOCUMENT + question(1), branch_points=[2000])
@@ -52,7 +52,7 @@ def test_k_and_v_are_copied_from_another_sequence_rather_than_from_host_memory()
     engine.submit_and_run(DOCUMENT + question(0, 1000))
     engine.submit_and_run(text(5, 3000))
     engine.submit_and_run(text(6, 3000))
-    assert engine.cache.figures().tokens >= 2000  # the document is in host memory, and in no sequence
+    assert engine.cache.figures().tokens >= 2000  # the document is in host memory, and no longer in a sequence
     first = engine.submit(DOCUMENT + question(1), question(9, 200))
     while not first.generating:
         engine.step()
@@ -64,7 +64,10 @@ def test_k_and_v_are_copied_from_another_sequence_rather_than_from_host_memory()
 
 
 def fill_up(engine: SimEngine, n_tokens: int) -> None:
-    """Fill host memory, then make room for K and V with the priority of prompt ends."""
+    """Lower the limit of host memory to the bytes in use, then make room for the K and V of n_tokens.
+
+    The priority is that of checkpoints at prompt ends.
+    """
     store = engine.cache.store
     ends = [
         node
@@ -76,14 +79,14 @@ def fill_up(engine: SimEngine, n_tokens: int) -> None:
     assert store.make_room(n_tokens * engine.context.cell_bytes, priority, ())
 
 
-def test_new_texts_take_the_sequence_with_the_least_useful_contents() -> None:
+def test_new_prompts_get_the_sequence_with_the_least_useful_contents() -> None:
     engine = SimEngine(2)
     for i in range(2):
         prompt = DOCUMENT + question(i)
         engine.submit_and_run(prompt, question(9), branch_points=[len(prompt)])
     fill_up(engine, 2000)
     taken = []
-    for i in range(3):  # all in the other sequence, whose contents are not useful
+    for i in range(3):  # each gets the other sequence, whose contents are not useful
         request = engine.submit_and_run(text(20 + i, 700), question(i))
         assert request.prefill_state is not None
         taken.append(request.prefill_state.seq)
@@ -101,7 +104,7 @@ def test_duplicate_k_and_v_leave_host_memory_before_checkpoints_are_evicted() ->
     assert engine.submit_and_run(DOCUMENT + question(2)).n_prefilled == 64
 
 
-def test_freed_duplicate_k_and_v_are_spilled_again_when_their_sequence_takes_another_text() -> None:
+def test_sequence_whose_copy_in_host_memory_was_freed_is_spilled_before_another_prompt_gets_it() -> None:
     engine = SimEngine(1)
     for i in range(2):
         engine.submit_and_run(DOCUMENT + question(i), branch_points=[2048])
@@ -110,7 +113,7 @@ def test_freed_duplicate_k_and_v_are_spilled_again_when_their_sequence_takes_ano
     assert engine.submit_and_run(DOCUMENT + question(2)).n_prefilled == 64
 
 
-def test_sequence_is_spilled_to_host_memory_when_another_text_takes_it() -> None:
+def test_sequence_is_spilled_to_host_memory_when_another_prompt_gets_it() -> None:
     engine = SimEngine(1)
     engine.submit_and_run(DOCUMENT + question(0), branch_points=[2000])
     engine.submit_and_run(text(5, 3000))
@@ -121,20 +124,20 @@ def test_sequence_is_spilled_to_host_memory_when_another_text_takes_it() -> None
 
 def test_short_texts_without_a_common_prefix_take_no_host_memory() -> None:
     engine = SimEngine(2, alignment=1)
-    for i, length in enumerate((63, 200, 575, 64, 300, 575)):  # from 576 tokens on there is a checkpoint at 512
+    for i, length in enumerate((63, 200, 575, 64, 300, 575)):  # prompts of 576 tokens or more get a checkpoint at 512
         engine.submit_and_run(text(20 + i, length), question(i, 100))
     assert not {"save_state", "save_cells"} & set(engine.context.calls)
 
 
-@pytest.mark.parametrize("reason", ["goes on", "shares", "marked"])
-def test_end_of_a_text_is_spilled_if_another_text_continues_it_or_is_expected_to(reason: str) -> None:
+@pytest.mark.parametrize("reason", ["goes on", "shares", "expected"])
+def test_end_of_a_sequence_is_spilled_if_it_shares_a_prefix_or_will_be_continued(reason: str) -> None:
     engine = SimEngine(1, alignment=1)
     prompt, answer = text(20, 200), question(0, 100)
     if reason == "goes on":
         engine.submit_and_run(prompt[:150])
     elif reason == "shares":
         engine.submit_and_run(prompt[:64] + text(21, 100))
-    engine.submit_and_run(prompt, answer, branch_points=[200] if reason == "marked" else ())
+    engine.submit_and_run(prompt, answer, branch_points=[200] if reason == "expected" else ())
     engine.submit_and_run(text(22, 300))
     more = engine.submit(prompt + answer + question(1))
     assert "load_cells" in calls(engine, more)
@@ -167,7 +170,7 @@ def test_prompt_cannot_end_at_a_checkpoint_without_logits() -> None:
 
 def test_prompts_continue_only_at_multiples_of_the_alignment() -> None:
     engine = SimEngine(1, alignment=64)
-    answer = text(2, 48)  # the output ends at a multiple of the alignment, but it was not prefilled
+    answer = text(2, 48)  # the output ends at a multiple of the alignment, but was not prefilled
     engine.submit_and_run(DOCUMENT, answer, branch_points=[1990])
     more = engine.submit_and_run(DOCUMENT + answer + question(0))
     assert more.prefill_state is not None
@@ -175,7 +178,7 @@ def test_prompts_continue_only_at_multiples_of_the_alignment() -> None:
     assert more.n_prefilled == 16 + 48 + 48
 
 
-def test_empty_sequence_is_taken_first_then_the_least_recently_used_one() -> None:
+def test_prompt_gets_an_empty_sequence_or_else_the_least_recently_used_one() -> None:
     engine = SimEngine(3, cache_bytes=0)
     taken = []
     for i in (0, 1, 2, 0, 3):
@@ -219,7 +222,7 @@ def test_completions_of_one_prompt_prefill_it_once(cache_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_next_request_prefills_for_the_others_when_the_first_one_ends(fails: bool) -> None:
+def test_second_request_prefills_for_the_others_when_the_first_one_ends(fails: bool) -> None:
     engine = SimEngine(4)
     requests = four_at_once(engine)
     engine.step()
@@ -230,27 +233,27 @@ def test_next_request_prefills_for_the_others_when_the_first_one_ends(fails: boo
     assert sum(request.n_prefilled for request in requests[2:]) == 2200 + 216 - (0 if fails else 1536)
 
 
-def test_higher_priority_request_does_not_wait_and_the_lower_one_then_follows_it() -> None:
+def test_request_waits_for_a_later_one_of_higher_priority_and_reuses_its_prefix() -> None:
     engine = SimEngine(2)
     later = engine.submit(DOCUMENT + question(0), question(0, 5), priority=1)
     engine.step()
     first = engine.submit(DOCUMENT + question(1), question(1, 5), priority=0)
     engine.run()
-    assert first.n_prefilled == 2048 - 512  # the first step's checkpoint
+    assert first.n_prefilled == 2048 - 512  # it continues from the checkpoint of the first step
     assert later.n_prefilled == 512 + 64
 
 
-def test_prompt_is_no_branch_of_itself() -> None:
+def test_prompt_does_not_count_as_a_branch_of_itself() -> None:
     engine = SimEngine(2, alignment=1)
     later = engine.submit(DOCUMENT + question(0, 200), priority=1)
     engine.step()
     engine.submit(DOCUMENT + question(1), priority=0)
     engine.run()
-    # checkpoints where the other prompt branched off, and near the end, where the next turn may branch off
+    # the chunks end at checkpoints: where the other prompt branched off, and near the end
     assert later.chunks == [512, 48, 144, 8]
 
 
-def test_waiting_requests_are_served_when_other_prompts_come_between() -> None:
+def test_requests_that_wait_for_different_prefixes_are_all_served() -> None:
     engine = SimEngine(4)
     requests = [engine.submit(text(7, 900)), *(engine.submit(DOCUMENT + question(i)) for i in range(2))]
     requests.append(engine.submit(text(7, 900) + question(5)))
@@ -301,9 +304,7 @@ def test_failed_load_empties_its_sequence_and_later_requests_succeed() -> None:
 
 @pytest.mark.parametrize("error", [NativeError, MemoryError, CancelledError])
 @pytest.mark.parametrize("failed_save_clears", [True, False])
-def test_failed_spill_does_not_keep_the_sequence_from_being_taken(
-    error: type[Exception], failed_save_clears: bool
-) -> None:
+def test_sequence_is_empty_and_usable_after_a_failed_spill(error: type[Exception], failed_save_clears: bool) -> None:
     engine = SimEngine(1)
     engine.submit_and_run(DOCUMENT + question(0))
     engine.context.before, engine.context.failed_save_clears = fails_at("save_cells", error), failed_save_clears
@@ -325,7 +326,7 @@ def test_request_fails_if_a_failed_checkpoint_empties_its_sequence() -> None:
     assert (request.n_prefilled, request.n_generated) == (1024, 0)
 
 
-def test_checkpoints_are_removed_with_their_k_and_v() -> None:
+def test_checkpoints_are_removed_when_their_sequence_loses_k_and_v() -> None:
     engine = SimEngine(1)
     request = engine.submit(DOCUMENT, question(0))
     while not request.generating:
@@ -336,7 +337,7 @@ def test_checkpoints_are_removed_with_their_k_and_v() -> None:
     assert engine.context.memory.nbytes == 0
 
 
-def test_move_takes_the_contents_of_a_sequence_along() -> None:
+def test_cached_contents_of_a_moved_sequence_are_still_found() -> None:
     engine = SimEngine(2)
     engine.submit_and_run(text(5, 900), branch_points=[900])
     running = engine.submit(DOCUMENT + question(0), question(0), branch_points=[2000])

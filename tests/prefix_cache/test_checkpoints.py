@@ -52,12 +52,12 @@ def test_prompt_that_continues_a_text_gets_a_checkpoint_near_its_end_without_bra
     }
 
 
-def test_new_text_gets_checkpoints_only_at_ends_of_ubatches() -> None:
+def test_prompt_without_a_known_prefix_gets_checkpoints_only_at_ends_of_ubatches() -> None:
     for length in (100, 2000, 40_001):
         assert all(position % 512 == 0 for position in plan(length))
 
 
-def test_end_gets_a_checkpoint_if_the_prompt_continues_a_text_or_will_come_again() -> None:
+def test_end_of_a_prompt_gets_a_checkpoint_if_it_continues_a_text_or_is_expected_again() -> None:
     assert plan(1248) == {512: CheckpointReason.INTERVAL, 1024: CheckpointReason.INTERVAL}
     assert plan(1248, branch_points=[1248]) == {
         512: CheckpointReason.INTERVAL,
@@ -86,14 +86,14 @@ def test_least_important_checkpoints_are_left_out_first() -> None:
     assert reasons(1) == {CheckpointReason.BRANCH_SEEN}
     assert reasons(2) == {CheckpointReason.BRANCH_SEEN, CheckpointReason.BRANCH_EXPECTED}
     assert reasons(3) == {CheckpointReason.BRANCH_SEEN, CheckpointReason.BRANCH_EXPECTED, CheckpointReason.PROMPT_END}
-    assert list(plan(40_000, max_checkpoints=2)) == [39_424, 39_936]  # the last ones of the intervals
+    assert list(plan(40_000, max_checkpoints=2)) == [39_424, 39_936]  # the last two of the interval checkpoints
 
 
 def test_number_of_checkpoints_is_limited() -> None:
     assert len(plan(40_000, branch_points=range(1000, 40_000, 1000))) == MAX_CHECKPOINTS
 
 
-def test_interval_checkpoints_lie_further_apart_further_from_the_end() -> None:
+def test_gaps_between_interval_checkpoints_grow_with_the_distance_from_the_end() -> None:
     assert [position for position, reason in plan(8192).items() if reason == CheckpointReason.INTERVAL] == [
         4096,
         6144,
@@ -102,12 +102,12 @@ def test_interval_checkpoints_lie_further_apart_further_from_the_end() -> None:
     ]
     for length in (300, 2048, 40_000, 90_001):
         checkpoints = [0, *plan(length)]
-        for branch in range(64, length, 97):  # where another text branches off
+        for branch in range(64, length, 97):  # position where another text branches off
             nearest = max(position for position in checkpoints if position <= branch)
             assert branch - nearest <= 512 + 2 * (length - branch)
 
 
-def test_first_of_several_close_branch_points_serves_them_all() -> None:
+def test_only_the_first_of_several_close_branch_points_gets_a_checkpoint() -> None:
     assert plan(250, alignment=1, branch_points=[100, 130, 163, 170]) == {
         100: CheckpointReason.BRANCH_EXPECTED,
         170: CheckpointReason.BRANCH_EXPECTED,
@@ -116,7 +116,7 @@ def test_first_of_several_close_branch_points_serves_them_all() -> None:
     assert plan(400, 190, alignment=1, branch_points=[200, 260]) == {260: CheckpointReason.BRANCH_EXPECTED}
 
 
-def test_no_checkpoint_is_planned_that_saves_little() -> None:
+def test_no_checkpoint_is_planned_where_it_saves_few_tokens() -> None:
     assert plan(60) == {}
     assert plan(2100, 2048) == {}
     assert plan(2040, 1984, shared_tokens=2039) == {}
@@ -130,7 +130,7 @@ def test_no_checkpoint_is_planned_that_saves_little() -> None:
     shared_tokens=st.integers(0, 200_000),
     branch_points=st.lists(st.integers(0, 200_000), max_size=5),
 )
-def test_checkpoints_are_few_and_aligned_but_for_the_end(
+def test_planned_checkpoints_are_few_and_all_but_the_end_are_aligned(
     n_tokens: int,
     cached_share: float,
     alignment: int,

@@ -18,7 +18,7 @@ class Data:
 
 
 class Cache:
-    """Checkpoints of 100 bytes, and K and V of one byte a token."""
+    """A radix tree with its eviction policy, for checkpoints of 100 bytes, and K and V of one byte per token."""
 
     def __init__(self, limit: int = 10**6) -> None:
         self.tree = RadixTree()
@@ -27,7 +27,7 @@ class Cache:
     def put(
         self, text: int, n: int, reason: CheckpointReason = CheckpointReason.BRANCH_SEEN, nbytes: int = 100
     ) -> RadixNode:
-        """Insert a checkpoint after n tokens of a text. Texts have no common prefix."""
+        """Insert a checkpoint after n tokens of a text. Texts of different numbers have no common prefix."""
         node = self.eviction.insert(as_tokens([text] * n), Data(nbytes), reason, has_logits=False)
         assert node is not None
         return node
@@ -37,7 +37,7 @@ class Cache:
         return node
 
     def order(self, keep: Sequence[RadixNode] = ()) -> list[RadixNode]:
-        """Evict all checkpoints but those to keep, and return them in the order of their eviction."""
+        """Evict all checkpoints except those to keep, and return the evicted ones in the order of their eviction."""
         evicted: list[RadixNode] = []
         while left := [node for node in self.tree.checkpoints if node not in keep]:
             self.eviction.limit = self.tree.nbytes
@@ -52,13 +52,13 @@ def test_checkpoint_that_saves_least_prefill_per_byte_is_evicted_first() -> None
     assert cache.order() == [large, cheap, valuable]
 
 
-def test_saved_prefill_counts_from_the_checkpoint_before() -> None:
+def test_saved_prefill_counts_from_the_previous_checkpoint() -> None:
     cache = Cache()
     first, second, third = (cache.put(1, n, nbytes=1000) for n in (1000, 1100, 1500))
     assert cache.order() == [second, third, first]
 
 
-def test_checkpoint_saves_more_without_the_one_before() -> None:
+def test_priority_of_a_checkpoint_rises_when_the_previous_one_is_removed() -> None:
     cache = Cache()
     first, second = cache.put(1, 300), cache.put(1, 400)
     alone = cache.eviction.priority(second)
@@ -76,7 +76,7 @@ def test_valuable_checkpoint_is_evicted_if_it_was_not_used_for_long() -> None:
     assert valuable not in cache.tree.checkpoints
 
 
-def test_popular_checkpoint_is_evicted_after_many_refused_ones() -> None:
+def test_popular_checkpoint_is_evicted_after_several_new_ones_were_refused() -> None:
     cache = Cache(limit=150)
     node = cache.put(1, 100)
     for _ in range(8):
@@ -91,7 +91,7 @@ def test_popular_checkpoint_is_evicted_after_many_refused_ones() -> None:
     assert node not in cache.tree.checkpoints
 
 
-def test_used_checkpoint_stays() -> None:
+def test_repeatedly_used_checkpoint_is_not_evicted() -> None:
     cache = Cache(limit=1000)
     used, other = cache.put(1, 100), cache.put(2, 100)
     for text in range(3, 400):
@@ -103,7 +103,7 @@ def test_used_checkpoint_stays() -> None:
     assert other not in cache.tree.checkpoints
 
 
-def test_proven_checkpoints_are_evicted_after_unproven_ones() -> None:
+def test_checkpoints_that_will_likely_be_used_are_evicted_last() -> None:
     cache = Cache()
     step, end = cache.put(1, 200, CheckpointReason.INTERVAL), cache.put(2, 190, CheckpointReason.PROMPT_END)
     seen, expected = (
@@ -124,7 +124,7 @@ def test_past_turn_of_a_chat_is_evicted_before_the_current_one() -> None:
     assert cache.order() == [past, here]
 
 
-def test_evicted_checkpoint_leaves_the_k_and_v_that_later_ones_need() -> None:
+def test_eviction_of_a_checkpoint_keeps_the_k_and_v_that_later_checkpoints_need() -> None:
     cache = Cache()
     first = cache.put(1, 200, CheckpointReason.INTERVAL)
     last = cache.cover(cache.put(1, 1000))
@@ -137,11 +137,12 @@ def test_k_and_v_are_freed_with_the_last_checkpoint_that_needs_them() -> None:
     first = cache.put(1, 200)
     last = cache.cover(cache.put(1, 1000))
     assert cache.order(keep=[first]) == [last]
-    assert (cache.tree.n_tokens, cache.tree.nbytes) == (200, 100 + 1000)  # a block is freed as a whole
+    # blocks are freed as a whole: the first checkpoint still needs a part of this block
+    assert (cache.tree.n_tokens, cache.tree.nbytes) == (200, 100 + 1000)
     assert cache.eviction.evicted_tokens == 800
 
 
-def test_k_and_v_count_for_the_bytes_of_the_last_checkpoint() -> None:
+def test_k_and_v_count_as_bytes_of_the_last_checkpoint_that_needs_them() -> None:
     cache = Cache()
     short, long = cache.put(1, 100), cache.put(2, 1000)
     assert cache.eviction.priority(short) == 100 / (100 + 100)
@@ -151,7 +152,7 @@ def test_k_and_v_count_for_the_bytes_of_the_last_checkpoint() -> None:
     assert cache.eviction.priority(long) == 600 / (100 + 600)
 
 
-def test_protected_checkpoints_stay_even_if_there_is_no_room() -> None:
+def test_protected_checkpoints_are_not_evicted_even_if_there_is_no_room() -> None:
     cache = Cache(limit=250)
     nodes = [cache.put(1, 100), cache.put(2, 100)]
     assert not cache.eviction.make_room(100, 1e9, nodes)
@@ -188,9 +189,9 @@ def test_eviction_does_not_compute_all_priorities_each_time(priority: float, mon
     assert len(cache.tree.checkpoints) >= 2000 - 2000 // 64
 
 
-def test_priorities_that_fell_after_a_refusal_count_for_the_next_eviction() -> None:
+def test_eviction_after_a_refusal_sees_priorities_that_have_fallen_since() -> None:
     weight = INITIAL_WEIGHTS[CheckpointReason.BRANCH_EXPECTED]
-    cache = Cache(limit=200)  # a chat's past turn is evicted, since the chat moved on
+    cache = Cache(limit=200)  # a used turn of a chat is evicted, since the chat has a later turn
     past, here = (
         cache.put(1, 100, CheckpointReason.BRANCH_EXPECTED),
         cache.put(1, 300, CheckpointReason.BRANCH_EXPECTED),
@@ -200,7 +201,7 @@ def test_priorities_that_fell_after_a_refusal_count_for_the_next_eviction() -> N
     assert cache.eviction.make_room(100, 0.6 * weight, ())
     assert list(cache.tree.checkpoints) == [here]
 
-    cache = Cache(limit=200)  # K and V that two checkpoints shared count for one of them now
+    cache = Cache(limit=200)  # K and V that two checkpoints shared count for the remaining one
     first, second = (
         cache.eviction.insert(
             as_tokens([1] * 200 + [i] * 100), Data(100), CheckpointReason.BRANCH_EXPECTED, has_logits=False
@@ -222,7 +223,7 @@ def test_priorities_that_fell_after_a_refusal_count_for_the_next_eviction() -> N
     assert cheap not in cache.tree.checkpoints
 
 
-def test_state_larger_than_its_room_is_not_inserted() -> None:
+def test_state_larger_than_the_free_host_memory_is_not_inserted() -> None:
     cache = Cache(limit=250)
     cache.put(1, 100)
     assert cache.eviction.insert(as_tokens([2]), Data(151), CheckpointReason.PROMPT_END, has_logits=False) is None

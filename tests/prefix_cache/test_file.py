@@ -1,4 +1,4 @@
-"""Tests of prefix files: texts continue from them with the same bits, and unfit or damaged files are refused."""
+"""Tests of prefix files: prompts continue from files with the same bits; unfit or damaged files are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUZZER = Path(__file__).parent.parent.parent / "tools" / "checks" / "fuzz_prefix
 
 @BOTH
 @each_cache_type(CACHES)
-def test_prefix_file_continues_with_the_bits_of_the_original(
+def test_sequence_loaded_from_a_prefix_file_continues_with_the_same_bits(
     model: Model, path: Path, caches: dict[str, Any], mode: str
 ) -> None:
     with (
@@ -98,7 +98,7 @@ def check_refused(c: Context, path: Path, message: str) -> None:
 
 
 def check_loads(c: Context, path: Path) -> None:
-    """Check that a good file still loads after refused ones, and that its text continues with the same bits."""
+    """Check that an intact file still loads after refused ones, and that its prefix continues with the same bits."""
     load_prefix(c, path, 1)
     np.testing.assert_array_equal(c.verify([1, 2], 1), c.verify([1, 2], 0))
 
@@ -122,7 +122,7 @@ def test_prefix_file_with_any_changed_byte_is_refused(c: Context, path: Path, tm
     check_loads(c, damaged)
 
 
-def test_damaged_prefix_files_end_no_process() -> None:
+def test_damaged_prefix_files_do_not_crash_the_process() -> None:
     """Run tools/checks/fuzz_prefixes.py for a short time."""
     run = subprocess.run(
         [sys.executable, str(FUZZER), "--files", "600", "--seed", "3"], capture_output=True, text=True, timeout=100
@@ -164,10 +164,10 @@ def test_prefix_file_mixed_from_two_files_is_refused(c: Context, path: Path, tmp
     check_loads(c, path)
 
 
-def test_other_file_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+def test_file_that_is_not_a_prefix_file_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     for content in (b"", b"text", os.urandom(1000), c.model.path.read_bytes(), b"\xff" * 8 + b"{}"):
         path.write_bytes(content)
-        check_refused(c, path, "is no prefix")
+        check_refused(c, path, "is not a prefix file")
     with pytest.raises(FileNotFoundError):
         load_prefix(c, tmp_path / "missing", 1)
     with pytest.raises(OSError, match="directory"):
@@ -175,47 +175,47 @@ def test_other_file_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
 
 
 def rewrite_prefix(c: Context, path: Path, tensors: dict[str, Any] | None = None, **metadata: str) -> None:
-    """Save sequence 0 to the file, with other contents and a right checksum."""
+    """Save sequence 0 to the file, with some tensors and metadata replaced, and a checksum that fits."""
     save_prefix(c, path)
     contents = load_file(path) | (tensors or {})
     contents = {name: array for name, array in contents.items() if array is not None}
     contents["tokens"] = contents["tokens"].astype(np.int32)
     save_file(contents, path, {"format": FORMAT, "version": str(VERSION), **made_with(c), **metadata})
-    whole = path.read_bytes()  # "sum" is the last tensor: they are ordered by alignment, then by name
+    whole = path.read_bytes()  # "sum" is the last tensor: save_file orders tensors by alignment, then by name
     path.write_bytes(whole[:-4] + zlib.crc32(whole[:-4]).to_bytes(4, "little"))
 
 
 def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context, path: Path) -> None:
     for name in made_with(c).keys() - {"n_ubatch", "head"}:
         rewrite_prefix(c, path, **{name: "x"})
-        check_refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
+        check_refused(c, path, f"was made with another {name}: x in the file, {made_with(c)[name][:20]}")
     rewrite_prefix(c, path, head="x\0")
-    check_refused(c, path, "was made x\ufffd, here it is with drafts: ")
+    check_refused(c, path, "was made x\ufffd, but would be loaded with drafts: ")
     rewrite_prefix(c, path, adapters="2b07")
     check_refused(c, path, "was made with other adapters")
     rewrite_prefix(c, path, color="blue")
-    check_refused(c, path, "is of another color: blue, here it is not said")
+    check_refused(c, path, "was made with another color: blue in the file, none here")
     rewrite_prefix(c, path, version="2")
-    check_refused(c, path, "is of format 2, this pymtp reads 1")
+    check_refused(c, path, "has format version 2, but this pymtp reads version 1")
     rewrite_prefix(c, path, format="other")
-    check_refused(c, path, "is no prefix")
+    check_refused(c, path, "is not a prefix file")
     n, width = c.save_cells(0, 0, len(c.tokens())).shape
     many, state = np.zeros((n, width), dtype=np.uint8), f"state.{n}"
     for tensors, message in (
         ({"tokens": np.full(n, c.model.n_vocab)}, "in a vocabulary of"),
         ({"tokens": np.full(n, -1)}, "in a vocabulary of"),
-        ({"tokens": np.zeros(n - 1, dtype=int)}, f"for {n - 1} tokens"),
+        ({"tokens": np.zeros(n - 1, dtype=int)}, f"has {n - 1} tokens, but the K and V of {n} tokens"),
         ({"tokens": np.zeros(n, dtype=int)}, "not of these"),
-        ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, f"last state after {n} tokens, and 0 tokens"),
-        ({"cells": many[:-1]}, f"for {n} tokens"),
+        ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, f"has 0 tokens, but its last state is after {n}"),
+        ({"cells": many[:-1]}, f"has {n} tokens, but the K and V of"),
         ({"cells": many[:, :-1].copy()}, f"rows of {width} bytes"),
-        ({"cells": many.astype(np.float32)}, "other tensors"),
-        ({"cells": many.reshape(-1)}, "other tensors"),
-        ({state: many}, "other tensors"),
-        ({state: None}, "other tensors"),
-        *(({name: many[0]}, "other tensors") for name in ("state", "state.", "state.0", "state.07", "state.-1", "x")),
-        ({state: None, "state.5": many[0]}, f"last state after 5 tokens, and {n} tokens"),
-        ({f"state.{n + 1}": many[0]}, f"last state after {n + 1} tokens, and {n} tokens"),
+        ({"cells": many.astype(np.float32)}, "its tensors are"),
+        ({"cells": many.reshape(-1)}, "its tensors are"),
+        ({state: many}, "its tensors are"),
+        ({state: None}, "its tensors are"),
+        *(({name: many[0]}, "its tensors are") for name in ("state", "state.", "state.0", "state.07", "state.-1", "x")),
+        ({state: None, "state.5": many[0]}, f"has {n} tokens, but its last state is after 5"),
+        ({f"state.{n + 1}": many[0]}, f"has {n} tokens, but its last state is after {n + 1}"),
         ({state: many[0]}, "no state"),
         ({state: np.zeros(0, dtype=np.uint8)}, "no state"),
     ):
@@ -223,7 +223,7 @@ def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context
         with pytest.raises(InvalidRequestError, match=message):
             load_prefix(c, path, 1)
         assert c.tokens(1) == []
-        with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # and no K and V are left in the sequence
+        with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # the sequence has no K and V
             c.load_state(1, c.tokens(), c.save_state())
     save_prefix(c, path)
     check_loads(c, path)
@@ -232,15 +232,15 @@ def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"type_k": "q8_0"}, "is of another type_k:"),
-        ({"type_v": "f32"}, "is of another type_v:"),
-        ({"flash_attn": "off"}, "is of another flash_attn:"),
-        ({"tap": "pre_norm"}, "is of another tap:"),
-        ({"draft_tokens": 0}, "was made with drafts, here it is without drafts: it takes a head, and"),
-        ({"mode": "host-copy"}, "is of another prefill:"),
+        ({"type_k": "q8_0"}, "was made with another type_k:"),
+        ({"type_v": "f32"}, "was made with another type_v:"),
+        ({"flash_attn": "off"}, "was made with another flash_attn:"),
+        ({"tap": "pre_norm"}, "was made with another tap:"),
+        ({"draft_tokens": 0}, "was made with drafts, but would be loaded without drafts: loading it takes a head, and"),
+        ({"mode": "host-copy"}, "was made with another prefill:"),
     ],
 )
-def test_prefix_file_of_other_options_is_refused(
+def test_prefix_file_made_with_other_options_is_refused(
     c: Context, path: Path, keywords: dict[str, Any], message: str
 ) -> None:
     save_prefix(c, path)
@@ -248,7 +248,7 @@ def test_prefix_file_of_other_options_is_refused(
         check_refused(other, path, message)
 
 
-def test_prefix_file_fits_any_number_of_sequences_tokens_threads_and_drafts(c: Context, path: Path) -> None:
+def test_prefix_file_loads_with_other_numbers_of_sequences_tokens_threads_and_drafts(c: Context, path: Path) -> None:
     save_prefix(c, path)
     with context(c.model, n_seq_max=5, n_ctx=512, n_threads=2, n_batch=1024, n_ubatch=64, draft_tokens=5) as other:
         assert load_prefix(other, path, 4) == c.tokens()
@@ -269,16 +269,16 @@ def test_prefix_file_of_another_model_is_refused(c: Context, path: Path, moe: Mo
     retrained.write_bytes(weights)
     for model in (renamed, retrained):
         with Model(model) as loaded, context(loaded, n_seq_max=2) as other:
-            check_refused(other, path, "is of another model")
+            check_refused(other, path, "was made with another model")
     with context(moe, n_seq_max=2) as other:
-        check_refused(other, path, "is of another model")
+        check_refused(other, path, "was made with another model")
     copied = tmp_path / "copied.gguf"
     copied.write_bytes(source.read_bytes())
     with Model(copied) as loaded, context(loaded, n_seq_max=2) as other:
         assert load_prefix(other, path, 1) == c.tokens()
 
 
-def test_model_digest_is_that_of_the_loaded_file_whatever_its_path_names_now(
+def test_model_digest_is_that_of_the_loaded_file_after_its_path_names_another_file(
     demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     current = tmp_path / "current.gguf"

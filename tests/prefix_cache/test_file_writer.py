@@ -98,12 +98,12 @@ def test_rewritten_file_keeps_its_permissions(c: Context, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["\N{HIRAGANA LETTER A}" * 85, "\N{GRINNING FACE}" * 63, "x" * 255])
-def test_file_may_have_any_name(c: Context, tmp_path: Path, name: str) -> None:
+def test_prefix_file_can_have_any_name(c: Context, tmp_path: Path, name: str) -> None:
     save_prefix(c, tmp_path / name)
     assert os.listdir(tmp_path) == [name]
 
 
-def test_killed_process_leaves_the_old_file_or_the_new_one(c: Context, path: Path, tmp_path: Path) -> None:
+def test_killed_process_leaves_the_old_file_or_the_complete_new_one(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     old = path.read_bytes()
     rows, state = c.save_cells(0, 0, len(c.tokens())), c.save_state()
@@ -158,7 +158,7 @@ def test_killed_process_leaves_the_old_file_or_the_new_one(c: Context, path: Pat
         assert len(file.tokens) == len(rows) - 1
 
 
-def test_file_ends_with_the_checksum_of_all_bytes_before(c: Context, path: Path) -> None:
+def test_prefix_file_ends_with_the_checksum_of_all_bytes_before_it(c: Context, path: Path) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
     assert zlib.crc32(whole[:-4]).to_bytes(4, "little") == whole[-4:]
@@ -169,11 +169,11 @@ def test_file_ends_with_the_checksum_of_all_bytes_before(c: Context, path: Path)
 
 
 def test_pipes_and_devices_are_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"  # like a device: os.replace would remove it
+    pipe = tmp_path / "pipe"  # os.replace would remove a pipe, as it would remove a device
     os.mkfifo(pipe)
     (tmp_path / "link").symlink_to(pipe)
     for path in (pipe, tmp_path / "link"):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             PrefixWriter(path, {})
     assert pipe.is_fifo()
 
@@ -190,7 +190,7 @@ def test_link_stays_a_link_and_its_target_is_written(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "other").iterdir()] == ["file"]
 
 
-def test_error_names_the_requested_path(tmp_path: Path) -> None:
+def test_write_error_names_the_requested_path_and_not_the_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "file"
     with pytest.raises(FileNotFoundError) as error:
         PrefixWriter(path, {})

@@ -1,4 +1,4 @@
-"""Tests of the prefix cache under random requests, cancels, moves and failures: its records stay true and complete."""
+"""Tests of the prefix cache under random requests, cancels, moves and failures: its records stay right and complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nodes_of(tree: RadixTree) -> Iterator[RadixNode]:
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
-    """Random operations on a simulated engine; after each, all records are compared with the context."""
+    """Random operations on a simulated engine. After each operation, all records are compared with the context."""
 
     @initialize(
         n_seq=st.integers(1, 3), budget=st.sampled_from([0, 60, 150, 400, 2000]), alignment=st.sampled_from([1, 1, 4])
@@ -173,7 +173,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             )
 
     def check_lookups(self) -> None:
-        """Compare lookups with a dict of all cached positions: the text up to each, and whether it has logits."""
+        """Compare lookups with a dict of all cached prefixes, whose values say whether the state has logits."""
         engine = self.engine
         positions: dict[Path, bool] = {(): False}
         for node in engine.cache.store.tree.checkpoints:

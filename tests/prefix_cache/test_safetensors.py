@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_tensors_equal_those_that_the_library_writes(path: Path) -> None:
+def test_tensors_equal_those_that_the_safetensors_library_wrote(path: Path) -> None:
     file = TensorFile(path)
     assert file.size == path.stat().st_size
     assert file.metadata == {"one": "1", "two": "\N{SNOWMAN}"}
@@ -74,38 +74,38 @@ def put(name: str, key: str, value: object) -> Callable[[dict[str, Any]], str]:
 
 N = 300 * 1111
 DAMAGED_HEADERS = [
-    (lambda _: "[]", "no object"),
-    (lambda _: "{ ", "no JSON"),
-    (lambda _: "[" * 100_000, "no JSON"),
-    (lambda _: '{"a": ' * 100_000, "no JSON"),
-    (lambda header: json.dumps(header)[:-1] + ', "tokens": {}}', "comes twice"),
-    (lambda header: json.dumps(header).replace('"one"', '"two"'), "comes twice"),
-    (lambda header: json.dumps(header).replace("1111", "1" * 5000), "no JSON|another size"),
+    (lambda _: "[]", "not a JSON object"),
+    (lambda _: "{ ", "not JSON"),
+    (lambda _: "[" * 100_000, "not JSON"),
+    (lambda _: '{"a": ' * 100_000, "not JSON"),
+    (lambda header: json.dumps(header)[:-1] + ', "tokens": {}}', "occurs twice"),
+    (lambda header: json.dumps(header).replace('"one"', '"two"'), "occurs twice"),
+    (lambda header: json.dumps(header).replace("1111", "1" * 5000), "not JSON|does not fit its shape"),
     (changed(lambda header: header.update(__metadata__=None)), "metadata"),
     (changed(lambda header: header.update(__metadata__=[])), "metadata"),
     (changed(lambda header: header["__metadata__"].update(one=1)), "metadata"),
     (changed(lambda header: header["__metadata__"].update(one=float("nan"))), "metadata"),
-    (changed(lambda header: header.update(x=None)), "'x' is no tensor"),
-    (changed(lambda header: header.update(x={})), "'x' is no tensor"),
-    (changed(lambda header: header["tokens"].update(x=1)), "no tensor"),
-    (changed(lambda header: header["tokens"].pop("shape")), "no tensor"),
-    (changed(lambda header: header.pop("tokens")), "side by side|end at byte"),
-    (changed(lambda header: header.update(x=header["tokens"])), "side by side"),
-    (changed(lambda header: header["cells"].update(header["tokens"])), "side by side"),
-    (put("tokens", "dtype", None), "no tensor"),
-    (put("tokens", "dtype", "U8"), "another size"),
-    *((put("tokens", "shape", shape), "size") for shape in (None, 45, [44], [46], [-45], [45.0], [[45]], [True], [])),
-    (put("tokens", "shape", [45, 2**64]), "another size"),
-    (put("tokens", "shape", [1] * 9), "no size"),
-    (put("cells", "shape", [-300, -1111]), "no size"),
+    (changed(lambda header: header.update(x=None)), "'x' is not a tensor"),
+    (changed(lambda header: header.update(x={})), "'x' is not a tensor"),
+    (changed(lambda header: header["tokens"].update(x=1)), "not a tensor"),
+    (changed(lambda header: header["tokens"].pop("shape")), "not a tensor"),
+    (changed(lambda header: header.pop("tokens")), "overlap or leave gaps|end at byte"),
+    (changed(lambda header: header.update(x=header["tokens"])), "overlap or leave gaps"),
+    (changed(lambda header: header["cells"].update(header["tokens"])), "overlap or leave gaps"),
+    (put("tokens", "dtype", None), "not a tensor"),
+    (put("tokens", "dtype", "U8"), "does not fit its shape"),
+    *((put("tokens", "shape", shape), "shape") for shape in (None, 45, [44], [46], [-45], [45.0], [[45]], [True], [])),
+    (put("tokens", "shape", [45, 2**64]), "does not fit its shape"),
+    (put("tokens", "shape", [1] * 9), "invalid shape"),
+    (put("cells", "shape", [-300, -1111]), "invalid shape"),
     (put("none", "dtype", "X"), None),
     *(
-        (put("cells", "data_offsets", at), "no size")
+        (put("cells", "data_offsets", at), "invalid shape")
         for at in (None, [], [0], [0, N, N], [False, N], [0.0, N], [-1, N])
     ),
-    *((put("cells", "data_offsets", at), "another size") for at in ([N, 0], [1, N], [0, 2**63], [0, 10**30])),
-    (put("cells", "data_offsets", [180 + 8, N + 188]), "side by side"),
-    (put("cells", "data_offsets", [2**63, 2**63 + N]), "side by side"),
+    *((put("cells", "data_offsets", at), "does not fit its shape") for at in ([N, 0], [1, N], [0, 2**63], [0, 10**30])),
+    (put("cells", "data_offsets", [180 + 8, N + 188]), "overlap or leave gaps"),
+    (put("cells", "data_offsets", [2**63, 2**63 + N]), "overlap or leave gaps"),
 ]
 
 
@@ -114,24 +114,24 @@ def test_damaged_header_is_refused(path: Path, text: Callable[[dict[str, Any]], 
     header, content = header_of(path.read_bytes())
     data = text(header).encode()
     path.write_bytes(len(data).to_bytes(8, "little") + data + content)
-    if message is None:  # an unknown type is no damage: only reading that tensor fails
+    if message is None:  # an unknown type is not damage: only reading a tensor of that type fails
         TensorFile(path).close()
     else:
         check_refused(path, message)
 
 
-def test_header_of_another_length_is_refused(path: Path) -> None:
+def test_header_with_a_wrong_length_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     n = int.from_bytes(whole[:8], "little")
     for length in (0, 1, n - 1, n + 1, len(whole) - 8, len(whole) - 7, MAX_HEADER_BYTES + 1, 2**63, 2**64 - 1):
         path.write_bytes(length.to_bytes(8, "little") + whole[8:])
         check_refused(path, "header|end at byte")
     path.write_bytes((2 * MAX_HEADER_BYTES).to_bytes(8, "little") + bytes(3 * MAX_HEADER_BYTES))
-    check_refused(path, "header has no such length")
+    check_refused(path, "length of its header is invalid")
 
 
-def test_header_that_the_library_refuses_is_refused(path: Path) -> None:
-    """Change a byte of the header. The library accepts some headers that are refused here, such as duplicate names."""
+def test_header_that_the_safetensors_library_refuses_is_refused(path: Path) -> None:
+    """Change a byte of the header. The library accepts some headers that pymtp refuses, such as duplicate names."""
     save_file(TENSORS | {"cells": TENSORS["cells"][:3]}, path, {"one": "1"})
     whole = bytearray(path.read_bytes())
     n = 8 + int.from_bytes(whole[:8], "little")
@@ -182,7 +182,7 @@ def test_file_that_is_replaced_or_removed_while_open_is_read_to_its_end(path: Pa
 def test_pipe_and_device_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        check_refused(path, "no regular file")
+        check_refused(path, "not a regular file")
     with pytest.raises(IsADirectoryError):
         TensorFile(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -44,7 +44,7 @@ def wait(llm: LLM, waiter: Waiter) -> None:
 
 
 def count_prefilled(llm: LLM, call: Callable[[], object]) -> int:
-    """Return how many tokens of prompts a call prefills."""
+    """Return the number of prompt tokens that a call prefills."""
     before = llm.figures().read
     call()
     return llm.figures().read - before
@@ -54,7 +54,7 @@ def count_prefilled(llm: LLM, call: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_third_prompt_continues_from_the_branch_point_of_the_first_two(
+def test_third_prompt_continues_where_the_first_two_prompts_branched(
     new_llm: Callable[..., LLM], n_seq_max: int
 ) -> None:
     llm = new_llm(n_ctx=2304, n_seq_max=n_seq_max)
@@ -89,10 +89,10 @@ def test_chat_turn_prefills_only_new_tokens_if_thinking_is_dropped(new_llm: Call
         branch_points = [len(past) + len(begins)] if marked else []
         params = SamplingParams(50, ignore_eos=True)
         n = count_prefilled(llm, lambda: completions.append(ask(llm, prompt, params, branch_points)))  # noqa: B023
-        if marked or turn > 1:  # only then does the cache know that the text continues
+        if marked or turn > 1:  # before, the cache does not know that the text will be continued
             assert n <= len(prompt) - known + 64
         before = prompt + completions[0].token_ids
-        past = past + begins + completions[0].token_ids[20:]  # the template drops the thinking
+        past = past + begins + completions[0].token_ids[20:]  # the template drops the thinking of earlier turns
 
 
 def test_completions_of_one_prompt_prefill_it_once_even_if_they_wait_for_a_sequence(
@@ -103,7 +103,7 @@ def test_completions_of_one_prompt_prefill_it_once_even_if_they_wait_for_a_seque
 
 
 @pytest.mark.parametrize("cache_bytes", [0, None])
-def test_prompt_without_a_cached_prefix_takes_no_more_decodes(
+def test_prefix_cache_adds_no_decode_calls_to_a_prompt_without_a_cached_prefix(
     new_llm: Callable[..., LLM], cache_bytes: int | None
 ) -> None:
     on, off = new_llm(n_ctx=2304, cache_bytes=cache_bytes), new_llm(n_ctx=2304, cache_prompt=False)
@@ -168,7 +168,7 @@ def test_invalid_cache_bytes_is_refused(cache_bytes: Any) -> None:
 
 
 def outputs(completion: Completion) -> tuple[object, ...]:
-    """Return everything but times, the acceptance of drafts included."""
+    """Return all outputs and statistics except times, including the acceptance of drafts."""
     stats = completion.stats
     return completion.token_ids, completion.logprobs, stats.depths, stats.accepted_per_position, stats.rounds
 
@@ -199,7 +199,7 @@ def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM
 
 
 class Faults:
-    """Makes a call of a context fail as native ones do: the sequences that it changes are empty then."""
+    """Makes a call of a context fail as native calls do: the sequences that the call would change become empty."""
 
     SAVING = ("copy_cells", "save_state", "save_cells", "load_state", "load_cells")
 
@@ -225,7 +225,7 @@ class Faults:
         return call
 
 
-def test_cached_prompt_tokens_are_in_the_draft_vocabulary(new_llm: Callable[..., LLM]) -> None:
+def test_cached_prompt_tokens_are_added_to_the_draft_vocabulary(new_llm: Callable[..., LLM]) -> None:
     vocabularies, n_cached = [], []
     for cached in (True, False):
         llm = new_llm(n_seq_max=2, draft_tokens=2, draft_vocab=128, cache_prompt=cached)
@@ -238,7 +238,7 @@ def test_cached_prompt_tokens_are_in_the_draft_vocabulary(new_llm: Callable[...,
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_failures_keep_records_true_and_texts_unchanged(
+def test_failures_keep_cache_records_right_and_texts_unchanged(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, n_seq_max: int
 ) -> None:
     cold = new_llm(cache_prompt=False)

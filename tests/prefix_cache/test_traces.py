@@ -1,6 +1,7 @@
-"""Tests of how many tokens are prefilled when prompts begin alike.
+"""Tests of the number of tokens that are prefilled when prompts begin with the same tokens.
 
-Requests come one after the other and at once, as chats, and as traces whose prefixes do not all fit into host memory.
+Requests are sent one after the other, all at once, as chats, and as traces whose prefixes do not all fit into host
+memory.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def test_sequential_requests_prefill_their_common_prefix_once(n_seq: int, alignm
 
 @pytest.mark.parametrize("alignment", [1, 64])
 @pytest.mark.parametrize("n_seq", [1, 2, 4])
-def test_branch_point_is_learnt_from_the_second_request(n_seq: int, alignment: int) -> None:
+def test_second_request_shows_the_cache_where_prompts_branch(n_seq: int, alignment: int) -> None:
     first, second, *others = ask_four(SimEngine(n_seq, alignment=alignment), 2000, 300, at_once=False)
     assert first == 2300
     assert second <= 512 + 300
@@ -55,7 +56,7 @@ def test_simultaneous_requests_prefill_their_common_prefix_once(n_seq: int, cach
 
 
 def chat(engine: SimEngine, turns: int, *, branch_points: bool, dropped: bool = True) -> list[int]:
-    """Run turns of 200 tokens with thinking, which the template may drop; return how many old tokens each prefills."""
+    """Run turns of 200 tokens with thinking, which the template may drop. Return the old tokens that each prefills."""
     begins, opened_thinking, past = (7, 8, 9), (11, 12), text(99, 60)
     before: Path = ()
     extra = []
@@ -79,7 +80,7 @@ def chat(engine: SimEngine, turns: int, *, branch_points: bool, dropped: bool = 
 def test_chat_turn_prefills_only_new_tokens(n_seq: int) -> None:
     assert max(chat(SimEngine(n_seq, alignment=64), 20, branch_points=True)) <= 64
     assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=True)) == 0
-    # only after two turns does the cache know that the text continues
+    # the cache does not know before the third turn that the text will be continued
     assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=False)[2:]) <= 64
     assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=False, dropped=False)) == 0
 
@@ -89,9 +90,9 @@ def test_single_chat_needs_host_memory_for_a_few_states_only() -> None:
 
 
 def trace(n_seq: int, share: float, weight: Callable[[int], float], seed: int) -> tuple[float, SimEngine]:
-    """Run 200 requests over 12 prefixes of 2,000 tokens, with memory for a share of them.
+    """Run 200 requests over 12 prefixes of 2,000 tokens, with host memory for a share of the prefixes.
 
-    Returns the prefilled tokens as a share of all.
+    Returns the engine, after the prefilled tokens as a share of all prompt tokens.
     """
     choose, n_all = random.Random(seed), 0
     prefixes = [text(500 + i, 2000) for i in range(12)]
@@ -132,7 +133,7 @@ def test_new_prefixes_replace_those_that_are_no_longer_requested(share: float) -
         assert n_prefilled < 0.6 * n_all
 
 
-def test_memory_is_flat_and_within_the_limit() -> None:
+def test_memory_does_not_grow_with_requests_and_stays_within_the_limit() -> None:
     choose = random.Random(4)
     prefixes = [text(500 + i, 700) for i in range(30)]
     engine = SimEngine(3, 8 * STATE)
@@ -150,8 +151,8 @@ def test_memory_is_flat_and_within_the_limit() -> None:
     assert max(sizes[1:]) <= sizes[0] + 60
 
 
-def test_lookup_of_a_long_prompt_takes_few_comparisons() -> None:
-    """Python calls must not grow with the prompt: arrays of tokens are compared, not single tokens."""
+def test_number_of_calls_of_a_lookup_does_not_grow_with_the_prompt() -> None:
+    """Count the Python calls, which must not grow with the prompt: arrays are compared, not single tokens."""
     counts = []
     for n in (5_000, 100_000):
         engine = SimEngine(2)

@@ -27,7 +27,7 @@ def put(tree: RadixTree, *tokens: int, nbytes: int = 100) -> RadixNode:
 
 
 def add_cells(tree: RadixTree, node: RadixNode, nbytes: int, *positions: int) -> None:
-    """Add the K and V between neighboring positions, each in a block of so many bytes."""
+    """Add the K and V between each two neighboring positions, in a block of nbytes bytes each."""
     slices = [
         BlockSlice(KvBlock(positions[i], Data(nbytes)), positions[i], positions[i + 1])
         for i in range(len(positions) - 1)
@@ -68,7 +68,7 @@ def test_common_prefix_length_counts_tokens_up_to_the_first_difference() -> None
     assert common_prefix_length(a, b) == common_prefix_length(a, a[:0]) == 0
 
 
-def test_checkpoint_within_a_node_on_the_host_is_on_the_host() -> None:
+def test_checkpoint_within_a_node_with_k_and_v_has_k_and_v() -> None:
     tree = RadixTree()
     add_cells(tree, put(tree, 1, 2, 3, 4, 5, 6), 30, 0, 4, 6)
     middle = put(tree, 1, 2, 3)
@@ -78,14 +78,14 @@ def test_checkpoint_within_a_node_on_the_host_is_on_the_host() -> None:
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (260, 6, 2)
 
 
-def test_shared_blocks_count_once_until_both_texts_are_removed() -> None:
+def test_block_shared_by_two_texts_counts_once_until_both_texts_are_removed() -> None:
     tree = RadixTree()
     first = put(tree, 1, 2, 3, 4, 5)
     add_cells(tree, first, 50, 0, 5)
     second = put(tree, 1, 2, 3, 9)
     add_cells(tree, second, 10, 3, 4)
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (260, 6, 3)
-    tree.remove_checkpoint(first)  # its block stays: the second text begins with it
+    tree.remove_checkpoint(first)  # the block stays: the second text begins with the same tokens
     assert ranges(tree, second) == [(0, 3), (3, 4)]
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (160, 4, 1)
     tree.remove_checkpoint(second)
@@ -105,12 +105,12 @@ def test_k_and_v_without_a_checkpoint_that_needs_them_are_freed() -> None:
     tree = RadixTree()
     first, last = put(tree, 1, 2), put(tree, 1, 2, 3, 4)
     add_cells(tree, first, 10, 0, 2)
-    tree.remove_checkpoint(first)  # those of the last one are in a sequence
+    tree.remove_checkpoint(first)  # the K and V of the last checkpoint are in a sequence
     assert not last.on_host
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (100, 0, 1)
 
 
-def test_split_and_merged_nodes_are_as_before() -> None:
+def test_nodes_that_were_split_and_merged_have_their_old_k_and_v() -> None:
     tree = RadixTree()
     node = put(tree, *range(12))
     add_cells(tree, node, 10, 0, 5, 10, 12)
@@ -126,7 +126,7 @@ def test_split_and_merged_nodes_are_as_before() -> None:
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (130, 12, 1)
 
 
-def test_free_cells_frees_from_the_end_of_a_path_up_to_a_branch_on_the_host() -> None:
+def test_free_cells_frees_k_and_v_from_the_end_of_a_path_up_to_a_branch_with_k_and_v() -> None:
     tree = RadixTree()
     first, second = put(tree, 1, 2, 3, 4), put(tree, 1, 2, 5, 6)
     add_cells(tree, first, 10, 0, 2, 4)

@@ -14,7 +14,10 @@ CHECKS = Path(__file__).parents[2] / "tools/checks"
 
 
 def run_tool(folder: Path, tool: str, *options: str) -> tuple[dict[str, Any], str]:
-    """Run a tool. Return its result and its log. Its exit status and later output come from Ray, and do not matter."""
+    """Run a tool. Return its result and its log.
+
+    The exit status and output after the result are ignored, because they come from Ray.
+    """
     with (
         (folder / "out").open("w+") as out,
         (folder / "log").open("w+") as log,
@@ -29,7 +32,7 @@ def run_tool(folder: Path, tool: str, *options: str) -> tuple[dict[str, Any], st
 
 
 @pytest.mark.timeout(420)
-def test_dataset_is_complete_and_correct_after_a_killed_actor_and_a_resumed_run(tmp_path: Path) -> None:
+def test_dataset_is_complete_and_correct_after_an_actor_was_killed_and_a_run_was_resumed(tmp_path: Path) -> None:
     found, logged = run_tool(tmp_path, "ray_rows.py", "--rows", "96")
     assert found["killed"] == {"died": True, "nodes": 2, "rows": 96, "wrong": 0}, logged
     assert found["resumed"] == found["resumed"] | {"failed": True, "read_twice": 0, "wrong": 0}, logged
@@ -37,7 +40,7 @@ def test_dataset_is_complete_and_correct_after_a_killed_actor_and_a_resumed_run(
 
 
 @pytest.mark.timeout(420)
-def test_application_answers_as_the_server_does_and_survives_a_killed_replica(tmp_path: Path) -> None:
+def test_ray_application_answers_like_the_server_and_survives_a_killed_replica(tmp_path: Path) -> None:
     found, logged = run_tool(tmp_path, "ray_serve.py")
     # chats of two turns: the second turn goes to the replica of the first
     assert found["turns"] == {"nodes": 2, "wrong": 0, "elsewhere": 0, "read_twice": 0}, logged
@@ -53,8 +56,8 @@ def test_application_answers_as_the_server_does_and_survives_a_killed_replica(tm
     assert found["crowd"] == [4, 4]  # n_seq_max of each replica
     assert found["killing"] == {
         "fetched": [200] * 6,  # stored responses of both replicas
-        "at": True,  # the requests were at the expected replicas
-        "stream": ["replica_lost", False],  # its last event, and whether the stream was complete
+        "at": True,  # the expected replicas answered
+        "stream": ["replica_lost", False],  # the error in the last event, and whether the stream was complete
         "whole": [503, "replica_lost"],
         "kept": True,  # the text of the other replica is complete
         "new": True,  # a new replica was started

@@ -32,7 +32,7 @@ def body(data: bytes, *, more: bool = True) -> dict[str, Any]:
 
 
 class Call:
-    """A fake call of a replica: it yields messages, and then raises an error if given."""
+    """A fake call of a replica: it yields messages, and then raises an error if one is given."""
 
     def __init__(self, messages: list[Any], error: Exception | None) -> None:
         self._messages, self._error = messages, error
@@ -105,7 +105,9 @@ def test_front_forwards_the_request_and_the_answer() -> None:
     assert (b"x-other", b"1") in scope["headers"]
     assert (b"x-request-id", done.headers["x-request-id"].encode()) in scope["headers"]
     assert hint == RoutingHint()
-    assert json.dumps({name: str(value) for name, value in scope.items()})  # no object of this process
+    assert json.dumps(
+        {name: str(value) for name, value in scope.items()}
+    )  # the scope has no objects that cannot be sent to another process
 
 
 def test_proxy_adapter_removes_the_route_prefix() -> None:
@@ -117,7 +119,7 @@ def test_proxy_adapter_removes_the_route_prefix() -> None:
     )
 
 
-def test_proxy_adapter_drops_its_own_request_id_header() -> None:
+def test_proxy_adapter_removes_the_request_id_header_that_the_proxy_adds_itself() -> None:
     replicas = Replicas({**START, "headers": [*START["headers"], (b"x-request-id", b"mine")]}, body(b"{}", more=False))
     done = ask(replicas, CHAT, content=b"{}", headers={"X-Request-Id": "mine"})
     assert "x-request-id" not in done.headers  # the proxy adds it
@@ -153,11 +155,11 @@ def test_refusal_has_cors_headers() -> None:
 
 
 @pytest.mark.parametrize("begun", [[], [START]])
-def test_replica_lost_before_the_answer_is_a_503(begun: list[Any]) -> None:
+def test_client_gets_a_503_if_the_replica_is_lost_before_it_answers(begun: list[Any]) -> None:
     done = ask(Replicas(*begun, error=replica_lost()), CHAT, content=b"{}")
     assert (done.status_code, done.headers["retry-after"]) == (503, "1")
     assert done.json()["error"] == {
-        "message": "the replica that was to answer is gone",
+        "message": "the replica that was answering this request was lost",
         "type": "server_error",
         "param": None,
         "code": "replica_lost",
@@ -192,23 +194,23 @@ def test_broken_response_stream_ends_with_response_failed() -> None:
     assert (failed["response"]["status"], failed["response"]["error"]["code"]) == ("failed", "server_error")
 
 
-def test_complete_answer_is_not_changed_by_a_lost_replica() -> None:
+def test_complete_answer_is_unchanged_if_the_replica_is_lost_afterwards() -> None:
     done = ask(Replicas(START, body(b"{}", more=False), error=replica_lost()), CHAT, content=b"{}")
     assert (done.status_code, done.content) == (200, b"{}")
 
 
-def test_partial_answer_that_is_no_stream_closes_the_connection() -> None:
+def test_lost_replica_closes_the_connection_of_a_partial_answer_that_is_not_a_stream() -> None:
     with pytest.raises(RuntimeError, match="is gone"):
         ask(Replicas(START, body(b'{"half'), error=replica_lost()), CHAT, content=b"{}")
 
 
-def test_full_queue_is_a_429_with_retry_after() -> None:
+def test_client_gets_a_429_with_retry_after_if_the_queue_is_full() -> None:
     full = BackPressureError(num_queued_requests=8, max_queued_requests=8)
     done = ask(Replicas(error=full), CHAT, content=b"{}")
     assert (done.status_code, done.json()["error"]["code"], done.headers["retry-after"]) == (429, "queue_full", "1")
 
 
-def test_exception_in_a_replica_is_a_500_and_not_a_lost_replica(
+def test_client_gets_a_500_and_not_replica_lost_if_the_code_of_a_replica_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("pymtp"), "propagate", True)  # a server of another test has turned it off
@@ -229,7 +231,7 @@ def test_front_configures_the_log_as_the_server_does(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("path", ["/metrics", CHAT])
-def test_front_refuses_other_hosts(path: str) -> None:
+def test_front_refuses_host_names_that_are_not_allowed(path: str) -> None:
     front = with_middleware(ReplicaForwarder(Replicas()), ServerSettings(allowed_hosts=("api.example",)))  # type: ignore[arg-type]
     done = asyncio.run(send(front, "GET", path, headers={"host": "evil.example"}))
     assert done.status_code == 403
@@ -248,7 +250,7 @@ def test_invalid_content_length_is_refused_by_front_and_server(length: str, path
     assert not replicas.calls_received
 
 
-def test_client_disconnect_cancels_the_call_of_the_replica() -> None:
+def test_client_disconnect_cancels_the_call_to_the_replica() -> None:
     replicas = Replicas(STREAM, body(b"data: {}\n\n"), asyncio.Event())
     app = with_middleware(ReplicaForwarder(replicas), ServerSettings())  # type: ignore[arg-type]
     sent: list[Any] = []
@@ -275,7 +277,7 @@ def test_client_disconnect_cancels_the_call_of_the_replica() -> None:
     assert (sent, replicas.calls[0].cancelled) == (["http.response.start", "http.response.body"], True)
 
 
-def test_metrics_timeout_is_a_503() -> None:
+def test_client_gets_a_503_if_metrics_of_replicas_time_out() -> None:
     done = ask(Replicas(error=TimeoutError()), "/metrics", method="GET")
     assert (done.status_code, done.json()["error"]["code"]) == (503, "unavailable")
 

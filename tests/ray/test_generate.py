@@ -48,7 +48,7 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
-def test_row_gets_the_text_of_llm_generate_and_keeps_its_columns(generate: Generate, llm: LLM) -> None:
+def test_row_keeps_its_columns_and_gets_the_text_that_llm_generate_returns(generate: Generate, llm: LLM) -> None:
     done = generate({"id": np.arange(4), "prompt": np.array(PROMPTS)})
     alone = [llm.generate(prompt, GREEDY) for prompt in PROMPTS]
     assert done["id"].tolist() == [0, 1, 2, 3]
@@ -59,7 +59,7 @@ def test_row_gets_the_text_of_llm_generate_and_keeps_its_columns(generate: Gener
     assert done["error"].tolist() == [""] * 4
 
 
-def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> None:
+def test_prompts_of_rows_can_be_token_ids_or_messages(generate: Generate, llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPTS[0])
     # as from Arrow: arrays for lists, and None for keys that only other messages have
     call = {"type": "function", "function": {"name": "look", "arguments": {"at": "door", "word": None}}}
@@ -72,7 +72,7 @@ def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> 
     assert prompt_of(messages) == Chat(MESSAGES)
 
 
-def test_params_may_be_a_function_of_the_row(llm: LLM) -> None:
+def test_params_can_be_a_function_of_the_row(llm: LLM) -> None:
     def params(row: Any) -> SamplingParams:
         return SamplingParams(max_tokens=int(row["most"]), seed=int(row["seed"]), temperature=1)
 
@@ -87,24 +87,24 @@ def test_failed_row_does_not_change_the_others(generate: Generate, llm: LLM) -> 
     fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
     assert done["text"].tolist() == [fine[0], "", "", "", "", fine[1]]
     assert [error == "" for error in done["error"]] == [True, False, False, False, False, True]
-    assert "a row has one prompt" in done["error"][4]
+    assert "a row must have one prompt" in done["error"][4]
     assert "256" in done["error"][1]
     assert (done["completion_tokens"][1], done["finish_reason"][1]) == (0, "error")
 
 
-def test_failed_function_of_params_is_an_error_of_its_row(llm: LLM) -> None:
+def test_params_function_that_raises_fails_only_its_row(llm: LLM) -> None:
     def params(row: Any) -> SamplingParams:
         return {1: GREEDY}[int(row["id"])]
 
     rows = {"prompt": column(["import ", "class Tree"]), "id": np.array([1, 2])}
     done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
     assert done["text"].tolist() == [llm.generate("import ", GREEDY).text, ""]
-    assert done["error"].tolist() == ["", "params of the row: KeyError: 2"]
-    with pytest.raises(InvalidRequestError, match="params of the row: KeyError: 2"):
+    assert done["error"].tolist() == ["", "the function params failed for a row: KeyError: 2"]
+    with pytest.raises(InvalidRequestError, match="the function params failed for a row: KeyError: 2"):
         Generate(params=params, n_ctx=256, n_threads=1, draft_tokens=1)(rows)
 
 
-def test_column_of_numbers_may_have_nulls(llm: LLM) -> None:
+def test_column_of_params_can_have_nulls(llm: LLM) -> None:
     def params(row: Any) -> dict[str, Any]:
         return {"max_tokens": row["most"], "seed": row["seed"], "temperature": row["heat"]}
 
@@ -121,24 +121,24 @@ def test_column_of_numbers_may_have_nulls(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_whole_number_beyond_the_float_s_precision_is_refused(kind: Any) -> None:
+def test_param_that_a_float_column_cannot_store_exactly_is_refused(kind: Any) -> None:
     most = 2 ** (np.finfo(kind).nmant + 1)
     generate = Generate(params=lambda row: row, n_ctx=64, n_threads=1, draft_tokens=0)
     assert generate._params({"seed": kind(most - 1)}).seed == most - 1
-    with pytest.raises(InvalidRequestError, match=f"which hold whole numbers below {most}"):
+    with pytest.raises(InvalidRequestError, match=f"which are exact only below {most}"):
         generate._params({"seed": kind(most)})
     assert generate._params({"frequency_penalty": kind(1e20)}).frequency_penalty == kind(1e20)
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.float32(math.nan), pandas.NA], ids=repr)
-def test_all_kinds_of_null_become_none(null: Any) -> None:
+def test_every_kind_of_null_in_a_column_becomes_none(null: Any) -> None:
     generate = Generate(
         params=lambda row: {"max_tokens": 3, "seed": row["seed"]}, n_ctx=64, n_threads=1, draft_tokens=0
     )
     assert generate._params({"seed": null}).seed is None
 
 
-def test_failed_row_raises_unless_errors_are_kept() -> None:
+def test_error_of_a_row_is_raised_unless_errors_are_kept() -> None:
     generate = Generate(params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)
     with pytest.raises(ContextFullError):
         generate({"prompt": np.array(["import ", "too long " * 1000])})
@@ -182,7 +182,7 @@ def test_unknown_keywords_and_missing_adapters_are_refused_before_a_download() -
         Generate("hf:owner/name", lora="nowhere.gguf")
 
 
-def test_batch_without_prompts_names_its_columns(generate: Generate) -> None:
+def test_error_about_a_missing_prompt_column_names_the_columns_of_the_batch(generate: Generate) -> None:
     with pytest.raises(InvalidRequestError, match="'prompt' among question, text"):
         generate({"question": np.array(["a"]), "text": np.array(["b"])})
 
@@ -190,24 +190,24 @@ def test_batch_without_prompts_names_its_columns(generate: Generate) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"prompt": np.array(["a", "b"]), "id": np.arange(3)}, "2 values of 'prompt', 3 of 'id'"),
-        ({"prompt": "import "}, "'prompt' is no array"),
-        ({"prompt": {"a": 1}}, "'prompt' is no array"),
-        ({"prompt": {"a"}}, "'prompt' is no array"),
-        ({"prompt": np.array(["a"]), "id": 7}, "'id' is no array"),
+        ({"prompt": np.array(["a", "b"]), "id": np.arange(3)}, "'prompt' has 2 values, 'id' has 3"),
+        ({"prompt": "import "}, "'prompt' is not an array"),
+        ({"prompt": {"a": 1}}, "'prompt' is not an array"),
+        ({"prompt": {"a"}}, "'prompt' is not an array"),
+        ({"prompt": np.array(["a"]), "id": 7}, "'id' is not an array"),
         ({3: np.arange(2), "question": np.arange(2)}, "'prompt' among 3, question"),
     ],
     ids=str,
 )
-def test_columns_that_are_no_arrays_of_one_length_are_refused(
+def test_columns_that_are_not_arrays_of_the_same_length_are_refused(
     generate: Generate, columns: dict[Any, Any], said: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         generate(columns)
 
 
-def test_batch_may_be_any_mapping(generate: Generate) -> None:
-    class Columns(Mapping[str, Any]):  # unlike a dict it has no operator |
+def test_batch_can_be_any_mapping(generate: Generate) -> None:
+    class Columns(Mapping[str, Any]):  # a mapping that lacks the operator | of a dict
         def __getitem__(self, name: str) -> Any:
             return {"prompt": np.array(["import "])}[name]
 
@@ -222,11 +222,11 @@ def test_batch_may_be_any_mapping(generate: Generate) -> None:
 
 
 def test_batch_of_another_format_is_refused_with_a_hint(generate: Generate) -> None:
-    with pytest.raises(InvalidRequestError, match='a Table, not columns: take batch_format="numpy"'):
+    with pytest.raises(InvalidRequestError, match='not a Table: use batch_format="numpy"'):
         generate(pa.table({"prompt": ["a"]}))  # type: ignore[arg-type]
 
 
-def test_params_of_a_row_may_have_the_types_of_params_of_all(llm: LLM) -> None:
+def test_params_function_can_return_every_type_that_params_accepts(llm: LLM) -> None:
     def params(row: Any) -> Any:
         return [GREEDY, {"max_tokens": 5}, None, {"max_token": 5}, 7][int(row["which"])]
 
@@ -243,7 +243,7 @@ def test_params_of_a_row_may_have_the_types_of_params_of_all(llm: LLM) -> None:
     ]
 
 
-def test_model_may_be_a_name_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_of_generate_can_be_a_name_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pulled: list[tuple[HubName, object]] = []
 
     def pull(name: HubName, *, with_head: bool, **_: object) -> LocalFiles:
@@ -280,7 +280,7 @@ def test_columns_have_the_same_types_in_all_batches(generate: Generate) -> None:
     assert added == [added[0]] * 4
 
 
-def test_generate_works_where_an_event_loop_runs(generate: Generate) -> None:
+def test_generate_works_on_a_thread_that_runs_an_event_loop(generate: Generate) -> None:
     async def notebook() -> Any:
         return generate({"prompt": np.array(["import "])})
 
@@ -289,12 +289,12 @@ def test_generate_works_where_an_event_loop_runs(generate: Generate) -> None:
 
 @pytest.mark.parametrize("name", ["text", "finish_reason", "prompt_tokens", "completion_tokens", "error"])
 def test_existing_column_is_not_overwritten(generate: Generate, name: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"the rows have {name} already"):
+    with pytest.raises(InvalidRequestError, match=f"the rows already have columns named {name}:"):
         generate({"prompt": np.array(PROMPTS), name: np.arange(4)})
 
 
 @pytest.mark.parametrize("params", [{"max_token": 5}, 5, [GREEDY], "x"], ids=str)
-def test_invalid_params_are_refused(params: Any) -> None:
+def test_generate_refuses_invalid_params(params: Any) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"^params=.* must be SamplingParams, a mapping of some of max_tokens"
     ):

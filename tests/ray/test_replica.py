@@ -49,7 +49,7 @@ def request(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes, Rou
     return scope, json.dumps(body).encode(), RoutingHint()
 
 
-def test_answer_has_the_name_of_the_replica() -> None:
+def test_answer_has_a_header_with_the_name_of_the_replica() -> None:
     async def test() -> None:
         async with replica() as made:
             stream = {**CHAT, "max_tokens": 20, "stream": True}
@@ -66,7 +66,7 @@ def test_answer_has_the_name_of_the_replica() -> None:
     asyncio.run(test())
 
 
-def test_cancelled_call_ends_its_generation() -> None:
+def test_cancelled_call_of_a_replica_ends_the_generation() -> None:
     async def test() -> None:
         async with replica() as made:
             body = {**CHAT, "ignore_eos": True, "stream": True}
@@ -82,7 +82,7 @@ def test_cancelled_call_ends_its_generation() -> None:
     asyncio.run(test())
 
 
-def test_metrics_have_the_replica_s_label() -> None:
+def test_metrics_of_a_replica_have_a_label_with_its_name() -> None:
     async def test() -> None:
         async with replica() as made:
             for _ in range(2):
@@ -111,7 +111,7 @@ def test_broken_engine_fails_the_health_check() -> None:
     ("prefix", "options", "said"),
     [("gone.prefix", {}, "cannot read the prefix"), (None, {"lora": "gone.gguf"}, "no such adapter")],
 )
-def test_missing_prefix_or_adapter_is_found_before_a_download(
+def test_replica_finds_a_missing_prefix_or_adapter_before_a_download(
     prefix: str | None, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     downloads: list[object] = []
@@ -130,7 +130,9 @@ def test_missing_prefix_or_adapter_is_found_before_a_download(
     ("given", "error"),
     [(("no such file", None, {}), ModelLoadError), ((None, "no such file", {"n_ctx": 64}), InvalidRequestError)],
 )
-def test_constructor_raises_if_the_model_cannot_be_loaded(given: tuple[Any, ...], error: type[Exception]) -> None:
+def test_constructor_of_a_replica_raises_if_the_model_cannot_be_loaded(
+    given: tuple[Any, ...], error: type[Exception]
+) -> None:
     async def test() -> None:
         async with replica(*given, ServerSettings(log_level="error")):
             pass

@@ -1,4 +1,4 @@
-"""Tests of PrefixRouter: the order of replicas, and the load that a front knows of each."""
+"""Tests of PrefixRouter: the order of replicas, and the number of requests that a front counts for each replica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def router() -> PrefixRouter:
 
 
 def chosen(router: PrefixRouter, hint: RoutingHint | None, waited: float = 0.0) -> list[list[str]]:
-    """Return the names of the replicas that the router chooses: lists that are tried one after the other."""
+    """Return the names of the replicas that the router chooses, as lists that Ray tries one after the other."""
     replicas: list[Any] = [SimpleNamespace(replica_id=replica_id) for replica_id in IDS.values()]
 
     async def choose() -> Any:
@@ -36,7 +36,9 @@ def chosen(router: PrefixRouter, hint: RoutingHint | None, waited: float = 0.0) 
             request.created_at -= waited
         choice = await router.choose_replicas(replicas, request)
         if request is not None:
-            assert request.routing_context.should_backoff  # else Ray tries without a pause when all are full
+            assert (
+                request.routing_context.should_backoff
+            )  # otherwise Ray would retry without a pause while all replicas are full
             request.future.cancel()
         return choice
 
@@ -56,19 +58,21 @@ def test_router_sends_a_stored_response_only_to_its_holder(router: PrefixRouter)
 
 
 @pytest.mark.parametrize("hint", [None, RoutingHint(), RoutingHint(holder="gone")])
-def test_request_without_hint_may_go_to_any_replica(router: PrefixRouter, hint: RoutingHint | None) -> None:
+def test_request_without_hint_can_go_to_any_replica(router: PrefixRouter, hint: RoutingHint | None) -> None:
     assert chosen(router, hint) == [["a", "b", "c"]]
 
 
-def test_router_counts_its_own_requests_until_they_end(router: PrefixRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_router_counts_a_request_that_it_sent_until_the_request_ends(
+    router: PrefixRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, *_ = rank_replicas("key", NO_LOAD, 2)
     for _ in range(2):
         router.on_send_request(IDS[first])
-    monkeypatch.setattr(router.replica_queue_len_cache, "_is_timed_out", lambda _: True)  # after 10 seconds
+    monkeypatch.setattr(router.replica_queue_len_cache, "_is_timed_out", lambda _: True)  # as if 10 seconds had passed
     assert chosen(router, RoutingHint(key="key"))[0] == [second]
     router.on_request_completed(IDS[first], "internal")
     assert chosen(router, RoutingHint(key="key"))[0] == [first]
-    for _ in range(3):  # one of these was never sent
+    for _ in range(3):  # more often than requests were sent
         router.on_request_completed(IDS[first], "internal")
     router.on_send_request(IDS[first])
     router.on_send_request(IDS[first])
@@ -92,7 +96,7 @@ def test_router_counts_requests_that_are_not_sent_yet(router: PrefixRouter) -> N
 
         requests = [new_request() for _ in range(6)]
         assert [await chosen(request) for request in requests[:2]] == [first, first]
-        assert await chosen(requests[1]) == first  # it is not counted twice
+        assert await chosen(requests[1]) == first  # choosing again does not count the request twice
         assert [await chosen(request) for request in requests[2:]] == [second, second, third, third]
         requests[1].future.cancel()
         assert await chosen(requests[5]) == first

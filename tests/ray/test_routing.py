@@ -1,4 +1,4 @@
-"""Tests of routing: turns of a chat go to one replica, chats are spread, and full replicas come last."""
+"""Tests of routing: all turns of a chat go to one replica, chats are spread evenly, and full replicas are avoided."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hint_for(path: str, **body: Any) -> RoutingHint:
         ),
     ],
 )
-def test_requests_with_the_same_beginning_have_the_same_key(
+def test_requests_with_the_same_beginning_have_the_same_routing_key(
     path: str, first: dict[str, Any], later: dict[str, Any], other: dict[str, Any]
 ) -> None:
     hint = hint_for(path, **first)
@@ -58,7 +58,7 @@ def test_requests_with_the_same_beginning_have_the_same_key(
     assert hint_for(path, **other).key not in (None, hint.key)
 
 
-def test_billing_header_of_claude_code_does_not_change_the_key() -> None:
+def test_billing_header_of_claude_code_does_not_change_the_routing_key() -> None:
     def hint_of_request(number: int) -> RoutingHint:
         header = {"type": "text", "text": f"x-anthropic-billing-header: cch={number}"}
         return hint_for(MESSAGES, system=[header, {"type": "text", "text": "You are Claude Code."}], messages=[USER])
@@ -66,7 +66,7 @@ def test_billing_header_of_claude_code_does_not_change_the_key() -> None:
     assert hint_of_request(1) == hint_of_request(2)
 
 
-def test_stored_response_leads_to_its_holder() -> None:
+def test_request_that_names_a_stored_response_is_routed_to_its_holder() -> None:
     name = new_response_id("abc12345")
     hint = RoutingHint(holder="abc12345")
     assert hint_for(RESPONSES, input="go on", previous_response_id=name) == hint
@@ -79,7 +79,7 @@ def test_stored_response_leads_to_its_holder() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("GET", CHAT), ("POST", "/tokenize")])
-def test_other_requests_have_an_empty_hint(method: str, path: str) -> None:
+def test_requests_that_any_replica_can_answer_have_an_empty_routing_hint(method: str, path: str) -> None:
     assert routing_hint(method, path, json.dumps({"messages": [USER]}).encode()) == RoutingHint()
 
 
@@ -90,26 +90,26 @@ def test_routing_hint_accepts_any_invalid_body(path: str, body: Any) -> None:
     assert routing_hint("POST", path, json.dumps(body).encode()[:-1]) == RoutingHint() or isinstance(body, int | float)
 
 
-def test_body_that_is_no_json_has_an_empty_hint() -> None:
+def test_request_whose_body_is_not_json_has_an_empty_routing_hint() -> None:
     assert [routing_hint("POST", CHAT, body) for body in (b"", b"\xff", b"[" * 10**6)] == [RoutingHint()] * 3
 
 
 @given(NAMES, st.text())
-def test_order_depends_on_the_key_alone_while_slots_are_free(names: set[str], key: str) -> None:
+def test_order_of_replicas_depends_only_on_the_key_while_slots_are_free(names: set[str], key: str) -> None:
     order = rank_replicas(key, dict.fromkeys(names, 0), 4)
     assert sorted(order) == sorted(names)
     assert rank_replicas(key, {name: i % 4 for i, name in enumerate(sorted(names))}, 4) == order
 
 
 @given(NAMES, st.text())
-def test_removing_a_replica_keeps_the_order_of_the_others(names: set[str], key: str) -> None:
+def test_removing_a_replica_keeps_the_order_of_the_other_replicas(names: set[str], key: str) -> None:
     order = rank_replicas(key, dict.fromkeys(names, 0), 4)
     for gone in names:
         left = dict.fromkeys(names - {gone}, 0)
         assert rank_replicas(key, left, 4) == [name for name in order if name != gone]
 
 
-def test_keys_are_spread_evenly() -> None:
+def test_keys_are_spread_evenly_over_replicas() -> None:
     first = Counter(rank_replicas(f"key {i}", dict.fromkeys("abcd", 0), 4)[0] for i in range(400))
     assert all(70 < first[name] < 130 for name in "abcd")
 
@@ -120,13 +120,13 @@ def test_overloaded_replica_comes_last() -> None:
     assert rank_replicas("key", {**loads, best: 4}, 4)[0] == second
     assert rank_replicas("key", {**loads, best: 4}, 4)[-1] == best
     assert rank_replicas("key", {**loads, best: 3}, 4)[0] == best
-    busy = dict.fromkeys("abcd", 20)  # no slot is free: then the limit is a share of the mean load
+    busy = dict.fromkeys("abcd", 20)  # if no slot is free, the limit is MAX_SHARE times the mean load
     assert rank_replicas("key", {**busy, best: 27}, 4)[0] == best
     assert rank_replicas("key", {**busy, best: 28}, 4)[0] == second
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 100), min_size=1), st.text(), st.integers(1, 16))
-def test_first_replica_is_never_overloaded(loads: dict[str, int], key: str, places: int) -> None:
+def test_best_replica_is_never_overloaded(loads: dict[str, int], key: str, places: int) -> None:
     order = rank_replicas(key, loads, places)
     assert sorted(order) == sorted(loads)
     if min(loads.values()) < places:
@@ -135,5 +135,5 @@ def test_first_replica_is_never_overloaded(loads: dict[str, int], key: str, plac
         assert loads[order[0]] < 1.25 * (sum(loads.values()) + 1) / len(loads) + 1
 
 
-def test_ranking_of_no_replicas_is_empty() -> None:
+def test_ranking_without_replicas_is_empty() -> None:
     assert rank_replicas("key", {}, 4) == []

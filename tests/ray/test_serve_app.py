@@ -15,7 +15,7 @@ from pymtp.server.settings import ServerSettings
 
 
 def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
-    """Build an application. Return the deployments of fronts and replicas, and the arguments of a replica."""
+    """Build an application. Return the deployment of fronts, that of replicas, and the arguments of a replica."""
     front = builder(*given, **options)._bound_deployment
     replica, settings = front.init_args
     assert replica._bound_deployment.init_args[-1] == settings
@@ -30,16 +30,16 @@ def test_options_go_to_the_llm_and_to_the_server_settings() -> None:
     assert replica.ray_actor_options["num_cpus"] == 4
 
 
-def test_sampling_defaults_may_be_given() -> None:
+def test_serve_app_accepts_sampling_defaults() -> None:
     assert built(sampling={"temperature": 0.6})[2][3].sampling == {"temperature": 0.6}
     assert built({"sampling": '{"top_k": -1}'}, builder=app)[2][3].sampling == {"top_k": -1}
 
 
-def test_option_may_be_an_iterator() -> None:
+def test_option_of_serve_app_can_be_an_iterator() -> None:
     assert built(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
 
 
-def test_replica_takes_more_requests_than_its_slots_and_queue() -> None:
+def test_replica_accepts_more_requests_than_its_slots_and_queue() -> None:
     _, replica, _ = built(n_seq_max=3, max_queue=10)
     assert replica.num_replicas == 1
     assert replica.max_queued_requests > 13
@@ -85,7 +85,7 @@ INVALID = {
     "n_cpu_moe": [-1],
     "n_ctx": [-1, None, "x"],
     "n_threads": [0],
-    "n_ubatch": [4],  # n_seq_max is 8, and n_ubatch must not be less
+    "n_ubatch": [4],  # less than n_seq_max, which is 8
     "draft_tokens": [-1, "x"],
     "cache_bytes": [-1],
     "yarn_ext_factor": [-1],
@@ -109,17 +109,17 @@ def test_invalid_values_are_refused_with_the_option_s_name(name: str, value: Any
 
 @pytest.mark.parametrize("name", ["hf:", "hf:x"])
 def test_invalid_name_of_the_hub_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="is no name of a model on the hub"):
+    with pytest.raises(InvalidRequestError, match="is not the name of a model on the hub"):
         built(name)
 
 
 @pytest.mark.parametrize("name", ["served_names", "allowed_hosts", "api_keys"])
 @pytest.mark.parametrize("word", ["2024", "3.5", 2024])
-def test_names_on_the_command_line_may_be_numbers(name: str, word: Any) -> None:
+def test_names_on_the_command_line_can_consist_of_digits(name: str, word: Any) -> None:
     assert getattr(built({name: word}, builder=app)[2][3], name) == (str(word),)
 
 
-def test_too_deep_json_on_the_command_line_is_a_string() -> None:
+def test_json_that_is_nested_too_deeply_stays_a_string() -> None:
     with pytest.raises(InvalidRequestError, match=r"^n_ctx="):
         app({"n_ctx": "[" * 100_000})
 
@@ -136,13 +136,13 @@ def test_empty_api_keys_are_refused_if_the_environment_has_keys(
     monkeypatch.delenv("PYMTP_API_KEY", raising=False)
     assert built(api_keys=[])[2][3].api_keys == ()
     monkeypatch.setenv("PYMTP_API_KEY", "secret")
-    with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY names keys") as found:
+    with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY has keys") as found:
         built(api_keys=[])
     assert "secret" not in str(found.value)
 
 
 @pytest.mark.parametrize("name", ["split_mode", "rope_scaling"])
-def test_word_none_is_a_value_and_not_null(name: str) -> None:
+def test_lowercase_none_on_the_command_line_stays_a_string(name: str) -> None:
     assert built({name: "none"}, builder=app)[2][2][name] == "none"
 
 
@@ -153,24 +153,24 @@ def test_error_does_not_show_refused_api_keys(keys: Any) -> None:
     assert "sk-secret" not in str(found.value)
 
 
-def test_true_is_no_api_key() -> None:
+def test_true_is_refused_as_an_api_key() -> None:
     with pytest.raises(InvalidRequestError, match="api_keys"):
         built({"api_keys": True}, builder=app)
 
 
 @pytest.mark.parametrize("no", ["false", "False", "FALSE"])
-def test_false_and_none_on_the_command_line_are_values(no: str) -> None:
+def test_false_and_none_on_the_command_line_are_parsed_as_in_python(no: str) -> None:
     settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][3]
     assert (settings.page, settings.log_prompts, settings.request_timeout) == (False, False, None)
 
 
 @pytest.mark.parametrize(("name", "word"), [("page", "off"), ("log_prompts", "no"), ("max_body_bytes", "1MB")])
-def test_unknown_words_on_the_command_line_are_refused(name: str, word: str) -> None:
+def test_unknown_log_levels_and_formats_on_the_command_line_are_refused(name: str, word: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}=.*{word}.* must be "):
         built({name: word}, builder=app)
 
 
-def test_api_key_on_the_command_line_may_consist_of_digits() -> None:
+def test_api_key_on_the_command_line_can_consist_of_digits() -> None:
     _, _, args = built({"api_keys": "12345"}, builder=app)
     assert args[3].api_keys == ("12345",)
 
@@ -181,7 +181,7 @@ def test_range_of_replicas_enables_autoscaling() -> None:
     assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (2, 10, 3)
 
 
-def test_options_of_gpus_are_not_checked_on_this_machine() -> None:
+def test_gpu_options_are_not_checked_on_the_machine_that_builds_the_application() -> None:
     given = {"override_tensor": "ffn=CUDA7", "main_gpu": 7, "split_mode": "none"}
     assert built(**given)[2][2] == {"n_seq_max": 8, **given, "override_tensor": (("ffn", "CUDA7"),)}
     with pytest.raises(InvalidRequestError, match="is no regular expression"):
@@ -193,7 +193,7 @@ def test_fronts_need_no_cpu() -> None:
     assert (front.num_replicas, front.ray_actor_options["num_cpus"]) == (3, 0)
 
 
-def test_words_on_the_command_line_are_parsed_as_json() -> None:
+def test_values_on_the_command_line_are_parsed_as_json() -> None:
     arguments = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
     _, replica, args = built(arguments, builder=app)
     assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "use_mmap": False}]
@@ -213,8 +213,8 @@ def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"n_ctxt": 512}, "no option n_ctxt: there are .*n_ctx"),
-        ({"port": 80}, "no option port"),
+        ({"n_ctxt": 512}, "unknown option n_ctxt: the options are .*n_ctx"),
+        ({"port": 80}, "unknown option port"),
         ({"replicas": 0}, "replicas=0"),
         ({"replicas": (3, 2)}, r"replicas=\(3, 2\)"),
         ({"fronts": 0}, "fronts=0"),
@@ -223,7 +223,7 @@ def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.Mon
 def test_invalid_options_are_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         serve_app(**options)
-    with pytest.raises(InvalidRequestError, match="the least and the most"):
+    with pytest.raises(InvalidRequestError, match="the smallest and the largest"):
         app({"replicas": [1, 2, 3]})
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the server's tests: a shared server, and factories for others."""
+"""Fixtures of the server's tests: a shared server, and factories of further servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., Server]]:
-    """Return a factory of servers, with keywords of ServerSettings and Server and `llm={…}`; it closes them."""
+    """Return a factory of servers, which are closed after the test.
+
+    Its keywords are those of ServerSettings and Server, and `llm` for the keyword arguments of LLM.
+    """
     made: list[Server] = []
 
     def make(*, llm: dict[str, Any] | None = None, **keywords: Any) -> Server:
@@ -38,7 +41,7 @@ def new_server() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
-    """Return a function that starts `pymtp serve` with options; it kills them after the test."""
+    """Return a function that starts `pymtp serve` with options; the processes are killed after the test."""
     made: list[Served] = []
 
     def start(*options: str | Path, **keywords: Any) -> Served:

@@ -1,4 +1,4 @@
-"""Tests of the Host check: hosts other than the allowed ones are refused, against DNS rebinding."""
+"""Tests of the check of the Host header: hosts that are not allowed are refused, against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_ip_addresses_and_localhost_are_allowed(server: Server, host: str) -> No
 
 @pytest.mark.parametrize("host", STRANGE)
 @pytest.mark.parametrize("path", ["/v1/models", "/", "/health", "/v1/messages"])
-def test_other_hosts_are_refused_on_all_paths(server: Server, host: str, path: str) -> None:
+def test_hosts_that_are_not_allowed_are_refused_on_all_paths(server: Server, host: str, path: str) -> None:
     refused = ask(server, host, path)
     assert refused.status_code == 403
     error = refused.json()["error"]
@@ -45,14 +45,14 @@ def test_two_host_headers_must_both_be_allowed(server: Server) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
-def test_allowed_hosts_and_the_servers_host_are_allowed(new_server: MakeServer) -> None:
+def test_allowed_hosts_and_the_host_setting_are_allowed(new_server: MakeServer) -> None:
     server = new_server(host="my-machine", allowed_hosts=("Chat.example.org",)).ready()
     for host in ("chat.example.org:8080", "CHAT.example.org.", "my-machine:8080", "localhost"):
         assert ask(server, host).status_code == 200
     assert ask(server, "www.chat.example.org").status_code == 403
 
 
-def test_star_allows_any_host(new_server: MakeServer) -> None:
+def test_allowed_host_star_allows_any_host(new_server: MakeServer) -> None:
     assert ask(new_server(allowed_hosts=("*",)).ready(), "page.example").status_code == 200
 
 

@@ -45,7 +45,7 @@ def expected(server: Server, *messages: dict[str, str], **params: Any) -> str:
 
 
 def seen(message: Message) -> dict[str, Any]:
-    """Return the fields that do not differ between equal requests."""
+    """Return the fields of a message that are the same for equal requests."""
     blocks = [block.model_dump(exclude={"id", "parsed_output"}) for block in message.content]
     return {"content": blocks, "stop_reason": message.stop_reason, "output_tokens": message.usage.output_tokens}
 
@@ -56,14 +56,14 @@ def text_of(message: Message) -> str:
     return block.text
 
 
-def test_message_has_the_text_of_the_llm(server: Server, client: Anthropic) -> None:
+def test_message_has_the_same_text_as_the_llm(server: Server, client: Anthropic) -> None:
     message = client.messages.create(**GREEDY)
     assert text_of(message) == expected(server)
     assert (message.role, message.model, message.stop_reason) == ("assistant", "demo", "max_tokens")
     assert message.usage.output_tokens == 24
 
 
-def test_stream_joins_to_the_message(client: Anthropic) -> None:
+def test_stream_events_join_to_the_whole_message(client: Anthropic) -> None:
     whole = client.messages.create(**GREEDY)
     with client.messages.stream(**GREEDY) as stream:
         pieces = list(stream.text_stream)
@@ -73,7 +73,7 @@ def test_stream_joins_to_the_message(client: Anthropic) -> None:
     assert seen(joined) == seen(whole)
 
 
-def test_async_client_gets_the_same_message(server: Server, client: Anthropic) -> None:
+def test_async_client_gets_the_same_message_as_the_sync_client(server: Server, client: Anthropic) -> None:
     async def both() -> tuple[Message, Message]:
         async with AsyncAnthropic(**options(server)) as other:
             async with other.messages.stream(**GREEDY) as stream:
@@ -85,7 +85,7 @@ def test_async_client_gets_the_same_message(server: Server, client: Anthropic) -
 
 
 @pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]])
-def test_system_prompt_comes_first(server: Server, client: Anthropic, system: Any) -> None:
+def test_system_prompt_is_the_first_message_of_the_chat(server: Server, client: Anthropic, system: Any) -> None:
     message = client.messages.create(**GREEDY, system=system)
     said = system if isinstance(system, str) else "Be\n\nbrief."
     assert text_of(message) == expected(server, {"role": "system", "content": said}, *MESSAGES)
@@ -98,7 +98,7 @@ def test_answer_continues_the_assistants_last_message(server: Server, client: An
     assert text_of(message).startswith(whole[9:])
 
 
-def test_stop_sequence_is_reported(client: Anthropic) -> None:
+def test_message_reports_the_stop_sequence(client: Anthropic) -> None:
     whole = text_of(client.messages.create(**GREEDY))
     stop = whole[10:14]
     message = client.messages.create(**GREEDY, stop_sequences=["never", stop])
@@ -106,7 +106,7 @@ def test_stop_sequence_is_reported(client: Anthropic) -> None:
     assert text_of(message) == whole[: whole.index(stop)]
 
 
-def test_full_context_is_reported_as_stop_reason(new_server: Callable[..., Server]) -> None:
+def test_message_reports_a_full_context_as_its_stop_reason(new_server: Callable[..., Server]) -> None:
     server = new_server(llm={"n_ctx": 256}).ready()
     with Anthropic(**options(server)) as client:
         endless = {"grammar": "root ::= [a-z]+ root"}
@@ -123,7 +123,7 @@ def test_tool_choice_any_calls_a_tool_with_valid_arguments(client: Anthropic) ->
         jsonschema.validate(block.input, WEATHER["input_schema"])
 
 
-def test_parallel_tool_calls_are_possible(client: Anthropic) -> None:
+def test_message_may_have_several_tool_calls(client: Anthropic) -> None:
     message = client.messages.create(**GREEDY | {"max_tokens": 400}, tools=[WEATHER], tool_choice={"type": "any"})
     assert [block.type for block in message.content].count("tool_use") > 1
 
@@ -190,7 +190,7 @@ def test_tool_results_are_part_of_the_prompt(client: Anthropic) -> None:
     assert client.messages.create(**GREEDY | {"messages": chat}, tools=[CLOCK]).content
 
 
-def test_count_tokens_equals_the_usage_of_the_prompt(client: Anthropic) -> None:
+def test_count_tokens_returns_the_input_tokens_of_the_usage(client: Anthropic) -> None:
     counted = client.messages.count_tokens(model="demo", messages=MESSAGES, system="Be brief.").input_tokens
     usage = client.messages.create(**GREEDY, system="Be brief.").usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == counted

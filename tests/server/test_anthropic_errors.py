@@ -42,7 +42,7 @@ def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
         ({"tool_choice": {"type": "tool", "name": "ls"}}, "tool_choice"),
     ],
 )
-def test_unsupported_requests_are_invalid_requests(client: Anthropic, more: dict[str, Any], word: str) -> None:
+def test_unsupported_requests_raise_bad_request_error(client: Anthropic, more: dict[str, Any], word: str) -> None:
     error = failing(client, **more)
     assert isinstance(error, anthropic.BadRequestError)
     assert error.body["error"]["type"] == "invalid_request_error"
@@ -65,7 +65,7 @@ def test_api_key_works_in_either_header(new_server: Callable[..., Server]) -> No
     assert error.body["error"]["type"] == "authentication_error"
 
 
-def test_unknown_model_is_not_found(new_server: Callable[..., Server]) -> None:
+def test_unknown_model_raises_not_found_error(new_server: Callable[..., Server]) -> None:
     server = new_server(served_names=("mine",)).ready()
     error = failing(Anthropic(base_url=server.url, api_key="none", max_retries=0))
     assert isinstance(error, anthropic.NotFoundError)

@@ -1,4 +1,4 @@
-"""Tests of three APIs with the scenarios of llm-comply, which checks them against the published specifications."""
+"""Tests of three APIs with llm-comply, which checks scenarios against the published specifications of the APIs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import llm_comply
 import pytest
 from helpers.servers import LONG, Server
-from llm_comply import result, runner, test_case  # imported as modules: pytest would collect their classes
+from llm_comply import result, runner, test_case  # imported as modules: pytest would collect classes named Test…
 from llm_comply.config import ComplianceConfig
 from llm_comply.schema import SpecLoader
 from llm_comply.tests import get_tests
 
 SPECS = {"openai-chat": "openai_chat.json", "anthropic": "anthropic.json", "open-responses": "openresponses.json"}
-MODEL = "gpt-5-claude-opus"  # scenarios of thinking depend on the name
+MODEL = "gpt-5-claude-opus"  # llm-comply runs scenarios with thinking only for certain model names
 
 # Scenarios need answers that end within their tokens. The shipped model of 5 M parameters does not end a quarter of its
 # texts and most JSON strings, calls tools until it is stopped, and does not think: grammars help it.
@@ -28,7 +28,7 @@ ONE_CALLS = {
     "tool-calling": ONE_CALL,
 }
 THINKING = ("chat-reasoning-summary", "anth-thinking-display", "reasoning-summary")
-# Not possible with this architecture: it has no image encoder.
+# Scenarios that cannot pass, because the model architecture has no image encoder.
 CANNOT = {"chat-image-input", "anth-image-input", "image-input"}
 
 
@@ -61,7 +61,7 @@ def helped(case: test_case.TestCase) -> test_case.TestCase:
 
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("form", "case"), scenarios())
-def test_api_passes_the_scenario(server: Server, form: str, case: test_case.TestCase) -> None:
+def test_api_passes_the_llm_comply_scenario(server: Server, form: str, case: test_case.TestCase) -> None:
     config = ComplianceConfig(base_url=f"{server.url}/v1", api_key=server.key, model=MODEL, timeout=LONG, verbose=True)
     spec = SpecLoader(str(Path(llm_comply.__file__).parent / "specs" / SPECS[form]))
     found = runner.TestRunner(config, [], spec).run_one(helped(case))

@@ -1,4 +1,4 @@
-"""Tests of the chunks of a chat completion's stream, and of the origins of characters."""
+"""Tests of the chunks of a chat completion's stream, and of the origins (draft steps) of characters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chunks(llm: LLM, n: int = 1, **keywords: bool) -> ChatChunks:
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
-    """Return the chunks, after checking each against the schema."""
+    """Parse the chunks of a stream, check each chunk against the schema, and return the chunks."""
     found = []
     for event in data.split(b"\n\n")[:-1]:
         assert event.startswith(b"data: ")
@@ -59,11 +59,12 @@ def test_tool_call_name_and_id_are_sent_once(llm: LLM) -> None:
     assert two["choices"][0]["delta"]["tool_calls"] == [{"index": 1, "function": {"arguments": "{}"}}]
 
 
-def test_delta_without_text_is_no_chunk(llm: LLM) -> None:
+def test_delta_without_text_makes_no_chunk(llm: LLM) -> None:
     made = chunks(llm, 2)
     made.chunk(Delta(0, [], [], None))
     assert made.chunk(Delta(0, [], [Piece("", [5])], None)) == b""
-    assert len(events(made.chunk(Delta(1, [], [Piece("", [5])], None)))) == 1  # each completion has a role
+    # The first chunk of each completion has the role, even without text.
+    assert len(events(made.chunk(Delta(1, [], [Piece("", [5])], None)))) == 1
 
 
 def test_character_has_the_origin_of_the_token_that_completes_it(llm: LLM) -> None:
@@ -78,10 +79,10 @@ def test_character_has_the_origin_of_the_token_that_completes_it(llm: LLM) -> No
 
 
 @given(st.data())
-def test_origins_match_the_tokens_for_any_pieces_and_events(llm: LLM, data: st.DataObject) -> None:
+def test_origins_match_the_tokens_however_pieces_and_events_are_split(llm: LLM, data: st.DataObject) -> None:
     text = data.draw(st.text("abc öß€😀\n", min_size=1, max_size=30))
     tokens = llm.model.tokenize(text)
-    ends: list[tuple[int, int]] = []  # for each token: the length of the text with it, and its step
+    ends: list[tuple[int, int]] = []  # for each token: the length of the text up to its end, and its draft step
     origins, pieces, read = OriginTracker(llm.model), [], 0
     while read < len(tokens):
         taken = tokens[read : read + data.draw(st.integers(1, 4))]
@@ -95,7 +96,7 @@ def test_origins_match_the_tokens_for_any_pieces_and_events(llm: LLM, data: st.D
     found: list[int] = []
     reported = 0
     for i, piece in enumerate(pieces):
-        # A parser may hold back text, and drops the text between two fields.
+        # A parser may hold back the end of the text, and sends no text between two fields.
         there = len(text) if i + 1 == len(pieces) else ends[sum(len(each.token_ids) for each in pieces[: i + 1]) - 1][0]
         end = data.draw(st.integers(reported, there)) if i + 1 < len(pieces) else len(text)
         cut = data.draw(st.integers(reported, end))
@@ -111,7 +112,7 @@ def test_origins_match_the_tokens_for_any_pieces_and_events(llm: LLM, data: st.D
     assert found == expected
 
 
-def test_last_chunk_has_the_usage_or_the_draft_stats(llm: LLM) -> None:
+def test_last_chat_chunk_has_the_usage_or_the_draft_stats(llm: LLM) -> None:
     done = llm.generate("import ")
     end = Delta(0, [], [], "length")
     for include_usage in (False, True):

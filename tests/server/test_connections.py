@@ -1,4 +1,4 @@
-"""Tests of connections: idle ones, endless headers, too many connections."""
+"""Tests of connections: idle connections, endless headers, too many connections."""
 
 from __future__ import annotations
 
@@ -87,18 +87,18 @@ def test_endless_headers_close_the_connection(server: Server) -> None:
             client.sendall(b"a: b\r\n" * 2**25)
 
 
-def test_pymtp_serve_uses_the_limited_protocol(serve: Callable[..., Served]) -> None:
+def test_pymtp_serve_uses_the_protocol_with_limits(serve: Callable[..., Served]) -> None:
     few = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (512, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
     served = serve(before=few).ready()
     soft, _ = resource.prlimit(served.worker(), resource.RLIMIT_NOFILE)
     assert soft > 512
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), LONG) as client:
         client.sendall(GET)
-        with pytest.raises(OSError):  # noqa: PT011 — as above
+        with pytest.raises(OSError):  # noqa: PT011 — the system chooses the error of a closed connection
             client.sendall(b"a: b\r\n" * 2**25)
 
 
-def test_unread_body_keeps_the_connection_open(new_server: MakeServer) -> None:
+def test_connection_stays_open_after_a_refusal_without_reading_the_body(new_server: MakeServer) -> None:
     server = new_server(api_keys=("secret",)).ready()
     with httpx.Client(base_url=server.url, timeout=LONG) as client:
         for _ in range(2):
@@ -106,9 +106,11 @@ def test_unread_body_keeps_the_connection_open(new_server: MakeServer) -> None:
             assert refused.status_code == 401
 
 
-def test_unread_response_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_closed_after_a_timeout_if_the_response_is_not_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "WRITE_TIMEOUT", 0.2)
-    # 10 MB: more than the system buffers for a client (4 MiB, net.ipv4.tcp_wmem)
+    # The response has 10 MB, more than the system buffers for a client (4 MiB, net.ipv4.tcp_wmem).
     request_body = {"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "logprobs": 100}
     body = json.dumps(request_body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -155,7 +157,7 @@ def test_connections_far_beyond_the_limit_are_aborted(new_server: MakeServer, mo
         ((256, 256), 16, False),
     ],
 )
-def test_connection_limit_follows_the_limit_of_open_files(
+def test_connection_limit_depends_on_the_limit_of_open_files(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], most: int, raised: bool
 ) -> None:
     became: list[Any] = []
@@ -215,7 +217,7 @@ def test_connection_closes_after_an_invalid_request(
 
 
 class _Unsent:
-    """A transport whose client reads nothing, so that close() would wait for ever."""
+    """A transport whose client reads nothing. close() would never end the connection, because data stays unsent."""
 
     def __init__(self, transport: Any, aborted: list[object]) -> None:
         self._transport, self._aborted, self._closing = transport, aborted, False

@@ -1,4 +1,4 @@
-"""Tests of the moments at which streams send deltas, on a fake clock."""
+"""Tests of the moments at which streams send deltas, with a fake clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FakeClockLoop(asyncio.SelectorEventLoop):
 
 
 class ScheduledCompletion:
-    """A completion with n pieces, one every PIECE_INTERVAL seconds."""
+    """A completion whose n pieces arrive at intervals of PIECE_INTERVAL seconds."""
 
     def __init__(self, n: int) -> None:
         self._start = asyncio.get_running_loop().time()
@@ -68,7 +68,7 @@ def run(test: Callable[[FakeClockLoop], Awaitable[T]]) -> T:
         loop.close()
 
 
-def test_streams_send_deltas_at_the_same_moments() -> None:
+def test_all_streams_send_their_deltas_at_the_same_moments() -> None:
     async def follow(loop: FakeClockLoop, begins: float) -> list[tuple[float, int]]:
         await asyncio.sleep(begins)
         texts: Any = ScheduledCompletion(40)
@@ -82,7 +82,7 @@ def test_streams_send_deltas_at_the_same_moments() -> None:
 
     for begins, deltas in zip((0.004, 0.013), run(test), strict=True):
         (first, n), *others = deltas
-        assert (first, n) == (pytest.approx(begins + PIECE_INTERVAL), 1)  # the first token is sent at once
+        assert (first, n) == (pytest.approx(begins + PIECE_INTERVAL), 1)  # the first token is sent without delay
         assert sum(n for _, n in deltas) == 40
         for at, _ in others[:-1]:
             assert at / CHUNK_INTERVAL == pytest.approx(round(at / CHUNK_INTERVAL))
@@ -90,7 +90,7 @@ def test_streams_send_deltas_at_the_same_moments() -> None:
 
 
 class LongCompletion:
-    """A long text that comes as a whole at its end."""
+    """A completion without streaming, whose whole text arrives at the end."""
 
     def __init__(self, text: str) -> None:
         self._text, self._parts = text, [CompletionDelta(0, [], "length")]
@@ -133,7 +133,7 @@ def test_long_text_is_parsed_in_slices() -> None:
     assert len(set(turns_at_push)) == len(turns_at_push)
 
 
-def test_chunk_interval_of_0_sends_each_piece() -> None:
+def test_chunk_interval_of_0_sends_each_piece_separately() -> None:
     async def test(loop: FakeClockLoop) -> list[int]:
         texts: Any = ScheduledCompletion(5)
         return [len(delta.pieces) async for delta in RunningRequest(texts, None, 1, 0.0, loop.time(), 1e9, NO_METRICS)]

@@ -1,4 +1,4 @@
-"""Tests of client disconnects: the context decodes nothing more for the request than the running call."""
+"""Tests of client disconnects: the call that runs in the context is the last one for the request."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PATH = "/v1/completions"
 
 
 class DecodeRecorder:
-    """A record of the decodes of a context. One of them blocks until the server has cancelled the request."""
+    """A recorder of the decode calls of a context. One call blocks until the server has cancelled the request."""
 
     def __init__(self, llm: LLM, name: str, nth: int) -> None:
-        """name, nth: the call of a method of Context that blocks."""
+        """name, nth: the nth call of the method `name` of the context is the call that blocks."""
         self.calls: list[tuple[str, int]] = []
         self.blocks = threading.Event()
         self._cancelled = threading.Event()
@@ -46,7 +46,7 @@ class DecodeRecorder:
 
     @property
     def after(self) -> list[tuple[str, int]]:
-        """Return the decodes after the one that blocked."""
+        """Return the calls after the call that blocked."""
         name, nth = self._blocking_call
         indices = [i for i, (method, _) in enumerate(self.calls) if method == name]
         return self.calls[indices[nth - 1] + 1 :]
@@ -94,5 +94,5 @@ def test_client_disconnect_frees_the_slot_within_a_ubatch(
     with recorded_decodes(server.llm, name, nth) as decodes:
         answer = asyncio.run(play(decodes))
     assert answer.status == 200
-    assert decodes.after == [("prefill_batch", 7)]  # the other one's prompt, at once
+    assert decodes.after == [("prefill_batch", 7)]  # the next call is already the prompt of the other request
     assert server.free()

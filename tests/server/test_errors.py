@@ -1,4 +1,4 @@
-"""Tests of error responses: each has a status and an error object that clients parse."""
+"""Tests of error responses: each response has a status and an error object that clients can parse."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_openai_client_raises_its_error_classes(server: Server, new_server: Call
     assert OpenAI(base_url=f"{guarded.url}/v1", api_key="other").models.list().data
 
 
-def test_api_key_works_in_either_header_and_public_paths_need_none(new_server: Callable[..., Server]) -> None:
+def test_api_key_works_in_either_header_and_public_paths_need_no_key(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("sécret",))
-    server.ready()  # asks for /health without a key
+    server.ready()  # requests /health without a key
     with httpx.Client(base_url=server.url) as client:
         for headers in ({}, {"x-api-key": "secret"}, {"authorization": "Basic sécret"}, {"authorization": "Bearer"}):
             encoded = {name: value.encode() for name, value in headers.items()}
@@ -117,7 +117,7 @@ def test_api_key_works_in_either_header_and_public_paths_need_none(new_server: C
         assert client.post(CHAT, json=REQUEST).status_code == 401
 
 
-def test_unknown_model_is_not_found_where_served_names_are_set(
+def test_unknown_model_is_not_found_if_served_names_are_set(
     http: httpx.Client, new_server: Callable[..., Server]
 ) -> None:
     request_body = REQUEST | {"model": "gpt-4o", "max_tokens": 1}
@@ -145,14 +145,14 @@ def test_too_large_body_is_refused_with_and_without_content_length(
         assert client.post(CHAT, content=fits, headers=JSON).status_code == 200
 
 
-def test_too_large_content_length_is_refused_before_the_body(new_server: Callable[..., Server]) -> None:
+def test_too_large_content_length_is_refused_before_the_body_is_sent(new_server: Callable[..., Server]) -> None:
     server = new_server(max_body_bytes=10_000).ready()
     with socket.create_connection(("127.0.0.1", server.port), LONG) as client:
         client.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
-def test_unknown_paths_and_methods_have_error_objects(http: httpx.Client) -> None:
+def test_unknown_paths_and_methods_are_answered_with_error_objects(http: httpx.Client) -> None:
     assert error(http.get("/v1/nothing"), 404)["code"] == "unknown_url"
     for method in ("GET", "DELETE", "PUT", "HEAD"):
         response = http.request(method, CHAT)
@@ -161,7 +161,7 @@ def test_unknown_paths_and_methods_have_error_objects(http: httpx.Client) -> Non
     assert (options.status_code, options.headers["allow"], options.content) == (204, "GET, HEAD, OPTIONS", b"")
 
 
-def test_head_is_get_without_a_body(http: httpx.Client) -> None:
+def test_head_response_is_the_get_response_without_its_body(http: httpx.Client) -> None:
     for path in ("/health", "/v1/models", "/openapi.json", "/props", "/version"):
         whole, head = http.get(path), http.head(path)
         assert (head.status_code, head.content) == (200, b"")
@@ -177,13 +177,13 @@ def test_request_id_is_taken_from_the_client_or_created(http: httpx.Client) -> N
     assert all(name.startswith("req_") for name in made)
 
 
-def test_unknown_fields_are_named_in_a_header(http: httpx.Client) -> None:
+def test_unknown_fields_are_named_in_a_response_header(http: httpx.Client) -> None:
     request_body = REQUEST | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
     assert http.post(CHAT, json=request_body).headers["x-pymtp-ignored"] == "max_token"
     assert "x-pymtp-ignored" not in http.post(CHAT, json=REQUEST | {"max_tokens": 1}).headers
 
 
-def test_cors_allows_configured_origins_only(http: httpx.Client, new_server: Callable[..., Server]) -> None:
+def test_cors_allows_only_configured_origins(http: httpx.Client, new_server: Callable[..., Server]) -> None:
     asks = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in http.options(CHAT, headers=asks).headers
     server = new_server(cors_origins=("http://page.example",), api_keys=("secret",)).ready()

@@ -1,4 +1,4 @@
-"""Tests of the stop string in the finish info of a completion."""
+"""Tests of the stop string that the finish info of a completion reports."""
 
 from __future__ import annotations
 

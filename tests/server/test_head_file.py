@@ -1,4 +1,4 @@
-"""Tests of HeadFile: it detects changes of a separate head's files."""
+"""Tests of HeadFile, which detects changes of the files of a separate head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_head_file_check_detects_missing_and_truncated_files(tmp_path: Path, nam
     head = HeadFile(str(files[0]))
     head.check()
     os.truncate(files[which], 500)
-    with pytest.raises(ModelLoadError, match=f"{files[which]}: 500 bytes, and 1,000 when it was loaded"):
+    with pytest.raises(ModelLoadError, match=f"{files[which]}: 500 bytes, but 1,000 when it was loaded"):
         head.check()
     files[which].unlink()
     with pytest.raises(ModelLoadError, match=f"{files[which]}: no such file"):

@@ -1,4 +1,4 @@
-"""Tests of hostile conditions: disconnects, slow readers, overload, failures, startup and shutdown."""
+"""Tests of the server in hostile conditions: disconnects, slow readers, overload, failures, startup, shutdown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer:
 
 
 def read_until(client: socket.socket, text: bytes) -> bytes:
-    """Read until a text has come."""
+    """Read until the received data contain `text`, and return the data."""
     found = bytearray()
     while text not in found[-len(text) - 65536 :]:
         piece = client.recv(65536)
@@ -67,7 +67,7 @@ def text_of(stream: bytes) -> str:
 
 @pytest.fixture
 def slow(new_server: Callable[..., Server]) -> Server:
-    """Return a server with one slot and no drafts, where 4,000 tokens take a while."""
+    """Return a server with one slot and no drafts, on which a request of 4,000 tokens runs for a while."""
     return new_server(llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
 
 
@@ -91,7 +91,7 @@ def test_client_disconnect_frees_the_slot(server: Server, path: str, stream: boo
     wait_until(lambda: server.llm.figures().cancelled > before)
 
 
-def test_client_disconnect_leaves_the_queue(slow: Server) -> None:
+def test_client_disconnect_removes_a_waiting_request_from_the_queue(slow: Server) -> None:
     first = post(slow, ENDLESS | {"stream": True})
     read_until(first, b"data: ")
     second = post(slow, ENDLESS | {"stream": True})
@@ -102,7 +102,7 @@ def test_client_disconnect_leaves_the_queue(slow: Server) -> None:
     wait_until(slow.free)
 
 
-def test_figures_requests_share_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_figures_requests_wait_on_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     between, go_on = server.llm._runner.call_between_steps, threading.Event()
     calls: list[object] = []
 
@@ -147,7 +147,7 @@ def test_stalled_reader_is_disconnected(slow: Server, monkeypatch: pytest.Monkey
 
 def test_slow_reader_gets_the_whole_text(server: Server) -> None:
     before = server.llm.figures().finished
-    large = {"logprobs": True, "top_logprobs": 100}  # more than the system buffers for a reader
+    large = {"logprobs": True, "top_logprobs": 100}  # so that the response is larger than the buffers of the system
     client = post(server, ENDLESS | {"max_tokens": 1000, "stream": True} | large, receive_buffer=4096)
     wait_until(lambda: server.llm.figures().finished == before + 1)
     assert server.n_unfinished == 1
@@ -157,7 +157,7 @@ def test_slow_reader_gets_the_whole_text(server: Server) -> None:
     client.close()
 
 
-def test_full_queue_answers_429(new_server: Callable[..., Server]) -> None:
+def test_request_to_a_full_queue_gets_a_429(new_server: Callable[..., Server]) -> None:
     server = new_server(max_queue=1, llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
     clients = [post(server, ENDLESS | {"stream": True}) for _ in range(2)]
     wait_until(lambda: server.n_unfinished == 2)
@@ -184,7 +184,7 @@ def test_max_queue_0_lets_only_completions_of_one_request_wait(new_server: Calla
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_prompts_of_one_request_may_exceed_the_queue(new_server: Callable[..., Server], stream: bool) -> None:
+def test_prompts_of_one_request_may_exceed_the_queue_limit(new_server: Callable[..., Server], stream: bool) -> None:
     server = new_server(max_queue=1, llm={"n_seq_max": 2}).ready()
     body = {"prompt": [f"import {i}" for i in range(12)], "n": 2, "temperature": 0, "max_tokens": 4, "stream": stream}
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=LONG)
@@ -215,7 +215,7 @@ def test_request_timeout_ends_the_request_with_an_error(new_server: Callable[...
     wait_until(server.free)
 
 
-def test_native_failure_fails_its_own_request_only(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_failure_fails_only_the_request_that_caused_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     other = post(server, ENDLESS | {"stream": True, "max_tokens": 1500})
     begun = read_until(other, b"data: ")
     original, failures = Context.first_token, [NativeError("no way on")]
@@ -233,7 +233,7 @@ def test_native_failure_fails_its_own_request_only(server: Server, monkeypatch: 
     assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(1500, ignore_eos=True)).text
 
 
-def test_failure_in_a_stream_is_its_last_event(server: Server) -> None:
+def test_stream_that_fails_ends_with_an_error_event(server: Server) -> None:
     client = post(server, ENDLESS | {"stream": True})
     read_until(client, b'"content": "')
     llm = server.llm
@@ -277,7 +277,7 @@ def _answers(server: Server) -> bool:
     return False
 
 
-def test_failed_model_load_is_reported(new_server: Callable[..., Server]) -> None:
+def test_failed_model_load_is_passed_to_on_loaded(new_server: Callable[..., Server]) -> None:
     failed: list[Exception | None] = []
 
     def load() -> LLM:

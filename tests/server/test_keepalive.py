@@ -1,4 +1,4 @@
-"""Tests of keepalives in streams without events."""
+"""Tests of keepalives, which streams send while there is no event."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_stream(events: Callable[[Callable[[int], Any]], AsyncIterator[bytes]], **named: Any) -> list[Message]:
-    """Run a stream, and return its messages.
+    """Run a stream, and return the ASGI messages that the stream has sent.
 
-    events: the stream's events; its argument waits until so many messages were sent.
+    events: yields the events of the stream. Its argument is a function that waits until n messages were sent.
     """
     sent: list[Message] = []
 
@@ -59,7 +59,7 @@ def bodies(sent: list[Message]) -> list[bytes]:
     return [message["body"] for message in sent[1:]]
 
 
-def test_keepalives_and_the_status_come_while_there_is_no_event() -> None:
+def test_status_and_keepalives_are_sent_while_there_is_no_event() -> None:
     async def events(until: Callable[[int], Any]) -> AsyncIterator[bytes]:
         await until(4)
         yield b"one"
@@ -82,7 +82,7 @@ def test_no_keepalives_are_sent_between_frequent_events() -> None:
     assert bodies(run_stream(events)) == [b"one"] * 100 + [b""]
 
 
-def test_failure_after_a_keepalive_is_an_event_and_before_one_an_exception() -> None:
+def test_stream_failure_is_an_event_after_a_keepalive_and_an_exception_before() -> None:
     async def events(until: Callable[[int], Any]) -> AsyncIterator[bytes]:
         await until(expected_value)
         raise NativeError("no way on")

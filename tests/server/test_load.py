@@ -94,7 +94,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_same_text, "LONGEST", 60)
 
 
-def same_text(server: Server, alone: LLM, n: int) -> http_same_text.Found:
+def same_text(server: Server, alone: LLM, n: int) -> http_same_text.TextComparison:
     requests: list[TextRequest] = list(islice(make_requests(0, held_out_prompts(6, 1000), list(PATHS)), n))
     received = asyncio.run(send_all(("127.0.0.1", server.port), requests, 12))
     return compare(alone, requests, received)

@@ -1,4 +1,4 @@
-"""Tests of the log: one line per request, with its tokens and times and without its prompt."""
+"""Tests of the log: each request gets one line with token counts and times, but without the prompt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "a secret between us"
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
-    """Enable all levels, and return a function that returns the fields of the logged requests."""
+    """Enable all log levels, and return a function that returns the fields of the logged requests."""
     caplog.set_level(logging.DEBUG, "pymtp.server")
     return lambda: [record.fields for record in caplog.records if record.message == "request"]  # type: ignore[attr-defined]
 
@@ -111,7 +111,7 @@ def test_prompts_are_logged_only_with_log_prompts(serve: Callable[..., Served], 
         assert {"time", "level", "message"} <= set(json.loads(line))
 
 
-def test_text_log_line_is_one_line_for_any_input() -> None:
+def test_text_log_writes_one_line_for_any_input() -> None:
     said = {"request_id": 'a"b c', "route": "/\n2026-01-01T00:00:00.000Z INFO forged", "seconds": 0.25, "none": None}
     line = TextLines().format(record("request", **said))
     assert "\n" not in line
@@ -124,7 +124,7 @@ def test_text_log_line_is_one_line_for_any_input() -> None:
 
 @pytest.mark.parametrize("lines", [TextLines(), JsonLines()], ids=["text", "json"])
 @pytest.mark.parametrize("path", ["/\x9b31m", "/\x85forged", "/\u2028forged", "/\u202egnorw"])
-def test_log_line_has_no_control_characters(path: str, lines: logging.Formatter) -> None:
+def test_text_log_line_has_no_control_characters(path: str, lines: logging.Formatter) -> None:
     assert lines.format(record("request", route=path)).isprintable()
 
 
@@ -151,5 +151,5 @@ def test_log_times_are_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) ->
         time.tzset()
 
 
-def test_log_prompts_is_off_by_default() -> None:
+def test_prompts_are_not_logged_by_default() -> None:
     assert not ServerSettings().log_prompts

@@ -1,4 +1,4 @@
-"""Tests of the events of /v1/messages: joined by a client, they equal the message."""
+"""Tests of the events of /v1/messages: a client that joins the events gets the whole message."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = Tr
 
 
 def seen(message: Message) -> dict[str, Any]:
-    """Return all fields of a message but its ids."""
+    """Return all fields of a message except the ids."""
     blocks = [block.model_dump(exclude={"id", "parsed_output"}) for block in message.content]
     return message.model_dump(exclude={"id", "content"}) | {"content": blocks}
 
@@ -84,7 +84,7 @@ def test_events_come_in_anthropics_order() -> None:
     assert names == ["message_start", "ping", *thought, *begun, *begun, "message_delta", "message_stop"]
 
 
-def test_blocks_come_in_the_order_of_the_text() -> None:
+def test_content_blocks_have_the_order_of_the_output() -> None:
     each = [
         [
             ContentDelta("a", 0, 1),
@@ -97,7 +97,7 @@ def test_blocks_come_in_the_order_of_the_text() -> None:
     assert [block.type for block in at_once(each).content] == ["text", "tool_use", "thinking", "text"]
 
 
-def test_cut_off_tool_call_has_complete_values_only() -> None:
+def test_cut_off_tool_call_has_only_complete_values() -> None:
     each = [[ToolCallStart(0, "ls"), ToolCallDelta(0, '{"all": true, "path": "/home/m')]]
     (block,) = at_once(each, finish_info(whole=False)).content
     assert block.input == {"all": True}
@@ -120,7 +120,7 @@ def test_hidden_thinking_is_in_the_signature() -> None:
         (finish_info(whole=False, context_full=True), "model_context_window_exceeded", None),
     ],
 )
-def test_stop_reason_follows_the_finish_info(end: FinishInfo, reason: str, sequence: str | None) -> None:
+def test_stop_reason_is_derived_from_the_finish_info(end: FinishInfo, reason: str, sequence: str | None) -> None:
     for message in (streamed([[ContentDelta("a", 0, 1)]], end), at_once([[ContentDelta("a", 0, 1)]], end)):
         assert (message.stop_reason, message.stop_sequence) == (reason, sequence)
 

@@ -1,4 +1,4 @@
-"""Tests of the conversion of bodies of /v1/messages."""
+"""Tests of the conversion of bodies of /v1/messages to bodies of /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"
 def read(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     body = {"model": "demo", "max_tokens": 9, "messages": list(messages or [USER])} | more
     found = to_chat_body(MessageRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True))
-    read_generate_request(CHAT, found)  # it is one that OpenAI's side takes
+    read_generate_request(CHAT, found)  # raises an exception if the converted body is invalid
     return found
 
 
@@ -94,7 +94,7 @@ def test_system_messages_keep_their_position() -> None:
     ]
 
 
-def test_billing_header_is_not_part_of_the_prompt() -> None:
+def test_billing_header_of_claude_code_is_not_part_of_the_prompt() -> None:
     header = text("x-anthropic-billing-header: cc_version=2.1; cch=fa690;")
     assert messages_of(USER, system=[header, text("a")])[0] == {"role": "system", "content": "a"}
     assert messages_of(USER, system=[header]) == [USER]
@@ -146,18 +146,18 @@ def test_sampling_fields_reach_the_params() -> None:
     assert params.draft_tokens == 0
 
 
-def test_only_a_last_assistant_message_is_continued() -> None:
+def test_assistant_message_is_continued_only_if_it_is_the_last_message() -> None:
     assert read(USER, {"role": "assistant", "content": "b"})["continue_final_message"]
     assert not read(USER)["continue_final_message"]
 
 
 @pytest.mark.parametrize("tag", ["image", "search_result", "container_upload"])
-def test_unsupported_block_types_are_named(tag: str) -> None:
-    with pytest.raises(ValidationError, match=f"this model reads text, and no '?{tag}"):
+def test_error_names_an_unsupported_block_type(tag: str) -> None:
+    with pytest.raises(ValidationError, match=f"this model reads only text, not '?{tag}"):
         read({"role": "user", "content": [{"type": tag}]})
 
 
-def test_number_ranges_are_in_the_schema() -> None:
+def test_json_schema_has_the_number_ranges() -> None:
     about = MessageRequest.model_json_schema()["properties"]["max_tokens"]
     assert (about["minimum"], about["exclusiveMaximum"]) == (1, 2**31)
     with pytest.raises(ValidationError, match="max_tokens"):

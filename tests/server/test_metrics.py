@@ -1,4 +1,4 @@
-"""Tests of /metrics: it counts requests by vLLM's names, and the dashboard uses no other names."""
+"""Tests of /metrics: the metrics have vLLM's names, and the Grafana dashboard uses only existing metrics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scraped:
         return {name for name, _ in self.samples}
 
     def __call__(self, name: str, **labels: str) -> float:
-        """Sum all series with these labels."""
+        """Return the sum of all series of the metric `name` that have these labels."""
         expected = set(labels.items())
         return sum(
             value for (found, has), value in self.samples.items() if found == f"pymtp:{name}" and expected <= set(has)
@@ -79,7 +79,7 @@ def ask(server: Server, **more: Any) -> dict[str, Any]:
     return {} if request_body.get("stream") else answer.json()
 
 
-def test_metric_names_are_those_of_vllm(served: Server) -> None:
+def test_metrics_have_the_names_of_vllm(served: Server) -> None:
     ask(served)
     names = Scraped(served).names
     assert {f"pymtp:{name}" for name in VLLM} <= names
@@ -105,11 +105,12 @@ def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
         "spec_decode_num_drafts_total"
     )
     assert metrics("rounds_by_depth_total") == metrics("rounds_by_texts_total") == metrics("rounds_total")
-    assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0  # for one prompt came twice
+    # There are hits, because the same prompt was sent twice.
+    assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0
 
 
-def test_stream_observes_first_token_and_inter_token_latency(served: Server) -> None:
-    ask(served, stream=True, max_tokens=1000)  # more than a fast machine generates within one chunk
+def test_stream_records_time_to_first_token_and_inter_token_latency(served: Server) -> None:
+    ask(served, stream=True, max_tokens=1000)  # enough tokens for several chunks, even on a fast machine
     metrics = Scraped(served)
     assert metrics("time_to_first_token_seconds_count") == 1
     assert metrics("inter_token_latency_seconds_count") > 1
@@ -136,7 +137,7 @@ def test_running_and_waiting_requests_are_gauges(served: Server) -> None:
     assert Scraped(served)("num_requests_running") == 0
 
 
-def test_aborted_and_failed_requests_are_counted_apart(served: Server) -> None:
+def test_aborted_and_failed_requests_are_counted_separately(served: Server) -> None:
     request_body = {"prompt": "def f(x):", "max_tokens": 3000, "stream": True, "ignore_eos": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=request_body, timeout=LONG) as answer:
         next(answer.iter_lines())
@@ -162,7 +163,7 @@ def test_http_requests_are_counted_by_route_and_status(served: Server) -> None:
     assert metrics("http_requests_total", route="other", method="other") == 20
 
 
-def test_metrics_are_served_as_openmetrics_on_request(served: Server) -> None:
+def test_metrics_are_served_as_openmetrics_if_the_client_accepts_it(served: Server) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = httpx.get(f"{served.url}/metrics", headers=accept, timeout=LONG)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
@@ -174,7 +175,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
-def test_dashboard_uses_existing_metrics_and_labels_only(served: Server) -> None:
+def test_dashboard_uses_only_existing_metrics_and_labels(served: Server) -> None:
     ask(served, stream=True)
     found: dict[str, set[str]] = {}
     for name, labels in Scraped(served).samples:

@@ -1,4 +1,4 @@
-"""Tests of OpenAI's own client and a listening server: the texts are those of the LLM."""
+"""Tests with OpenAI's own client and a listening server: completions equal the completions of the LLM."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def joined(chunks: list[Any], index: int = 0) -> str:
     return "".join(choice.delta.content or "" for choice in choices)
 
 
-def test_chat_completion_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
+def test_chat_completion_has_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
     done = client.chat.completions.create(**GREEDY)
     (choice,) = done.choices
     assert choice.message.content == expected(server)
     assert (choice.message.role, choice.finish_reason, done.model) == ("assistant", "length", "demo")
 
 
-def test_stream_joins_to_the_same_text_with_one_finish_reason(server: Server, client: OpenAI) -> None:
+def test_stream_joins_to_the_text_of_the_llm_with_one_finish_reason(server: Server, client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True))
     assert joined(chunks) == expected(server)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -111,7 +111,7 @@ def test_stop_string_ends_the_text_and_is_excluded(server: Server, client: OpenA
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_logprobs_equal_those_of_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
+def test_response_logprobs_equal_the_logprobs_of_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
     request_body = GREEDY | {"logprobs": True, "top_logprobs": 3}
     if stream:
         chunks = list(client.chat.completions.create(**request_body, stream=True))
@@ -125,7 +125,8 @@ def test_logprobs_equal_those_of_the_llm(server: Server, client: OpenAI, stream:
     assert [one.logprob for one in each] == pytest.approx([one.logprob for one in done.logprobs])
     assert bytes(byte for one in each for byte in one.bytes or ()).decode() == done.text
     assert {len(one.top_logprobs) for one in each} == {3}
-    assert all(one.top_logprobs[0].logprob == one.logprob for one in each)  # greedy
+    # Greedy sampling takes the most probable token.
+    assert all(one.top_logprobs[0].logprob == one.logprob for one in each)
 
 
 def test_logit_bias_excludes_a_token(server: Server, client: OpenAI) -> None:
@@ -186,7 +187,7 @@ def test_origins_cover_each_character(server: Server, client: OpenAI) -> None:
     assert len(steps) > 1
 
 
-def test_continue_final_message_continues_the_chat(server: Server, client: OpenAI) -> None:
+def test_continue_final_message_continues_the_last_message(server: Server, client: OpenAI) -> None:
     begun: Any = [*MESSAGES, {"role": "assistant", "content": "```python\ndef fib"}]
     request_body = client.chat.completions.create(
         **GREEDY | {"messages": begun}, extra_body={"continue_final_message": True}
@@ -195,7 +196,7 @@ def test_continue_final_message_continues_the_chat(server: Server, client: OpenA
     assert request_body.choices[0].message.content == server.llm.generate(text, SamplingParams(max_tokens=24)).text
 
 
-def test_completions_continue_texts_and_tokens(server: Server, client: OpenAI) -> None:
+def test_completions_continue_prompts_of_text_and_of_tokens(server: Server, client: OpenAI) -> None:
     request_body: Any = {"model": "demo", "temperature": 0, "max_tokens": 12, "echo": True}
     expected_value = ["import os" + server.llm.generate("import os", SamplingParams(max_tokens=12)).text]
     expected_value += ["def " + server.llm.generate("def ", SamplingParams(max_tokens=12)).text]
@@ -226,12 +227,12 @@ def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -
     assert [at for c in streamed if c.logprobs for at in c.logprobs.text_offset or ()] == logprobs.text_offset
 
 
-def test_model_is_listed(client: OpenAI) -> None:
+def test_models_route_lists_the_model(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").object == "model"
 
 
-def test_concurrent_streams_have_the_texts_of_the_llm(server: Server) -> None:
+def test_concurrent_streams_have_the_same_texts_as_the_llm(server: Server) -> None:
     prompts = ["import ", "def main", "class A", "for i in", "while ", "return x"]
 
     async def main() -> list[str]:

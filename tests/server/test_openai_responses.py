@@ -53,19 +53,19 @@ def expected(server: Server, *messages: dict[str, Any], **params: Any) -> str:
 
 
 def seen(response: Response) -> dict[str, Any]:
-    """Return the fields that do not differ between equal requests."""
+    """Return the fields of a response that are the same for equal requests."""
     items = [item.model_dump(exclude={"id", "call_id", "parsed_arguments"}) for item in response.output]
     return {"output": items, "status": response.status, "written": response.usage.output_tokens}
 
 
-def test_response_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
+def test_response_has_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert response.output_text == expected(server)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (response.model, response.usage.output_tokens) == ("demo", 24)
 
 
-def test_stream_ends_with_the_response(client: OpenAI) -> None:
+def test_stream_ends_with_the_whole_response(client: OpenAI) -> None:
     events = list(client.responses.create(**GREEDY, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.incomplete"
@@ -75,13 +75,13 @@ def test_stream_ends_with_the_response(client: OpenAI) -> None:
 
 
 def test_stream_has_several_text_deltas(client: OpenAI) -> None:
-    # a short text may be there before a busy machine has sent its first piece
+    # With a shorter text, a busy machine could finish the completion before it sends the first delta.
     request_body = GREEDY | {"max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
     kinds = [event.type for event in client.responses.create(**request_body, stream=True)]
     assert kinds.count("response.output_text.delta") > 1
 
 
-def test_client_stream_joins_to_the_response(client: OpenAI) -> None:
+def test_stream_of_the_client_joins_to_the_whole_response(client: OpenAI) -> None:
     request_body = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
     whole = client.responses.create(**request_body)
     with client.responses.stream(**request_body) as stream:
@@ -89,7 +89,7 @@ def test_client_stream_joins_to_the_response(client: OpenAI) -> None:
     assert (whole.status, joined.output_text) == ("completed", whole.output_text)
 
 
-def test_async_client_gets_the_same_response(server: Server, client: OpenAI) -> None:
+def test_async_client_gets_the_same_response_as_the_sync_client(server: Server, client: OpenAI) -> None:
     async def both() -> tuple[Response, Response]:
         async with AsyncOpenAI(**options(server)) as other:
             whole = await other.responses.create(**GREEDY)
@@ -100,7 +100,7 @@ def test_async_client_gets_the_same_response(server: Server, client: OpenAI) -> 
     assert seen(whole) == seen(joined) == seen(client.responses.create(**GREEDY))
 
 
-def test_instructions_and_developer_messages_come_first(server: Server, client: OpenAI) -> None:
+def test_instructions_and_developer_messages_are_first_in_the_chat(server: Server, client: OpenAI) -> None:
     before = {"role": "developer", "content": [{"type": "input_text", "text": "Use Python."}]}
     response = client.responses.create(**GREEDY | {"input": [before, USER]}, instructions="Be brief.")
     assert response.output_text == expected(server, {"role": "system", "content": "Be brief.\n\nUse Python."}, USER)

@@ -41,7 +41,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def thinker(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Return a client of the shipped model with a template that begins with thinking."""
+    """Return a client of a server for the shipped model, with a chat template that opens the thinking."""
     path = tmp_path_factory.mktemp("models") / "thinker.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     server = Server(model=path).ready()
@@ -54,7 +54,7 @@ NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-def test_required_tool_call_fits_its_schema(client: OpenAI, choice: Any) -> None:
+def test_required_tool_call_matches_the_schema_of_the_tool(client: OpenAI, choice: Any) -> None:
     (answer,) = client.chat.completions.create(**REQUEST, tool_choice=choice, parallel_tool_calls=False).choices
     assert answer.finish_reason == "tool_calls"
     (call,) = answer.message.tool_calls or ()
@@ -66,7 +66,7 @@ def test_required_tool_call_fits_its_schema(client: OpenAI, choice: Any) -> None
         jsonschema.validate(json.loads(call.function.arguments), WEATHER)
 
 
-def test_streamed_tool_call_equals_the_whole_one(client: OpenAI) -> None:
+def test_streamed_tool_call_equals_the_call_without_streaming(client: OpenAI) -> None:
     request_body = REQUEST | {"tool_choice": NAMED, "parallel_tool_calls": False}
     (call,) = client.chat.completions.create(**request_body).choices[0].message.tool_calls or ()
     chunks = list(client.chat.completions.create(**request_body, stream=True))
@@ -131,7 +131,7 @@ def test_json_object_format_gives_a_json_object(client: OpenAI) -> None:
         extra_body={"logit_bias": {}},
     )
     (choice,) = done.choices
-    if choice.finish_reason == "stop":  # a small model may not finish
+    if choice.finish_reason == "stop":  # a small model does not always finish
         assert isinstance(json.loads(choice.message.content or ""), dict)
     else:
         assert (choice.message.content or "").startswith("{")

@@ -1,4 +1,4 @@
-"""Tests of the chat page on a real server: text, colours, stop, comparison, keyboard."""
+"""Tests of the chat page with a real server: text, colours, stop button, comparison, keyboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 from pymtp import SamplingParams
 
 REQUEST = "write a function that reads the lines of a file"
-# The spans of the answer in order: [position in the text, shown text, class].
+# Returns [position in the text, shown text, class] for each span of the answer in order.
 SPANS = """[...document.querySelectorAll(".content span[data-at]")].map(
   (span) => [Number(span.dataset.at), span.textContent, span.className])"""
 
@@ -32,7 +32,7 @@ def ask(page: Page, text: str = REQUEST) -> None:
 
 
 def override_fields(page: Page, **fields: object) -> None:
-    """Override fields of all further requests."""
+    """Override fields in all further requests of the page."""
 
     def change(route: Route) -> None:
         request_body: dict[str, Any] = json.loads(route.request.post_data or "")
@@ -51,7 +51,7 @@ def chunks_of(body: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("markdown", [True, False])
-def test_chat_page_shows_the_text_with_the_colours_of_its_origins(tab: Tab, server: Server, markdown: bool) -> None:
+def test_chat_page_colours_each_character_by_its_origin(tab: Tab, server: Server, markdown: bool) -> None:
     page = tab.open(server.url)
     fill_settings(page, max_tokens=150, seed=7, temperature=0.3)
     page.set_checked("#markdown", markdown)
@@ -87,7 +87,7 @@ def test_chat_page_shows_the_text_of_the_llm(tab: Tab, server: Server) -> None:
 
 def test_comparison_shows_the_same_text_without_mtp(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    fill_settings(page, max_tokens=80, temperature=0.3)  # without a seed of the user, both have the same one
+    fill_settings(page, max_tokens=80, temperature=0.3)  # both requests get the same seed, although the user sets none
     ask(page)
     ended(page)
     page.get_by_role("button", name="Run the same again without MTP").click()
@@ -124,7 +124,7 @@ def test_mtp_switch_disables_drafts(tab: Tab, server: Server) -> None:
 def test_stop_button_frees_the_slot(tab: Tab, new_server: Callable[..., Server]) -> None:
     server = new_server(llm={"n_seq_max": 1, "n_ctx": 32768}).ready()
     page = tab.open(server.url)
-    override_fields(page, ignore_eos=True)  # generation would not stop
+    override_fields(page, ignore_eos=True)  # so that only the stop button ends the generation
     ask(page)
     expect(page.locator(".content span").first).to_be_visible()
     page.keyboard.press("Escape")
@@ -147,7 +147,7 @@ def test_chat_page_works_by_keyboard(tab: Tab, server: Server) -> None:
     ended(page)
     assert page.locator(".said").text_content() == "one\ntwo"
     expect(page.locator("#question")).to_be_focused()
-    page.keyboard.press("Shift+Tab")  # back through the page, from the last field to the first link
+    page.keyboard.press("Shift+Tab")  # moves the focus backwards through the page, to the first link
     reached = []
     for _ in range(60):
         name = page.evaluate("""() => {
@@ -171,7 +171,7 @@ def test_chat_page_works_by_keyboard(tab: Tab, server: Server) -> None:
     ended(page)
 
 
-def test_last_message_can_be_edited(tab: Tab, server: Server) -> None:
+def test_last_user_message_can_be_edited(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     fill_settings(page, max_tokens=5)
     for n, text in enumerate(("first", "second"), 1):
@@ -202,7 +202,7 @@ def test_copy_button_copies_the_markdown_source(new_tab: Callable[..., Tab], ser
     assert page.evaluate("navigator.clipboard.readText()") == text
 
 
-def test_figures_equal_those_of_the_server(tab: Tab, server: Server) -> None:
+def test_shown_draft_statistics_equal_the_statistics_of_the_server(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     fill_settings(page, max_tokens=100, seed=7, temperature=0.3)
     with page.expect_response("**/v1/chat/completions") as response:
@@ -224,7 +224,7 @@ def test_figures_equal_those_of_the_server(tab: Tab, server: Server) -> None:
     assert drawn.count("H") == min(100, int(numbers["Rounds"]))
 
 
-def test_screen_readers_hear_the_begin_and_the_end(tab: Tab, server: Server) -> None:
+def test_screen_readers_hear_the_begin_and_the_end_of_an_answer(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     fill_settings(page, max_tokens=100)
     page.evaluate("""() => {
@@ -240,7 +240,7 @@ def test_screen_readers_hear_the_begin_and_the_end(tab: Tab, server: Server) -> 
     assert len(said) == 2
 
 
-def test_required_tool_call_is_shown_and_continued(tab: Tab, server: Server) -> None:
+def test_required_tool_call_is_shown_and_its_result_continues_the_chat(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]

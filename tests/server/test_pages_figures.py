@@ -1,4 +1,4 @@
-"""Tests of the page of figures, in a real Chromium."""
+"""Tests of the page with the engine's statistics, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def panel(page: Page, title: str) -> Locator:
     return page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True))
 
 
-def test_figures_equal_those_of_the_engine(server: Server) -> None:
+def test_figures_route_returns_the_statistics_of_the_engine(server: Server) -> None:
     httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30).raise_for_status()
     reported = httpx.get(f"{server.url}/figures").json()
     figures = server.llm.figures()
@@ -29,8 +29,8 @@ def test_figures_equal_those_of_the_engine(server: Server) -> None:
     assert reported["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
 
 
-def test_figures_are_returned_while_the_engine_is_busy(server: Server) -> None:
-    """Reading the memory needs the context, which the engine's thread holds."""
+def test_figures_route_answers_while_the_engine_is_busy(server: Server) -> None:
+    """Check that /figures answers soon, although it must read the context, which the engine's thread uses."""
     ends = threading.Event()
 
     def read() -> None:
@@ -63,7 +63,7 @@ def test_figures_page_shows_the_engines_counters(tab: Tab, server: Server) -> No
     expect(page.locator("#model")).to_have_text("demo")
 
 
-def test_plots_advance_each_second(tab: Tab, server: Server) -> None:
+def test_plots_of_the_figures_page_advance_each_second(tab: Tab, server: Server) -> None:
     tab.page.clock.install()
     page = tab.open(f"{server.url}/figures.html")
     path = page.locator(".plot path").first
@@ -76,7 +76,7 @@ def test_plots_advance_each_second(tab: Tab, server: Server) -> None:
     assert path.get_attribute("d") != ""
 
 
-def test_hidden_page_does_not_poll(tab: Tab, server: Server) -> None:
+def test_hidden_figures_page_does_not_poll(tab: Tab, server: Server) -> None:
     tab.page.clock.install()
     page = tab.open(f"{server.url}/figures.html")
     with page.expect_response("**/figures"):
@@ -88,7 +88,7 @@ def test_hidden_page_does_not_poll(tab: Tab, server: Server) -> None:
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     hide(True)
-    page.clock.run_for(1000)  # a poll may be running
+    page.clock.run_for(1000)  # a poll may still be running
     request_body = tab.urls.count(f"{server.url}/figures")
     page.clock.run_for(60_000)
     assert tab.urls.count(f"{server.url}/figures") == request_body

@@ -1,4 +1,4 @@
-"""Tests of the pages as files: their headers, and that they need nothing from other hosts."""
+"""Tests of the files of the pages: they have the right headers, and load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_static_file_has_its_content_type_and_policy(server: Server, name: str) 
     assert got.headers["content-type"].split(";")[0] == TYPES[name.rpartition(".")[2]]
     assert got.headers["x-content-type-options"] == "nosniff"
     policy = dict(part.strip().partition(" ")[::2] for part in got.headers["content-security-policy"].split(";"))
-    assert policy["default-src"] == "'self'"  # no script and no style within a page, none from other hosts
+    assert policy["default-src"] == "'self'"  # forbids inline scripts and styles, and content from other hosts
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == policy["form-action"] == "'none'"
     assert policy["require-trusted-types-for"] == "'script'"
     assert "unsafe" not in got.headers["content-security-policy"]
@@ -47,11 +47,11 @@ def test_etag_of_a_cached_file_gives_304(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["static/", "static/none.js", "static/..%2fpages.py", "static/%2e%2e/pages.py", "index.html"]
 )
-def test_other_files_are_not_served(server: Server, path: str) -> None:
+def test_only_files_of_the_static_folder_are_served(server: Server, path: str) -> None:
     assert httpx.get(f"{server.url}/{path}").status_code == 404
 
 
-def test_pages_need_no_api_key_and_figures_do(new_server: Callable[..., Server]) -> None:
+def test_pages_need_no_api_key_but_the_figures_route_does(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("secret",)).ready()
     assert httpx.get(url(server, "index.html")).status_code == 200
     assert httpx.get(url(server, "figures.html")).status_code == 200
@@ -79,11 +79,11 @@ def test_scripts_make_no_html_from_strings(name: str) -> None:
     assert max(map(len, text.split("\n"))) <= 140
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc", text)
     addresses = set(re.findall(r"https?://[\w.]+", text))
-    assert addresses <= {"http://www.w3.org"}  # the name of SVG
+    assert addresses <= {"http://www.w3.org"}  # the XML namespace of SVG, which browsers do not fetch
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js")])
-def test_imported_names_exist_and_are_used(name: str) -> None:
+def test_imported_names_of_scripts_exist_and_are_used(name: str) -> None:
     text = (STATIC / name).read_text(encoding="utf-8")
     for names, source in re.findall(r'import \{([^}]+)\} from "\./([\w.]+)"', text):
         exported = (STATIC / source).read_text(encoding="utf-8")

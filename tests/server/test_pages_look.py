@@ -16,7 +16,7 @@ WIDE = "# " + "Heading" * 12 + "\n```\n" + "x = 1; " * 40 + "\n```\n| " + "cell 
 WIDE += "https://example.org/" + "a" * 200 + " `" + "b" * 200 + "`\n> - " + "c" * 200
 PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
-# [name, colour, background] of each element that shows text.
+# Returns [name, colour, background] for each element that shows text.
 TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
   const shows = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   if (!(shows || one.matches("input, textarea")) || !one.checkVisibility()) return [];
@@ -32,7 +32,7 @@ TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
 
 
 def fill(page: Page, scripted: ScriptedServer) -> None:
-    """Show everything that a chat may show."""
+    """Make the page show every kind of content that a chat may have."""
     extension = {"origins": [["content", 1, step] for step in range(10)], "rounds": [[9, 9]]}
     text = delta(content="abcdefghij\n\n" + WIDE, extension=extension)
     call = {"index": 0, "id": "1", "function": {"name": "d" * 60, "arguments": '{"e": "' + "f" * 300 + '"}'}}
@@ -61,7 +61,7 @@ def test_chat_page_fits_a_phone(new_tab: Callable[..., Tab], scripted: ScriptedS
 
 
 @pytest.mark.parametrize("panel", ["figures", "legend", "settings"])
-def test_open_panel_leaves_half_a_phone_for_the_chat(
+def test_open_panel_leaves_half_the_height_of_a_phone_for_the_chat(
     new_tab: Callable[..., Tab], scripted: ScriptedServer, panel: str
 ) -> None:
     page = new_tab(**PHONE).open(scripted.url)

@@ -1,4 +1,4 @@
-"""Tests of the Markdown of the chat page, in a real Chromium: its rendering, in any pieces, and its cost."""
+"""Tests of Markdown on the chat page, in a real Chromium: rendering of texts in any pieces, and its cost."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_hostile_markdown_is_rendered_as_text(page: Page) -> None:
 
 
 def texts(n: int) -> list[str]:
-    """Return random texts of Markdown's constructs."""
+    """Return n random texts that consist of Markdown's constructs."""
     marks = ["*", "**", "_", "`", "``", "```", "~~~", "~~", ">", "#", "|", "|-|", "---", "[", "](", ")", "<", "\\", "-"]
     blanks = ["\n"] * 6 + ["\n\n", " ", "  ", "    ", "\t", "\r", "\u2028"]
     parts = [*marks, *blanks, "- ", "1. ", "> ", "1.", ".", "h", "http://x", "😀", "é", "a", "a b "]
@@ -166,7 +166,7 @@ def pieces_of(text: str, rng: random.Random, most: int) -> list[str]:
     return found
 
 
-def test_markdown_renders_the_same_in_any_pieces(page: Page) -> None:
+def test_markdown_rendering_does_not_depend_on_the_pieces(page: Page) -> None:
     rng = random.Random(1)
     cases = [[text, pieces_of(text, rng, rng.choice((1, 4, 12)))] for text in [*DRAWN, *HOSTILE, *texts(2500)]]
     differing = page.evaluate("cases => cases.filter(([text, pieces]) => html([text]) !== html(pieces))", cases)
@@ -190,14 +190,14 @@ def test_each_character_has_the_colour_of_its_origin(page: Page) -> None:
         units = [(c, step) for c, step in zip(text, steps, strict=True) for _ in range(1 + (ord(c) > 0xFFFF))]
         drawn_to = 0
         for at, shown, name in spans:
-            assert at >= drawn_to  # in order, without overlaps
+            assert at >= drawn_to  # the spans are in order, and do not overlap
             drawn_to = at + len(shown.encode("utf-16-le")) // 2
             expected = units[at:drawn_to]
             assert "".join(dict.fromkeys(shown)) == "".join(dict.fromkeys(c for c, _ in expected))
             assert {name} == {f"o{step}" for _, step in expected}
 
 
-def test_markdown_rendering_is_linear_in_the_length(page: Page) -> None:
+def test_markdown_rendering_takes_time_linear_in_the_length(page: Page) -> None:
     units = ["word *em* text ", "some words here\n", "- item **x**\n", "*never closed ", "[a ", "> > a\n", "`a ``b "]
     for unit in [*units, "```\n" + "x = 1\n" * 50, "| a | b |\n", "a https://b.c d\n\n"]:
         works = []

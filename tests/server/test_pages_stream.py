@@ -1,4 +1,4 @@
-"""Tests of the chat page with streams that are written byte for byte, in a real Chromium."""
+"""Tests of the chat page with streams whose bytes the test chooses, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STREAMS = {
     "events of several lines": BODY.replace(b', "delta"', b',\ndata: "delta"'),
     "the same with CR LF": BODY.replace(b', "delta"', b',\ndata: "delta"').replace(b"\n", b"\r\n"),
 }
-# The texts of the events of a body that comes in these pieces.
+# For each size, returns the joined text of the events of a body that arrives in pieces of this size.
 READ = """async ([body, sizes]) => {
   const { events } = await import("/static/sse.js");
   const bytes = Uint8Array.from(body);
@@ -85,7 +85,7 @@ def test_text_is_shown_during_the_stream(page: Page, scripted: ScriptedServer) -
     assert page.locator("#send").is_visible()
 
 
-def test_stop_aborts_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
+def test_stop_button_aborts_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     presses = (lambda: page.press("#question", "Escape"), lambda: page.click("#stop"))
     for n, press in enumerate(presses, 1):
@@ -116,7 +116,7 @@ def test_refused_request_shows_an_error_and_can_be_retried(tab: Tab, scripted: S
         scripted.answers += [answer, [said("well")]]
         ask(page)
         expect(page.get_by_role("alert").last).to_contain_text(says)
-        tab.forgive(problem)  # the browser's own line about the status
+        tab.forgive(problem)  # the console line of the browser about the status is expected
         page.get_by_role("button", name="Try again").click()
         expect(page.locator(".content")).to_have_text(["well"] * n)
         refused, answered = scripted.requests[-2:]
@@ -140,7 +140,7 @@ def test_aborted_stream_shows_an_error_and_keeps_the_text(page: Page, scripted: 
         expect(page.locator(".facts").last).to_contain_text("failed")
 
 
-def test_missing_server_is_reported(tab: Tab, scripted: ScriptedServer) -> None:
+def test_chat_page_reports_a_missing_server(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
     ask(page)

@@ -1,4 +1,4 @@
-"""Tests of the limits of a request before it runs."""
+"""Tests of the limits on the preparation of a request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_request_timeout_covers_the_preparation(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(test())
 
 
-def test_prepare_timeout_answers_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_timeout_raises_unavailable_error(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(service, "PREPARE_TIMEOUT", 0.05)
     monkeypatch.setattr(service, "prepare_request", lambda llm, ask: go_on.wait(60))
@@ -77,7 +77,7 @@ def test_prepare_timeout_answers_unavailable(monkeypatch: pytest.MonkeyPatch) ->
         ("/tokenize", {"content": "a"}),
     ],
 )
-def test_slow_preparations_leave_a_thread_for_others(
+def test_slow_preparations_leave_a_thread_for_the_figures_route(
     new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     server, go_on = new_server(llm={"n_seq_max": 2}).ready(), threading.Event()
@@ -127,5 +127,5 @@ def test_too_many_logprobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PreparedError):
             begin(**few)
     for many in ({"logprobs": 100, "n": 128, "max_tokens": None}, {"logprobs": 100, "n": 16, "max_tokens": 4096}):
-        with pytest.raises(InvalidRequestError, match="a smaller max_tokens is right"):
+        with pytest.raises(InvalidRequestError, match="reduce max_tokens"):
             begin(**many)

@@ -1,4 +1,4 @@
-"""Tests of the events of /v1/responses: joined by a client, they equal the response."""
+"""Tests of the events of /v1/responses: a client that joins the events gets the whole response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def events_of(each: Batches, end: FinishInfo, **body: Any) -> list[dict[str, Any
 
 
 def response(each: Batches, end: FinishInfo = WHOLE, **body: Any) -> dict[str, Any]:
-    """Return the whole response."""
+    """Return the whole response, which the last event has."""
     writer = ResponseWriter(BODY | body, SamplingParams())
     writer.push([event for batch in each for event in batch])
     found: dict[str, Any] = writer.end(end, {})[-1]["response"]
@@ -70,7 +70,7 @@ def unnamed(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the output from the new text of each event."""
+    """Return the output that a client gets by joining the new text of each event."""
     items: list[dict[str, Any]] = []
     for event in events:
         match event["type"]:
@@ -153,7 +153,7 @@ def test_cut_off_output_is_incomplete() -> None:
     assert names[-1] == "response.incomplete"
 
 
-def test_continued_chat_has_complete_calls_only() -> None:
+def test_messages_for_a_continued_chat_have_only_complete_calls() -> None:
     writer = ResponseWriter(BODY, SamplingParams())
     whole, cut = (
         [ToolCallStart(0, "ls"), ToolCallDelta(0, "{}")],
@@ -176,7 +176,7 @@ def test_thinking_is_encoded_on_request() -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "server_error"), (504, "server_error"), (429, "rate_limit_exceeded")]
 )
-def test_failure_is_the_last_event(status: int, code: str) -> None:
+def test_response_that_fails_ends_with_a_failed_event(status: int, code: str) -> None:
     writer = ResponseWriter(BODY, SamplingParams())
     writer.begin()
     writer.push([ContentDelta("a", 0, 1)])

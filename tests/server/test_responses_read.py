@@ -1,4 +1,4 @@
-"""Tests of the conversion of bodies of /v1/responses."""
+"""Tests of the conversion of bodies of /v1/responses to bodies of /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def dumped(given: Any = "a", **more: Any) -> dict[str, Any]:
 def read(given: Any = "a", **more: Any) -> dict[str, Any]:
     body = dumped(given, **more)
     found = to_chat_body(body, input_messages(body["input"]))
-    read_generate_request(CHAT, found)  # it is one that the older API takes
+    read_generate_request(CHAT, found)  # raises an exception if the converted body is invalid
     return found
 
 
-def test_text_input_is_a_user_message() -> None:
+def test_text_input_becomes_a_user_message() -> None:
     assert read("a")["messages"] == [{"role": "user", "content": "a"}]
 
 
@@ -115,7 +115,7 @@ def test_tool_choice_is_converted(choice: Any, found: Any) -> None:
     assert read(tools=[TOOL], tool_choice=choice)["tool_choice"] == found
 
 
-def test_allowed_tools_must_exist() -> None:
+def test_allowed_tools_must_be_tools_of_the_request() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "rm"}]}
     with pytest.raises(InvalidRequestError, match="no tool rm"):
         allowed_tools(dumped(tools=[TOOL], tool_choice=choice))
@@ -136,13 +136,13 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "previous_response_id"),
-        ({"input": [{"type": "computer_call", "call_id": "c1"}]}, "no item of type 'computer_call'"),
+        ({"input": [{"type": "computer_call", "call_id": "c1"}]}, "items of type 'computer_call' are not supported"),
         ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "custom"),
         ({"background": True}, "background"),
         ({"top_logprobs": 3}, "top_logprobs"),
     ],
 )
-def test_unsupported_fields_are_named(more: dict[str, Any], word: str) -> None:
+def test_error_names_an_unsupported_field(more: dict[str, Any], word: str) -> None:
     with pytest.raises(ValidationError, match=word):
         ResponseRequest.model_validate({"model": "demo", "input": "a"} | more)
 
@@ -164,7 +164,7 @@ def test_request_of_codex_is_converted() -> None:
     more = {"store": False, "include": ["reasoning.encrypted_content"], "client_metadata": {"turn": "1"}}
     body = read(items, tools=tools, tool_choice="auto", reasoning={"summary": "auto"}, prompt_cache_key="k", **more)
     assert [tool["function"]["name"] for tool in body["tools"]] == ["ls", "agents__ls"]
-    # one system message: Qwen's templates refuse a second one
+    # there must be only one system message, because Qwen's templates refuse a second one
     assert [(message["role"], message["content"]) for message in template_messages(body["messages"])] == [
         ("system", "be brief\n\nskills\n\nsandbox"),
         ("user", "hello"),

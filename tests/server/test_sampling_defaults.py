@@ -1,4 +1,4 @@
-"""Tests of default sampling parameters: the server's options precede the values of the model's file."""
+"""Tests of default sampling parameters: the server's options override the values of the model file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pymtp.server.settings import ServerSettings
 
 SAID = "def fibonacci(n):"
 MESSAGES = [{"role": "user", "content": SAID}]
-OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # the server's options
-# Fields of requests, which all differ from the file's and the server's values.
+OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # sampling options of the server
+# Fields of requests. All values differ from the values of the model file and of the server's options.
 GIVEN: dict[str, Any] = {
     "temperature": 0.4,
     "top_k": 3,
@@ -35,14 +35,14 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def llm(tuned: Path) -> Iterator[LLM]:
-    """Return an LLM of the tuned file, without a server."""
+    """Return an LLM of the model file with sampling defaults, without a server."""
     with make_llm(tuned) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
 def tuned_server(tuned: Path) -> Iterator[Server]:
-    """Serve the tuned file with sampling options of the server."""
+    """Return a server for the model file with sampling defaults; the server has sampling options, too."""
     server = Server(ServerSettings(sampling=OWN), lambda: make_llm(tuned, n_seq_max=4)).ready()
     yield server
     server.close()
@@ -86,7 +86,9 @@ def expected(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("ask", APIS)
-def test_defaults_are_the_servers_then_the_models(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
+def test_server_options_override_the_defaults_of_the_model_file(
+    tuned_server: Server, llm: LLM, ask: Callable[..., str]
+) -> None:
     text = ask(tuned_server.url)
     assert text == expected(llm, ask)
     assert ask(tuned_server.url, temperature=None, top_k=None, seed=None) == text
@@ -96,7 +98,7 @@ def test_defaults_are_the_servers_then_the_models(tuned_server: Server, llm: LLM
 
 @pytest.mark.parametrize("ask", APIS)
 @pytest.mark.parametrize("name", GIVEN)
-def test_request_field_overrides_one_default(
+def test_request_field_overrides_only_its_own_default(
     tuned_server: Server, llm: LLM, ask: Callable[..., str], name: str
 ) -> None:
     given = {name: GIVEN[name]}
@@ -111,7 +113,7 @@ def test_temperature_0_is_greedy(tuned_server: Server, llm: LLM, ask: Callable[.
     assert ask(tuned_server.url, temperature=0, **penalties) == text
 
 
-def test_defaults_are_reported_by_the_names_of_request_fields(tuned_server: Server, server: Server) -> None:
+def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: Server, server: Server) -> None:
     reported = {
         "temperature": 1.1,
         "top_k": 7,
@@ -149,10 +151,12 @@ def test_special_values_work_in_server_defaults(new_server: Callable[..., Server
     assert chat(alone.url) == chat(greedy.url)
 
 
-def test_command_line_options_are_defaults(serve: Callable[..., Served], tuned: Path, llm: LLM) -> None:
+def test_sampling_options_of_the_command_line_become_defaults(
+    serve: Callable[..., Served], tuned: Path, llm: LLM
+) -> None:
     options = ("--temp", "1.1", "--presence-penalty", "0.5", "--top-k", "-1", "--repeat-penalty", "1.3")
     served = serve("-m", tuned, *options, "--repeat-last-n", "-1", "--seed", "3", "-c", "1024").ready()
-    line = served.line("sampling where a request leaves it open")
+    line = served.line("default sampling parameters")
     assert "temperature=1.1 top_k=0 top_p=0.9 min_p=0.02" in line
     params = TUNED | {"temperature": 1.1, "presence_penalty": 0.5, "top_k": 0, "repetition_penalty": 1.3}
     params |= {"penalty_last_n": -1, "seed": 3}

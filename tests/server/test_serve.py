@@ -1,4 +1,4 @@
-"""Tests of `pymtp serve`: its start, and its messages where it cannot start."""
+"""Tests of the start of `pymtp serve`, and of the messages if it cannot start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_api_key_is_required_and_not_in_the_command_line(serve: Serve, way: str,
         (("--prefix", "missing.prefix"), 2, "missing.prefix"),
     ],
 )
-def test_failed_load_is_one_line_and_the_exit_code(
+def test_failed_load_prints_one_line_and_sets_the_exit_code(
     serve: Serve, options: tuple[str, ...], code: int, words: str
 ) -> None:
     served = serve(*options)
@@ -80,15 +80,15 @@ def test_failed_load_is_one_line_and_the_exit_code(
         (("--cors-origin", "example.com"), 2, "scheme://host"),
         (("--cors-origin", "https://example.com/"), 2, "scheme://host"),
         (("--allowed-host", "http://example.com"), 2, "without scheme"),
-        (("-a", ""), 2, "--served-name must be text without space around it, not empty"),
+        (("-a", ""), 2, "--served-name must not be empty, and must have no space around it"),
         (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
         (("--host", "192.0.2.1"), 1, "192.0.2.1:0"),
         (("--log-level", "loud"), 2, "--log-level"),
         (("--grace", "inf"), 2, "--grace inf"),
         (("--timeout", "inf"), 2, "--timeout inf"),
         (("--api-key-file", os.devnull), 2, "no key"),
-        (("--api-key", ""), 2, "--api-key must be text without space around it, not empty"),
-        (("--api-key", "a "), 2, "--api-key must be text without space around it, not empty"),
+        (("--api-key", ""), 2, "--api-key must not be empty, and must have no space around it"),
+        (("--api-key", "a "), 2, "--api-key must not be empty, and must have no space around it"),
         (("-s", "0"), 2, "--n-seq-max 0 must be a whole number from 1 to 256"),
         (("-c", "-1"), 2, "--ctx -1 must be"),
         (("-t", "0"), 2, "--threads 0 must be"),
@@ -100,7 +100,7 @@ def test_failed_load_is_one_line_and_the_exit_code(
         (("--tap", "x"), 2, "--tap 'x' is not known"),
     ],
 )
-def test_invalid_option_is_one_line_and_starts_no_worker(
+def test_invalid_option_prints_one_line_and_starts_no_worker(
     monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int, words: str
 ) -> None:
     monkeypatch.setattr("pymtp.cli.serve.supervise", lambda *_: pytest.fail("a worker is started"))
@@ -110,7 +110,7 @@ def test_invalid_option_is_one_line_and_starts_no_worker(
     assert words in line
 
 
-def test_option_that_does_not_fit_the_model_is_named(serve: Serve, headless: Path) -> None:
+def test_error_names_an_option_that_the_model_does_not_support(serve: Serve, headless: Path) -> None:
     served = serve("-m", headless, "-d", "2")
     assert served.exit_code() == 2
     assert "error: --draft-tokens 2 needs" in served.lines[-1]
@@ -129,7 +129,7 @@ def test_load_error_is_logged_once(serve: Serve, demo: Path, tmp_path: Path, siz
     assert sum(why in line for line in served.lines) == 1
 
 
-def test_port_in_use_is_one_line() -> None:
+def test_port_in_use_prints_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", "--port", str(port))
@@ -137,7 +137,7 @@ def test_port_in_use_is_one_line() -> None:
     assert done.stderr == f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_missing_packages_of_the_extra_are_named(serve: Serve) -> None:
+def test_error_names_missing_packages_of_the_server_extra(serve: Serve) -> None:
     served = serve(before="import sys; sys.modules['uvicorn'] = None")
     assert served.exit_code() == 2
     assert served.lines == [
@@ -188,7 +188,7 @@ def test_blank_api_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("option", ["--served-name", "--api-key"])
-def test_name_or_key_that_is_no_utf8_is_refused(option: str) -> None:
+def test_name_or_key_that_is_not_utf8_is_refused(option: str) -> None:
     found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf", option, "b\udcff"])
     assert isinstance(found.exception, InvalidRequestError)
     assert f"{option} must be UTF-8" in str(found.exception)
@@ -200,7 +200,7 @@ def test_serve_works_with_a_closed_standard_stream(serve: Serve, closed: int) ->
     assert serve(before=before).ready().get("/health").status_code == 200
 
 
-def test_relative_path_in_a_deleted_directory_is_a_missing_file(
+def test_relative_path_in_a_deleted_directory_is_reported_as_a_missing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -211,7 +211,7 @@ def test_relative_path_in_a_deleted_directory_is_a_missing_file(
     assert "error: no such file: m.gguf" in done.stderr
 
 
-def test_idle_server_ticks_once_per_heartbeat_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_server_ticks_once_per_heartbeat_and_ends_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[float] = []
 
     async def use() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the head of the model in the log of `pymtp serve`."""
+"""Tests of the log lines of `pymtp serve` about the MTP head of the model."""
 
 from __future__ import annotations
 

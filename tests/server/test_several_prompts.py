@@ -30,7 +30,8 @@ def small(new_server: MakeServer) -> Server:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(("prompts", "n"), [(4, 1), (2, 2), (5, 1)])  # 4 are admitted at most, or any one request
+# The limit is 4 completions, but an idle server admits a request with any number of completions.
+@pytest.mark.parametrize(("prompts", "n"), [(4, 1), (2, 2), (5, 1)])
 def test_request_is_admitted_with_all_of_its_completions(small: Server, stream: bool, prompts: int, n: int) -> None:
     def ask(body: Any) -> httpx.Response:
         return httpx.post(small.url + URL, json=body, timeout=LONG)
@@ -50,7 +51,7 @@ def test_request_is_admitted_with_all_of_its_completions(small: Server, stream: 
     asyncio.run(play())
 
 
-def test_request_with_more_prompts_than_the_queue_is_refused(small: Server) -> None:
+def test_request_with_more_prompts_than_free_queue_places_is_refused(small: Server) -> None:
     async def play() -> None:
         first = await Connection("127.0.0.1", small.port).open()
         await first.send("POST", URL, json.dumps(SMALL_REQUEST | {"max_tokens": 4000, "ignore_eos": True}).encode())
@@ -68,12 +69,12 @@ def test_request_with_more_prompts_than_the_queue_is_refused(small: Server) -> N
 
 
 def on_loop(server: Server, test: Callable[[Service], Any]) -> None:
-    """Run a test on the event loop of the server."""
+    """Run a test on the event loop of the server. test: gets the service of the server."""
     service = server.app.state.service
     asyncio.run_coroutine_threadsafe(test(service), server.loop).result(LONG)
 
 
-def test_later_prompts_keep_their_admission_in_a_full_queue(small: Server) -> None:
+def test_later_prompts_of_a_request_stay_admitted_while_the_queue_is_full(small: Server) -> None:
     async def test(service: Service) -> None:
         ask = GenerateRequest("a", SamplingParams(1))
         with service.admit(2) as admission, service.admit(2):
@@ -100,7 +101,9 @@ def test_timeout_runs_from_the_arrival_of_the_request(small: Server) -> None:
     on_loop(small, test)
 
 
-def test_shared_fields_of_prompts_are_read_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_of_a_request_with_several_prompts_are_read_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = []
 
     def counted(*given: Any) -> GenerateRequest:

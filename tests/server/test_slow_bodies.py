@@ -1,4 +1,4 @@
-"""Tests of request bodies that come slowly."""
+"""Tests of request bodies that arrive slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SECONDS = 0.01
 
 
 def response_to(pieces: Iterator[bytes]) -> list[Message]:
-    """Send a body in pieces with delays, of which the last one is empty, and return the response's messages."""
+    """Send a body with a delay before each piece, and return the messages of the response.
+
+    pieces: the pieces of the body; an empty piece ends the body.
+    """
     sent: list[Message] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,7 +36,7 @@ def response_to(pieces: Iterator[bytes]) -> list[Message]:
     return sent
 
 
-def test_slow_body_is_refused_and_its_connection_closed() -> None:
+def test_slow_body_is_refused_and_its_connection_is_closed() -> None:
     start, body = response_to(repeat(b" "))
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]

@@ -1,4 +1,4 @@
-"""Tests of clients that read their response slowly, on a fake clock."""
+"""Tests of clients that read their response slowly, with a fake clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymtp.server.http.connection import IDLE_TIMEOUT, MIN_WRITTEN_BYTES, WRITE_
 
 
 class Client:
-    """A connection on a fake clock. unsent: bytes that the client has not read."""
+    """A client with its connection, on a fake clock. unsent: the number of bytes that the client has not read."""
 
     def __init__(self) -> None:
         self.unsent = 10 * 2**20
@@ -56,7 +56,7 @@ class Client:
 
 
 def answered() -> Client:
-    """Return a client whose complete response waits to be sent."""
+    """Return a client that has not read its response yet; the server has written the whole response."""
     client = Client()
     client.connection.cycle = SimpleNamespace(response_complete=True)  # type: ignore[assignment]
     client.connection.pause_writing()
@@ -85,7 +85,7 @@ def test_slow_client_gets_the_whole_response() -> None:
     assert client.is_cut
 
 
-def test_write_timeout_restarts_after_a_pause() -> None:
+def test_write_timeout_restarts_when_the_send_buffer_fills_again() -> None:
     client = answered()
     client.wait(WRITE_TIMEOUT - 1)
     client.connection.resume_writing()

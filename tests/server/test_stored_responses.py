@@ -39,7 +39,7 @@ def test_previous_response_id_continues_the_chat(server: Server, client: OpenAI,
     assert third.previous_response_id == second.id
 
 
-def test_instructions_are_not_carried_over(server: Server, client: OpenAI) -> None:
+def test_instructions_do_not_apply_to_the_next_response(server: Server, client: OpenAI) -> None:
     first = client.responses.create(**GREEDY, instructions="Be brief.")
     second = client.responses.create(**GREEDY | {"input": "go on"}, previous_response_id=first.id)
     chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
@@ -97,7 +97,7 @@ def test_response_store_limits_its_characters() -> None:
     assert store.get("r99") is not None
 
 
-def test_removed_responses_free_their_characters() -> None:
+def test_removed_responses_no_longer_count_towards_the_character_limit() -> None:
     store = ResponseStore(max_characters=1000)
     for i in range(20):
         store.put(stored(f"r{i}", "x" * 700))

@@ -1,4 +1,4 @@
-"""Tests of the two processes of `pymtp serve`: signals, restarts, and their effect on clients."""
+"""Tests of the two processes of `pymtp serve`: signals, restarts, and the effects of both on clients."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ def refuses(url: str) -> bool:
         httpx.get(f"{url}/health", timeout=LONG)
     except httpx.ConnectError:
         return True
-    except (httpx.ReadError, httpx.RemoteProtocolError):  # the connection was in the backlog when the socket was closed
+    except (
+        httpx.ReadError,
+        httpx.RemoteProtocolError,
+    ):  # the socket was closed while the connection waited in its backlog
         return False
     return False
 
 
 def is_aborted(lines: Iterator[str]) -> bool:
-    """Tell whether a stream ends without its last chunk."""
+    """Return whether a stream ends without its last chunk."""
     said: list[str] = []
     try:
         said += lines
@@ -65,7 +68,7 @@ def test_signal_lets_requests_finish_and_refuses_new_ones(serve: Serve, number: 
     url, worker = served.url, served.worker()
     with served.streaming(max_tokens=1500) as lines:
         served.process.send_signal(number)
-        served.line("ending")
+        served.line("shutting down")
         wait_until(lambda: refuses(url))
         last = last_of(lines)
     assert last["usage"]["completion_tokens"] == 1500
@@ -73,7 +76,7 @@ def test_signal_lets_requests_finish_and_refuses_new_ones(serve: Serve, number: 
     assert gone(worker)
 
 
-def test_ctrl_c_signals_the_supervisor_only(serve: Serve) -> None:
+def test_ctrl_c_signals_only_the_supervisor(serve: Serve) -> None:
     standing = (
         "from pymtp.server.process import supervisor\nsupervisor.WORKER_PROGRAM = 'import sys, time; "
         'print("begun", file=sys.stderr, flush=True); time.sleep(1e6)\''
@@ -90,11 +93,11 @@ def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> Non
     with served.streaming() as lines:
         served.process.send_signal(signal.SIGTERM)
         *_, last = lines
-    assert "the server ended the request" in json.loads(last.removeprefix("data: "))["error"]["message"]
+    assert "the server cancelled the request" in json.loads(last.removeprefix("data: "))["error"]["message"]
     assert served.exit_code() == 0
 
 
-def test_second_signal_kills_at_once(serve: Serve) -> None:
+def test_second_signal_kills_the_worker_at_once(serve: Serve) -> None:
     served = serve("--grace", "1000").ready()
     worker = served.worker()
     with served.streaming() as lines:
@@ -127,10 +130,10 @@ def test_killed_worker_aborts_its_streams_and_is_restarted(serve: Serve) -> None
     second = served.worker(2)
     assert second != first
     assert served.ask().status_code == 200
-    assert "SIGKILL" in served.line("gone")
+    assert "SIGKILL" in served.line("the worker failed")
 
 
-def test_client_without_a_worker_waits_for_the_next_one(serve: Serve) -> None:
+def test_client_that_connects_without_a_worker_is_answered_by_the_next_worker(serve: Serve) -> None:
     served = serve().ready()
     os.kill(served.worker(), signal.SIGKILL)
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=LONG) as client:
@@ -139,13 +142,15 @@ def test_client_without_a_worker_waits_for_the_next_one(serve: Serve) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_missing_model_file_is_retried_after_it_was_served(serve: Serve, demo: Path, tmp_path: Path) -> None:
+def test_worker_with_a_missing_model_file_is_retried_if_an_earlier_worker_served(
+    serve: Serve, demo: Path, tmp_path: Path
+) -> None:
     model, away = tmp_path / "model.gguf", tmp_path / "away"
     model.symlink_to(demo)
     served = serve("-m", model).ready()
     model.rename(away)
     os.kill(served.worker(), signal.SIGKILL)
-    assert "no such file" in served.line("gone", 2)
+    assert "no such file" in served.line("the worker failed", 2)
     away.rename(model)
     assert served.worker(2)
 
@@ -155,11 +160,11 @@ def test_restart_delay_grows_with_each_failure(serve: Serve) -> None:
     os.kill(served.worker(), signal.SIGKILL)
     os.kill(served.worker(2), signal.SIGKILL)
     os.kill(served.worker(3), signal.SIGKILL)
-    assert "starts in 2 s" in served.line("gone", 3)
-    assert served.end(signal.SIGTERM) == 0  # while it waits
+    assert "starts in 2 s" in served.line("the worker failed", 3)
+    assert served.end(signal.SIGTERM) == 0  # while the supervisor waits before the restart
 
 
-# A system that fails to start the worker at the starts in FULL_AT.
+# Makes the starts of a worker fail whose numbers are in FULL_AT, as if the system had no free process.
 FULL = """
 from pymtp.server.process import supervisor
 starts, start = [], supervisor.subprocess.Popen
@@ -185,7 +190,7 @@ def test_failed_start_of_the_first_worker_ends_the_server(serve: Serve) -> None:
     assert served.lines[-1].startswith("error: [Errno 11]")
 
 
-def test_worker_ends_with_its_supervisor(serve: Serve) -> None:
+def test_worker_exits_when_the_supervisor_exits(serve: Serve) -> None:
     served = serve().ready()
     worker = served.worker()
     with served.streaming() as lines:
@@ -223,7 +228,7 @@ def test_worker_that_dies_before_it_is_ready_is_not_restarted(serve: Serve) -> N
     (worker,) = children(served.process.pid)
     os.kill(worker, signal.SIGKILL)
     assert served.exit_code() == 128 + signal.SIGKILL
-    assert "SIGKILL" in served.line("never served")
+    assert "SIGKILL" in served.line("before it was ready")
 
 
 def free_port() -> int:
@@ -233,7 +238,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("unread", [b"", b"a beat that the supervisor has not read"])
-def test_worker_ends_with_its_supervisor_without_prctl(
+def test_worker_exits_when_the_supervisor_exits_without_prctl(
     unread: bytes,
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -252,7 +257,7 @@ def test_worker_ends_with_its_supervisor_without_prctl(
 
 
 def test_worker_sends_no_heartbeat_before_it_is_ready() -> None:
-    """READY must find room in the socket, even if a stopped supervisor has read nothing for long."""
+    """Check that READY is not lost if the supervisor was stopped: earlier heartbeats would fill the socket."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         server = HttpServer(ServerSettings(), LLM, theirs)
@@ -261,7 +266,7 @@ def test_worker_sends_no_heartbeat_before_it_is_ready() -> None:
         assert ours.recv(1000) == b""
 
 
-def test_load_error_is_sent_by_the_name_of_a_known_class() -> None:
+def test_load_error_is_sent_with_the_name_of_a_known_error_class() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         HttpServer(ServerSettings(), LLM, theirs)._loaded(UnreachableError("the hub answers 503"))

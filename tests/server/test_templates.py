@@ -1,4 +1,4 @@
-"""Tests of the chat template behind all three APIs: system messages, surrogates, efforts, variables."""
+"""Tests of the chat template in all three APIs: system messages, surrogates, reasoning efforts, variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.templates import template
 from makers.gguf_variants import rewrite
 
 QWEN = template("Qwen3.5-4B")
-# Like Qwen3.8's: three efforts, and an exception for others.
+# Like the template of Qwen3.8: accepts three reasoning efforts, and raises an exception for others.
 EFFORTS = (
     "{%- if (reasoning_effort | default('xhigh')) not in ['low', 'medium', 'xhigh'] %}"
     "{{- raise_exception('no such effort') }}{% endif %}{{- reasoning_effort | default('') }}"
@@ -38,7 +38,7 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def send(server: Server, path: str, messages: Any, **more: Any) -> dict[str, Any]:
-    """Send a small request, whose texts may have lone surrogates, and return the response."""
+    """Send a small request, and return the JSON of the response. The texts may have lone surrogates."""
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
     body = {"model": "m", limit: 16, "temperature": 0, "input" if path == RESPONSES else "messages": messages, **more}
     headers = {"Content-Type": "application/json"}
@@ -55,15 +55,15 @@ def prompt_tokens(answer: dict[str, Any]) -> int:
 
 
 def rendered(server: Server, messages: Any, **variables: Any) -> int:
-    """Return the number of tokens of a rendered chat."""
+    """Return the number of tokens of a chat that the template has rendered."""
     return len(server.llm.model.tokenize(server.llm.chat_template.render(messages, chat_template_kwargs=variables)))
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-def test_system_messages_may_come_anywhere(server: Server, path: str, role: str) -> None:
+def test_system_messages_may_have_any_position(server: Server, path: str, role: str) -> None:
     if (path, role) == (MESSAGES, "developer"):
-        role = "system"  # Anthropic's API has no other
+        role = "system"  # Anthropic's API has no role "developer"
     for before in ([USER, ANSWER], [USER]):
         answer = send(server, path, [*before, {**LATE, "role": role}])
         thinks = {} if path != MESSAGES else {"enable_thinking": False}
@@ -149,7 +149,7 @@ def test_lone_surrogates_are_accepted_in_other_requests(server: Server, path: st
     ],
     ids=["chat", "variables", "messages", "responses"],
 )
-def test_reasoning_effort_becomes_one_that_the_template_names(
+def test_reasoning_effort_is_mapped_to_an_effort_that_the_template_knows(
     server: Server, path: str, asks: Callable[[str], dict[str, Any]], effort: str, taken: str
 ) -> None:
     answer = send(server, path, [USER], **asks(effort))
@@ -165,7 +165,7 @@ def test_reasoning_effort_becomes_one_that_the_template_names(
         (RESPONSES, {"input": "Hi", "reasoning": {"effort": "banana"}}),
     ],
 )
-def test_unknown_effort_is_refused_with_the_known_ones(server: Server, path: str, body: Any) -> None:
+def test_error_for_an_unknown_effort_lists_the_known_efforts(server: Server, path: str, body: Any) -> None:
     answer = httpx.post(f"{server.url}{path}", json={"model": "m", **body}, timeout=LONG)
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
@@ -198,7 +198,7 @@ def test_thinking_can_be_disabled_by_any_field(server: Server, path: str, off: d
         assert part["type"] == ("text" if path == MESSAGES else "message")
 
 
-def test_top_level_template_variables_are_booleans(server: Server) -> None:
+def test_top_level_template_variables_must_be_booleans(server: Server) -> None:
     for name in ("enable_thinking", "preserve_thinking"):
         body = {"model": "m", "messages": [USER], name: "no"}
         answer = httpx.post(f"{server.url}{CHAT}", json=body, timeout=LONG)
@@ -212,7 +212,9 @@ def test_preserve_thinking_reaches_the_template(new_server: Callable[..., Server
     assert prompt_tokens(kept) > prompt_tokens(dropped)
 
 
-def test_request_variables_override_the_servers_one_by_one(new_server: Callable[..., Server]) -> None:
+def test_template_variables_of_a_request_override_single_variables_of_the_server(
+    new_server: Callable[..., Server],
+) -> None:
     llm = {"chat_template": QWEN, "chat_template_kwargs": {"enable_thinking": False, "x": 1}}
     server = new_server(llm=llm).ready()
     plain = send(server, CHAT, [USER], grammar='root ::= "plain"')
@@ -227,7 +229,7 @@ def test_lone_surrogate_in_the_template_is_replaced_in_props(new_server: Callabl
     assert httpx.get(f"{server.url}/props", timeout=LONG).json()["chat_template"] == "{{ messages[0].content }}\ufffd"
 
 
-def test_endless_template_is_a_400_and_others_are_answered(new_server: Callable[..., Server]) -> None:
+def test_endless_template_gets_a_400_while_other_requests_are_answered(new_server: Callable[..., Server]) -> None:
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     server = new_server(llm={"chat_template": "{% if loops %}" + loop + "{% endif %}{{ messages[0].content }}"}).ready()
     body = {"model": "m", "messages": [USER], "chat_template_kwargs": {"loops": True}}
@@ -237,7 +239,7 @@ def test_endless_template_is_a_400_and_others_are_answered(new_server: Callable[
     assert send(server, CHAT, [USER])
 
 
-def test_serve_takes_a_template_file_and_variables(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_serve_accepts_a_template_file_and_template_variables(serve: Callable[..., Served], tmp_path: Path) -> None:
     file = tmp_path / "it.jinja"
     file.write_text("{{ messages[0].content }}{{ ' more' * n }}", encoding="utf-8")
     served = serve("--chat-template-file", file, "--chat-template-kwargs", '{"n": 3}').ready()
@@ -250,13 +252,13 @@ def test_serve_takes_a_template_file_and_variables(serve: Callable[..., Served],
     assert counts[0] == counts[1] < counts[2]
 
 
-def test_broken_template_of_the_model_is_logged_and_completions_work(
+def test_broken_template_of_the_model_file_is_logged_and_completions_work(
     serve: Callable[..., Served], demo: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "broken.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": "{% for a in b %}" * 40 + "{% endfor %}" * 40})
     served = serve("-m", path).ready()
-    assert "chats will be refused" in served.line("broken chat template")
+    assert "the server will refuse chats" in served.line("broken chat template")
     answer = httpx.post(f"{served.url}{CHAT}", json={"messages": [USER], "model": "m"}, timeout=LONG)
     assert (answer.status_code, "broken chat template" in answer.text) == (400, True)
     assert served.ask().status_code == 200
@@ -268,7 +270,7 @@ def test_broken_template_of_the_model_is_logged_and_completions_work(
     [
         (("--chat-template-file", "missing.jinja"), "--chat-template-file 'missing.jinja' is neither"),
         (("--chat-template-file", "broken.jinja"), "broken chat template, line 2"),
-        (("--chat-template-file", "notes.txt"), "no template"),
+        (("--chat-template-file", "notes.txt"), "not a template"),
         (("--chat-template-kwargs", "enable_thinking=false"), "must be JSON such as"),
         (("--chat-template-kwargs", "[1]"), "--chat-template-kwargs [1] must map"),
         (("--chat-template-kwargs", '{"messages": []}'), "must map names other than messages"),

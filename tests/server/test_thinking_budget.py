@@ -1,4 +1,4 @@
-"""Tests of thinking in requests: budgets, the server's limit, stop strings, and usage."""
+"""Tests of thinking in requests: thinking budgets, limits of the server, stop strings and usage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = {"type": "object", "properties": {"v": {"const": 7}}, "required": ["v"]
 
 @pytest.fixture(scope="module")
 def path(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the shipped model with a template that begins with thinking."""
+    """Return the path of a copy of the shipped model whose chat template opens the thinking."""
     path = tmp_path_factory.mktemp("models") / "thinker.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     return path
@@ -48,7 +48,7 @@ def post(server: Server, url: str, **body: Any) -> httpx.Response:
 
 
 def chat(server: Server, **body: Any) -> tuple[dict[str, Any], int]:
-    """Return the message, and its number of thinking tokens."""
+    """Send a chat request, and return the message and the number of thinking tokens."""
     answer = post(server, CHAT, **body)
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -69,7 +69,7 @@ def test_thinking_budget_has_several_field_names(thinker: Server, name: str) -> 
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
-def test_thinking_budget_works_in_anthropics_form(thinker: Server) -> None:
+def test_thinking_budget_works_in_the_form_of_anthropics_api(thinker: Server) -> None:
     thinking = {"type": "enabled", "budget_tokens": 4}
     message = post(thinker, MESSAGES, thinking=thinking).json()
     assert message["usage"]["output_tokens_details"] == {"thinking_tokens": 4}
@@ -109,7 +109,7 @@ def test_thinking_is_unlimited_by_default(thinker: Server, body: dict[str, Any])
 
 @pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize("budget", [-2, 2.5, "many", True, 1025, 2**31])
-def test_invalid_thinking_budget_is_a_clear_error(thinker: Server, url: str, budget: Any) -> None:
+def test_invalid_thinking_budget_gets_a_clear_error(thinker: Server, url: str, budget: Any) -> None:
     answer = post(thinker, url, thinking_budget=budget)
     assert answer.status_code == 400
     assert "thinking_budget" in answer.json()["error"]["message"]

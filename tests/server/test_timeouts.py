@@ -32,10 +32,10 @@ def test_run_with_timeout_cancels_slow_work(seconds: float) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(ask())
-    assert ended == [True] or seconds <= 0  # it may not have begun
+    assert ended == [True] or seconds <= 0  # with a timeout of 0, the work perhaps never started
 
 
-def test_run_with_timeout_keeps_a_cancellation_as_the_work_ends() -> None:
+def test_run_with_timeout_is_cancelled_even_if_the_work_ends_at_the_same_time() -> None:
     async def ask() -> None:
         done = asyncio.get_running_loop().create_future()
 
@@ -46,7 +46,7 @@ def test_run_with_timeout_keeps_a_cancellation_as_the_work_ends() -> None:
         while not task._fut_waiter:  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         done.set_result(None)
-        await asyncio.sleep(0)  # the work has ended, and the task was not told
+        await asyncio.sleep(0)  # the work has ended, but the task has not noticed yet
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -68,8 +68,8 @@ def test_tokenize_requires_a_text(http: httpx.Client) -> None:
     assert http.post("/tokenize", json={"content": ""}).json()["tokens"] == []
 
 
-def test_too_long_input_is_refused(http: httpx.Client) -> None:
-    most = 2**20  # more than 64 times the 4,096 tokens of the context
+def test_too_long_input_of_tokenize_and_detokenize_is_refused(http: httpx.Client) -> None:
+    most = 2**20  # the limit, because it is more than 64 times the 4,096 tokens of the context
     assert http.post("/tokenize", json={"content": "a" * most}).status_code == 200
     refused = http.post("/tokenize", json={"content": "a" * (most + 1)})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
@@ -80,7 +80,7 @@ def test_too_long_input_is_refused(http: httpx.Client) -> None:
     ("path", "body"),
     [("tokenize", {"content": "aö", "with_pieces": True, "return_token_strs": True}), ("detokenize", {"tokens": [1]})],
 )
-def test_tokens_are_not_handled_on_the_event_loop(
+def test_tokenization_does_not_run_on_the_event_loop(
     http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     threads: list[str] = []

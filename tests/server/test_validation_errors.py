@@ -1,4 +1,4 @@
-"""Tests of validation errors: they name the field as clients write it, and the expected values."""
+"""Tests of validation errors: messages name the field as clients write it, and the expected values."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def nested(depth: int) -> object:
         (CHAT, content(5), "messages[0].content", "must be a string or a list, not 5"),
         (CHAT, content([{"type": "text"}]), "messages[0].content[0].text", "is missing"),
         (CHAT, content([{"type": "text", "text": 5}]), "messages[0].content[0].text", "must be a string, not 5"),
-        (CHAT, content([IMAGE]), "messages[0].content[0]", "this model reads text, and no 'image_url'"),
-        (CHAT, content([IMAGE], "assistant"), "messages[0].content[0]", "this model reads text, and no 'image_url'"),
+        (CHAT, content([IMAGE]), "messages[0].content[0]", "this model reads only text, not 'image_url'"),
+        (CHAT, content([IMAGE], "assistant"), "messages[0].content[0]", "this model reads only text, not 'image_url'"),
         (CHAT, content([{"type": "x"}], "assistant"), "messages[0].content[0].type", "'text', 'refusal', not 'x'"),
         (CHAT, {"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required' or an object, not 'any'"),
         (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function", "tool_choice.function is missing"),
@@ -74,10 +74,10 @@ def nested(depth: int) -> object:
         (RESPONSES, {"background": True}, "background", "background must be false, not true"),
         (RESPONSES, {"input": [5]}, "input[0]", "input[0] must be an object, not 5"),
         (RESPONSES, {"input": [{"role": "user"}]}, "input[0].content", "input[0].content is missing"),
-        (RESPONSES, {"tools": [{"type": "mcp"}]}, "tools[0]", "tools of type 'mcp' cannot be called here"),
+        (RESPONSES, {"tools": [{"type": "mcp"}]}, "tools[0]", "tools of type 'mcp' are not supported"),
         (RESPONSES, {"tool_choice": SEARCH}, "tool_choice.type", "'function', 'allowed_tools', not 'web_search'"),
         (CHAT, {"tool_choice": "required"}, "tool_choice", "there are no tools"),
-        (CHAT, {"tool_choice": TOOL}, "tool_choice", "names 'f', which is no tool: there are none"),
+        (CHAT, {"tool_choice": TOOL}, "tool_choice", "names 'f', but the request has no tools"),
         (
             CHAT,
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
@@ -89,11 +89,11 @@ def nested(depth: int) -> object:
             RESPONSES,
             {"tools": [SEARCH], "tool_choice": "required"},
             "tool_choice",
-            "only functions can be called here: the tools are web_search",
+            "and the request has only tools of type web_search",
         ),
     ],
 )
-def test_validation_error_has_the_path_and_the_message(
+def test_validation_error_has_the_path_of_the_field_and_a_message(
     server: Server, url: str, body: dict[str, Any], param: str, message: str
 ) -> None:
     answer = httpx.post(server.url + url, json=request_body(url, body), timeout=LONG)
@@ -110,36 +110,36 @@ def test_validation_error_has_the_path_and_the_message(
         (b'{"prompt": }', "the body is not JSON: Expecting value, at character 11"),
         (b"[" * 200_000, "nested too deep"),
         (b'{"n": ' + b"1" * 5000 + b"}", "a number in it has more than 4300 digits"),
-        (b'{"prompt": "\xff"}', "it is not UTF-8, by its byte 12"),
+        (b'{"prompt": "\xff"}', "byte 12 is not valid UTF-8"),
     ],
     ids=["none", "list", "cut", "deep", "long", "bytes"],
 )
-def test_unreadable_body_is_explained(server: Server, body: bytes, message: str) -> None:
+def test_error_explains_why_a_body_cannot_be_read(server: Server, body: bytes, message: str) -> None:
     answer = httpx.post(server.url + TEXT, content=body, headers={"Content-Type": "application/json"}, timeout=LONG)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, None)
     assert message in answer.json()["error"]["message"]
 
 
-def test_anthropics_error_names_the_field(server: Server) -> None:
+def test_error_of_anthropics_api_names_the_field(server: Server) -> None:
     body = REQUEST | {"max_tokens": 1, "messages": [USER | {"content": [{"type": "text", "text": 5}]}]}
     error = httpx.post(server.url + MESSAGES, json=body, timeout=LONG).json()["error"]
     assert error["message"] == "messages[0].content[0].text must be a string, not 5"
 
 
-def test_long_field_names_are_cut(server: Server) -> None:
+def test_long_field_names_are_truncated_in_errors(server: Server) -> None:
     deep: dict[str, Any] = {"a" * 100: 5}
     error = httpx.post(server.url + TEXT, json=ASKED_TEXT | {"logit_bias": deep}, timeout=LONG).json()["error"]
     assert len(error["param"]) < 80
 
 
-def test_tokenize_takes_content_or_prompt(server: Server) -> None:
+def test_tokenize_accepts_either_content_or_prompt(server: Server) -> None:
     answer = httpx.post(f"{server.url}/tokenize", json={"content": "a", "prompt": "b"}, timeout=LONG)
     assert answer.status_code == 400
     assert "not both" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/chat/completions/", "/health/"])
-def test_trailing_slash_is_an_unknown_path(server: Server, path: str) -> None:
+def test_path_with_a_trailing_slash_is_unknown(server: Server, path: str) -> None:
     answer = httpx.request("GET" if "chat" not in path else "POST", server.url + path, timeout=LONG)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] in ("unknown_url", "model_not_found")

@@ -1,4 +1,4 @@
-"""Tests of bodies with many errors: they cost no more than valid ones."""
+"""Tests of bodies with many errors, whose validation must not cost more than that of valid bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USER: Any = {"role": "user", "content": "a"}
         (DetokenizeRequest, {"tokens": MANY}),
     ],
 )
-def test_list_reports_its_first_error_only(kind: type[BaseModel], body: dict[str, Any]) -> None:
+def test_validation_of_a_list_reports_only_the_first_error(kind: type[BaseModel], body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as raised:
         kind.model_validate(body)
     assert 1 <= raised.value.error_count() <= 8
@@ -52,7 +52,7 @@ def test_too_large_mapping_is_refused_before_its_pairs_are_read(kind: type[BaseM
 
 
 @pytest.mark.parametrize("stops", [65 * ["a"], ["a" * 1001]])
-def test_stop_strings_are_limited(stops: list[str]) -> None:
+def test_number_and_length_of_stop_strings_are_limited(stops: list[str]) -> None:
     with pytest.raises(ValidationError):
         ChatRequest.model_validate({"model": "m", "messages": [USER], "stop": stops})
     with pytest.raises(ValidationError):

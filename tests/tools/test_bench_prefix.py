@@ -39,7 +39,7 @@ def made_up(read: int, seconds: float) -> Measurement:
     return Measurement([100, 200], [100, 20], [100, read - 100], [seconds / 2] * 2, 2**20)
 
 
-def test_pymtp_is_compared_with_the_best_arm_of_the_same_memory(
+def test_pymtp_is_compared_with_the_best_server_arm_that_has_the_same_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = dict(zip([*SERVER_ARMS, MORE], (300, 200, 240, 150), strict=True))
@@ -63,7 +63,7 @@ def test_pymtp_is_compared_with_the_best_arm_of_the_same_memory(
     assert whole["ctx_checkpoints"] == 32
 
 
-def test_cache_holds_half_of_the_prefixes_or_the_given_size(demo: Path) -> None:
+def test_cache_limit_is_half_of_the_prefixes_unless_given(demo: Path) -> None:
     chat, prefixes = prepare(replace(SETTINGS, model=demo), [CHAT, PREFIXES])
     assert chat.cache_mib == 64
     with LLM(demo, n_ctx=64, n_threads=1) as llm:
@@ -73,7 +73,9 @@ def test_cache_holds_half_of_the_prefixes_or_the_given_size(demo: Path) -> None:
     assert server_options(replace(prefixes, live_mib=99))[SERVER] == {"cache_ram": 1}
 
 
-def test_server_gets_the_same_requests_as_pymtp(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_gets_prompts_and_answers_of_the_same_lengths_as_pymtp(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Compare the lengths of prompts and answers, as generated tokens differ."""
     received: list[tuple[list[int], int]] = []
 

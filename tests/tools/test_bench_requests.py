@@ -13,7 +13,7 @@ from pymtp import InvalidRequestError
 from pymtp.model.model import demo_model
 
 
-def test_case_parses_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
+def test_case_is_parsed_into_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
     sampled = Case.read("demo:8:256:0.7", 48, 2)
     assert (sampled.model, sampled.held_out) == (demo_model(), True)
     assert (sampled.requests, sampled.tokens, sampled.temperature, sampled.n_ctx) == (8, 256, 0.7, 512)
@@ -29,7 +29,7 @@ def test_invalid_case_is_refused(text: str) -> None:
         Case.read(text, 48, 2)
 
 
-def test_rounds_alternate_and_skip_deleted_arms() -> None:
+def test_rounds_alternate_the_order_of_arms_and_skip_deleted_arms() -> None:
     ran = []
     arms = {arm: lambda arm=arm: ran.append(arm) for arm in "abc"}
     for number, measured in enumerate(rounds(arms, 3)):
@@ -39,7 +39,7 @@ def test_rounds_alternate_and_skip_deleted_arms() -> None:
     assert "".join(ran) == "abc" + "cba" + "ac"
 
 
-def test_slow_arm_of_the_server_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_arms_of_the_server_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {0: 15.0, 1: 7.5, 2: 6.5, 3: 20.0}
     faster = iter([1.0, 1.0, 1.0, 0.5, 2.0])
 

@@ -28,9 +28,9 @@ def model() -> Iterator[Model]:
         yield model
 
 
-def played(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> concurrency.Found:
+def played(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> concurrency.GameResults:
     monkeypatch.setattr(concurrency, "REQUESTS", 6)
-    found = concurrency.Found("shipped")
+    found = concurrency.GameResults("shipped")
     texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
     concurrency.game(model, texts, seed, found)
     return found
@@ -40,7 +40,7 @@ def played(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> concurre
 def test_concurrent_requests_generate_the_same_tokens_as_alone(
     model: Model, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests run by steps, and by threads with an event loop."""
+    """Compare requests that run by steps, and by threads with an event loop, with requests that run alone."""
     found = played(model, seed, monkeypatch)
     assert not found.differences
     assert found.tokens > 50
@@ -63,7 +63,7 @@ def test_check_finds_a_token_that_depends_on_other_requests(model: Model, monkey
     assert "seed 1" in found.differences[0]
 
 
-def test_soak_accounts_for_failed_and_cancelled_requests(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_counts_failed_and_cancelled_requests_as_ended(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_faults, "FAULTS", 0.02)
     monkeypatch.setattr(soak_requests, "SAMPLES", 10)
     *phases, differences = soak_requests.soak_requests(model, 40, phases=2, **SMALL)

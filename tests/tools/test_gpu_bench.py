@@ -89,7 +89,7 @@ def test_build_of_other_sources_or_with_a_missing_part_is_not_used(
     assert not list(folders.pack.iterdir())
 
 
-def test_overlay_copies_the_python_code_of_the_checkout(folders: Folders) -> None:
+def test_overlay_has_the_python_code_of_the_checkout(folders: Folders) -> None:
     gpu_build.overlay(folders)
     assert (folders.site / "pymtp/b.py").read_text() == "pymtp/b.py"
     assert (folders.site / "pymtp/native/_native.so").is_file()
@@ -153,7 +153,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results.folder
 
 
-def test_jobs_add_to_the_reports_of_the_benches(measured: Path) -> None:
+def test_results_of_jobs_become_reports_of_the_benches(measured: Path) -> None:
     prefill = prefill_report.load(measured / "prefill-tiny.json")
     assert sorted((m.round, m.mode) for m in prefill.measurements) == [
         (0, "fused"),

@@ -33,7 +33,7 @@ HOURS = 1e6  # seconds
 
 
 def run(minutes: float, scale: Scale = FULL, slowness: float = 1.0, done: list[Done] | None = None) -> list[Job]:
-    """Simulate a command: list the jobs of so many minutes, where each takes `slowness` times its guess."""
+    """Simulate a command with a limit of some minutes, in which each job takes `slowness` times its estimate."""
     left, loaded, order = 60 * minutes, None, []
     done = [] if done is None else done
     while job := next_job(scale, done, left, loaded, MADE, ALL):
@@ -66,7 +66,7 @@ def test_plan_covers_all_sizes_depths_and_rates_beside_none(shape: object) -> No
     assert any(job.bench == PEER for job in mine)
 
 
-def test_first_tier_covers_both_models() -> None:
+def test_most_valuable_jobs_cover_both_models() -> None:
     first = jobs(FULL)[: 2 * (len(FULL.first) + 2)]
     assert [job.modes for job in first if job.bench == PREFILL] == [(NONE, FUSED)] * 2 * len(FULL.first)
     assert {job.model for job in first} == set(MADE)
@@ -84,11 +84,11 @@ def test_all_jobs_are_done_once_if_there_is_time() -> None:
 
 
 @pytest.mark.parametrize("minutes", [1, 3, 8.5, 20])
-def test_started_jobs_fit_into_the_time(minutes: float) -> None:
+def test_planner_starts_only_jobs_that_fit_into_the_time(minutes: float) -> None:
     run(minutes)
 
 
-def test_later_command_continues_after_the_last_one() -> None:
+def test_later_command_continues_with_the_jobs_that_are_left() -> None:
     done: list[Done] = []
     first, second = run(8, done=done), run(8, done=done)
     assert first
@@ -97,7 +97,7 @@ def test_later_command_continues_after_the_last_one() -> None:
     assert first[: len(FULL.first)] == jobs(FULL)[: len(FULL.first)]
 
 
-def test_cheaper_job_runs_if_a_more_valuable_one_does_not_fit() -> None:
+def test_cheaper_job_is_picked_if_a_more_valuable_job_does_not_fit() -> None:
     short = next_job(FULL, [], 60, "35b-a3b", MADE, ALL)
     assert short == Job("35b-a3b", PREFILL, 1024, 3, (NONE, FUSED))
     done = [
@@ -109,13 +109,13 @@ def test_cheaper_job_runs_if_a_more_valuable_one_does_not_fit() -> None:
     assert prior(chosen, FULL) < prior(large, FULL)
 
 
-def test_missing_model_costs_its_making_and_loading() -> None:
+def test_job_of_a_missing_model_includes_the_time_to_make_and_load_it() -> None:
     shape = FULL.shapes[0]
     (job, *_) = jobs(FULL)
     alone = MARGIN * prior(job, FULL)
     only = [Done(other.name, 1) for other in jobs(FULL)[1:]]
     for loaded, made, before in ((shape.key, MADE, 0.0), (None, MADE, shape.load), (None, (), shape.load + shape.make)):
-        # failed jobs of this model, as their times must not correct the estimate
+        # these jobs of the model fail, so that their times do not correct the estimate
         others = [result for result in only if not result.name.startswith(shape.key)]
         failed = [Done(result.name, 0, "failed") for result in only if result.name.startswith(shape.key)]
         assert next_job(FULL, [*others, *failed], before + alone + 0.1, loaded, made, ALL) == job
@@ -144,7 +144,7 @@ def test_slow_machine_starts_fewer_jobs() -> None:
     assert len(run(8, slowness=3)) < len(run(8))
 
 
-def test_failed_job_is_not_retried_and_a_cut_one_is_with_more_time() -> None:
+def test_failed_job_is_not_retried_but_a_cut_off_job_is_retried_with_more_time() -> None:
     (job, following, *_) = jobs(FULL)
     assert next_job(FULL, [Done(job.name, 0, "no memory")], HOURS, job.model, MADE, ALL) == following
     cut = [Done(job.name, 100, cut=True)]
@@ -152,7 +152,7 @@ def test_failed_job_is_not_retried_and_a_cut_one_is_with_more_time() -> None:
     assert next_job(FULL, cut, MARGIN * 99, job.model, MADE, (PREFILL,)) != job
 
 
-def test_results_name_the_job_of_a_dead_process(tmp_path: Path) -> None:
+def test_results_name_the_job_that_a_dead_process_was_running(tmp_path: Path) -> None:
     first, second, third, *_ = jobs(SMOKE)
     results = Results(tmp_path)
     results.begin(first)

@@ -73,7 +73,7 @@ def test_head_file_has_the_given_types_names_and_tensors(tiny: Path, tmp_path: P
     assert np.abs(quantized - original).max() < 0.2 * np.abs(original).max()
 
 
-def test_head_in_several_files_has_the_tensors_of_one_file(tiny: Path, tmp_path: Path) -> None:
+def test_head_split_into_several_files_has_the_tensors_of_a_single_file(tiny: Path, tmp_path: Path) -> None:
     (whole,) = write_head(tiny, tmp_path / "one.gguf")
     parts = write_head(tiny, tmp_path / "parts.gguf", split_max_tensors=5)
     assert len(parts) == 4

@@ -35,7 +35,7 @@ def test_unfit_pairs_are_refused_or_generate_the_model_s_tokens(tmp_path: Path) 
     assert min(counts.values()) > N / 10
 
 
-def test_sound_pairs_are_not_refused(bases: list[Base], tmp_path: Path) -> None:
+def test_pairs_of_a_model_and_its_own_head_are_not_refused(bases: list[Base], tmp_path: Path) -> None:
     for base in bases:
         (tmp_path / "mtp.gguf").write_bytes(base.head.read_bytes())
         write_tokens(base.trunk, tmp_path / "mtp.gguf")

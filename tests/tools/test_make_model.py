@@ -100,13 +100,13 @@ def test_weights_have_zero_mean_and_the_deviation_that_keeps_the_variance(weight
     assert abs(values.mean()) < 0.01 / 32
 
 
-def test_all_chunks_differ() -> None:
+def test_chunks_of_random_weights_all_differ() -> None:
     tensor = Tensor("x.weight", (1024, 3 * CHUNK // 1024))
     keys = [(seed, number, piece) for seed in range(2) for number in range(2) for piece in range(2)]
     assert len({chunk(tensor, TYPES["q8_0"], CHUNK, key)[:1024].tobytes() for key in keys}) == len(keys)
 
 
-# the counts that llama-bench prints for the published models: those of the trunk
+# number of parameters without the head, as llama-bench prints it for the published models
 @pytest.mark.parametrize(
     ("preset", "millions"),
     [
@@ -189,7 +189,7 @@ def test_preset_takes_other_layers_tokens_and_experts(tmp_path: Path) -> None:
         assert subprocess.run([sys.executable, tool, *wrong], capture_output=True).returncode == 2
 
 
-def test_failure_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_make_model_leaves_no_file(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 

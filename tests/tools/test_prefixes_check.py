@@ -28,9 +28,9 @@ def model() -> Iterator[Model]:
         yield model
 
 
-def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch) -> prefixes.Found:
+def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch) -> prefixes.CacheGameResults:
     monkeypatch.setattr(prefixes, "REQUESTS", 8)
-    found = prefixes.Found("shipped")
+    found = prefixes.CacheGameResults("shipped")
     texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
     for seed in seeds:
         prefixes.Game(model, texts, seed, found).play()
@@ -38,7 +38,7 @@ def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch) -> prefi
 
 
 def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts run by steps and by threads; their prefixes come from sequences, host memory and files."""
+    """Run prompts by steps and by threads, with prefixes from sequences, from host memory and from files."""
     found = played(model, range(2), monkeypatch)
     assert not found.differences
     assert found.tokens > 100

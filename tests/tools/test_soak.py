@@ -28,7 +28,7 @@ def test_context_after_many_rounds_equals_a_new_context(model: Model) -> None:
         assert found.head_drift < 1e-3
 
 
-def test_soak_finds_a_head_that_gets_the_wrong_rows(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_reports_a_head_that_gets_the_wrong_hidden_rows(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Recorded.__init__
 
     def broken(self: Recorded, context: Context, seq: int) -> None:

@@ -18,8 +18,8 @@ def test_shipped_model_calls_tools_of_any_schema(llm: LLM, seeds: range) -> None
     assert problems == []
 
 
-def test_check_finds_wrong_calls(llm: LLM) -> None:
-    named = next(one for one in tool_calls.asked(llm, 0) if one.choice == NamedTool("third"))
+def test_check_reports_wrong_tool_calls(llm: LLM) -> None:
+    named = next(one for one in tool_calls.requests_for(llm, 0) if one.choice == NamedTool("third"))
     (tool,) = (tool for tool in named.tools if tool.name == "third")
     strict = {**tool.parameters, "properties": {}, "required": ["never"]}
     asked = replace(named, tools=(*named.tools[:2], replace(tool, parameters=strict)))

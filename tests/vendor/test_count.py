@@ -20,7 +20,7 @@ def added(lines: int) -> str:
     return "".join(f"new {n}\n" for n in range(lines))
 
 
-def test_count_reports_lines_by_patch_and_by_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_prints_the_lines_of_each_patch_and_each_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-two", "src/llama.cpp", "line 9\n", "nine\n")
     add_patch(paths, "0002-three", "ggml/ggml.c", "line 9\n", "nine\nten\n")
     add_patch(paths, "0003-one", "src/llama.cpp", "line 40\n", "")  # the last line of its file
@@ -52,7 +52,7 @@ def test_count_check_names_a_patch_over_its_limit(paths: Paths, capsys: pytest.C
     add_patch(paths, "0001-long", "src/llama.cpp", "line 9\n", "line 9\n" + added(MAX_LINES_OF_PATCH + 1))
     assert layout.main(["count"], paths) == 0
     assert layout.main(["count", "--check"], paths) == 1
-    assert f"61 in 0001-long.patch, not {MAX_LINES_OF_PATCH}" in capsys.readouterr().err
+    assert f"61 lines in 0001-long.patch, more than {MAX_LINES_OF_PATCH}" in capsys.readouterr().err
 
 
 def test_count_check_limits_the_total_lines_and_files(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,5 +60,5 @@ def test_count_check_limits_the_total_lines_and_files(paths: Paths, capsys: pyte
         add_patch(paths, f"{n:04}-p", f"src/f{n}.cpp", "line 9\n", added(13), NUMBERED)
     assert layout.main(["count", "--check"], paths) == 1
     said = capsys.readouterr().err
-    assert f"{26 * 14} lines, not {MAX_LINES}" in said
-    assert f"26 files, not {MAX_FILES}" in said
+    assert f"{26 * 14} lines, more than {MAX_LINES}" in said
+    assert f"26 files, more than {MAX_FILES}" in said

@@ -48,7 +48,7 @@ def test_cuda_parts_may_be_in_several_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("part", "wheel"), cuda_wheels.PARTS.items())
 def test_missing_cuda_wheel_is_named(site: Path, part: str, wheel: str) -> None:
     (site / "nvidia" / "cu13" / part).unlink()
-    with pytest.raises(LayoutError, match=rf"no {wheel} to build for CUDA with\n.*PYMTP_CUDA_WHEELS=1 pip install"):
+    with pytest.raises(LayoutError, match=rf"no {wheel}, which a .* needs\n.*PYMTP_CUDA_WHEELS=1 pip install"):
         cuda_wheels.find([str(site)])
 
 
@@ -60,7 +60,7 @@ def test_cuda_toolkit_has_the_files_for_nvcc_and_linkers(site: Path, tmp_path: P
     assert (target / "lib64/libcublas.so").read_text() == "lib/libcublas.so.13"
 
 
-def test_cuda_layout_keeps_equal_headers(site: Path, tmp_path: Path) -> None:
+def test_cuda_layout_does_not_rewrite_equal_headers(site: Path, tmp_path: Path) -> None:
     target, again = tmp_path / "cuda", unpack(tmp_path / "again", list(cuda_wheels.PARTS))
     changed, gone = "include/cublas_v2.h", "include/of_an_older_version.h"
     unpack(site, [gone])
@@ -75,7 +75,7 @@ def test_cuda_layout_keeps_equal_headers(site: Path, tmp_path: Path) -> None:
     assert (target / "bin/nvcc").resolve().is_relative_to(again)
 
 
-def test_build_requires_the_wheels_that_are_searched() -> None:
+def test_pyproject_requires_the_wheels_that_cuda_wheels_searches() -> None:
     assert f'build.requires = ["{cuda_wheels.WHEELS}"]' in (ROOT / "pyproject.toml").read_text()
 
 

@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def age(paths: Paths) -> None:
-    """Make every laid-out file an hour old, so that any write to it shows."""
+    """Set the times of all laid-out files back by an hour, so that writes can be seen."""
     for file in paths.target.rglob("*"):
         os.utime(file, (0, file.stat().st_mtime - 3600))
 
@@ -112,7 +112,7 @@ def test_layout_repairs_a_half_written_tree(paths: Paths, monkeypatch: pytest.Mo
         patched.setattr(layout, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             layout.lay_out(paths)
-    patch.unlink()  # back to the state in the manifest of the first run
+    patch.unlink()  # the inputs are again those in the manifest of the first run
     layout.lay_out(paths)
     assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
 
@@ -141,7 +141,9 @@ def test_check_accepts_shorter_context_at_the_edges_of_a_file(paths: Paths, line
 
 
 @pytest.mark.parametrize("line", [1, 40])
-def test_check_requires_three_lines_on_the_inner_side_of_an_edge(paths: Paths, line: int) -> None:
+def test_check_requires_three_lines_of_context_on_the_side_away_from_the_edge_of_a_file(
+    paths: Paths, line: int
+) -> None:
     add_patch(paths, "0001-edge", "src/llama.cpp", f"line {line}\n", "other\n", context=2)
     layout.lay_out(paths)
     with pytest.raises(LayoutError, match="fewer than 3 lines"):
@@ -156,7 +158,7 @@ def test_check_refuses_a_patch_that_applies_at_other_lines(paths: Paths) -> None
     assert not paths.target.exists()
 
 
-def test_layout_without_git_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_error_says_that_git_is_missing(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LayoutError, match="git is needed"):
@@ -168,7 +170,7 @@ def test_layout_without_git_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def shelf(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make an empty folder the only place where pip looks; the cache is empty too."""
+    """Empty the cache, and make the returned empty folder the only index of pip."""
     shelf = tmp_path / "shelf"
     (paths.cache / SDIST).unlink()
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -199,7 +201,7 @@ def test_source_distribution_with_another_hash_is_refused(paths: Paths, shelf: P
     assert list(paths.cache.iterdir()) == []
 
 
-def test_download_without_an_index_says_only_so(
+def test_download_without_an_index_has_a_short_error(
     paths: Paths, shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -255,14 +257,14 @@ def test_write_adds_a_commit_and_drops_a_stale_patch(paths: Paths) -> None:
 def test_write_adds_context_until_a_hunk_is_unique(paths: Paths) -> None:
     edit(paths)
     lines = REPEATED.splitlines(keepends=True)
-    lines[8] = "    c();\n"  # the third of five equal places: with four lines around it, another one fits
+    lines[8] = "    c();\n"  # the third of five equal places: even with four lines of context, another place matches
     commit(paths.work, "src/graph.cpp", "".join(lines))
     write(paths)
     (patch,) = read_patches(paths).values()
     assert b"@@ -4,11 +4,11 @@" in patch
 
 
-def test_write_gives_three_lines_of_context_where_one_would_do(paths: Paths) -> None:
+def test_write_gives_three_lines_of_context_even_if_one_is_unique(paths: Paths) -> None:
     add_patch(paths, "0001-thin", "src/llama.cpp", "line 9\n", "nine\n", context=1)
     edit(paths)
     write(paths)
@@ -284,7 +286,7 @@ def test_write_refuses_a_commit_without_a_reason(paths: Paths) -> None:
         write(paths)
 
 
-def test_write_refuses_commits_on_another_base_than_the_pin(paths: Paths) -> None:
+def test_write_refuses_commits_that_do_not_start_from_the_pinned_sources(paths: Paths) -> None:
     edit(paths)
     sha256 = make_sdist(paths.cache / SDIST, SOURCES | {"LICENSE": "another\n"})
     pin = f"# llama.cpp commit: 1\nllama-cpp-python==0.3.36 --hash=sha256:{sha256}\n"

@@ -27,7 +27,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 def release(paths: Paths, changes: str = CHANGES, **files: str | None) -> str:
     """Put release 0.3.37 into the cache and return its sha256.
 
-    It has SOURCES changed by `files`; None removes a file.
+    The release has the files of SOURCES, replaced by those in `files`; None removes a file.
     """
     named = {name.replace("__", "/").replace("_", "."): text for name, text in files.items()}
     sources = {name: text for name, text in (SOURCES | named).items() if text is not None}
@@ -102,7 +102,7 @@ def test_roll_follows_a_renamed_file(paths: Paths, capsys: pytest.CaptureFixture
     assert "nine\n" in (paths.target / "src/core/model.cpp").read_text()
 
 
-def test_roll_drops_a_patch_that_upstream_has(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_drops_a_patch_whose_change_upstream_has_made(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     add_patch(paths, "0002-three", "ggml/ggml.c", "line 3\n", "three\n")
     release(paths, src__llama_cpp=NUMBERED.replace("line 9\n", "nine\n"))
@@ -111,7 +111,9 @@ def test_roll_drops_a_patch_that_upstream_has(paths: Paths, capsys: pytest.Captu
     assert list(read_patches(paths)) == ["0001-three.patch"]
 
 
-def test_roll_reports_a_patch_that_upstream_has_in_part(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reports_a_patch_whose_change_upstream_has_made_in_part(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
     patch = add_patch(paths, "0001-both", "src/llama.cpp", **NINE)
     other = add_patch(paths, "0002-x", "ggml/ggml.c", "line 3\n", "three\n")
     patch.write_text(patch.read_text() + other.read_text().partition("\n\nWhy: a test.\n\n")[2])
@@ -148,7 +150,7 @@ def test_roll_reports_each_conflict_with_file_line_and_upstream_change(
     ]
     assert "  src/llama.cpp:10\n    -line 9\n    +LINE 9\n" in out
     assert "  ggml/ggml.c:3\n    -line 3\n    +LINE 3\n" in out
-    assert "2 of 3 patches need hands: 0001 0003" in said
+    assert "2 of 3 patches have conflicts: 0001 0003" in said
 
 
 def test_roll_with_a_conflict_leaves_a_rebase_and_writes_nothing(
@@ -184,7 +186,7 @@ def test_write_moves_the_pin_after_resolved_conflicts(torn: Paths, capsys: pytes
 
 
 def resolve(work: Path, *, stops_again: bool) -> None:
-    """Run the two commands that the message names."""
+    """Resolve a conflict, and run the two commands that the message of `roll` names."""
     git(work, "add", "-A")
     assert (git(work, "rebase", "--continue").returncode != 0) == stops_again
 
@@ -193,10 +195,10 @@ def test_roll_reports_a_removed_file_and_other_files_of_its_name(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
-    release(paths, src__llama_cpp=None, tools__llama_cpp="int main() {}\n")  # tools/ is not read by the build
+    release(paths, src__llama_cpp=None, tools__llama_cpp="int main() {}\n")  # the build does not read tools/
     status, out, _ = roll(paths, capsys, "--dry-run")
     assert (status, told(out)) == (1, [["0001 nine", "conflict", "src/llama.cpp"]])
-    assert "  src/llama.cpp\n    is not in 0.3.37\n    of that name it has tools/llama.cpp\n" in out
+    assert "  src/llama.cpp\n    is not in 0.3.37\n    files with that name: tools/llama.cpp\n" in out
 
 
 def test_roll_reports_the_new_name_of_a_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,11 +215,11 @@ def test_roll_reports_files_of_the_build_that_the_release_lacks(
     release(paths, CMakeLists_txt=None)
     status, out, said = roll(paths, capsys, "--dry-run")
     assert status == 1
-    assert "CMakeLists.txt is not in 0.3.37, and the build reads it; it has none of that name" in out
+    assert "CMakeLists.txt is not in 0.3.37, and the build reads it; no file has that name" in out
     assert "llama-cpp-python==0.3.37 has no CMakeLists.txt" in said
 
 
-# ── what else may come ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dry runs and errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_roll_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +231,7 @@ def test_roll_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixtur
     assert read_all(paths) == before
 
 
-def test_roll_keeps_existing_work(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_refuses_to_overwrite_existing_work(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     release(paths)
     paths.work.mkdir()
     (paths.work / "notes").write_text("mine")
@@ -272,7 +274,7 @@ def test_roll_refuses_a_commit_that_contradicts_the_release(paths: Paths, capsys
 def test_roll_without_a_version_takes_the_newest_release(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shelf = tmp_path / "shelf"  # the only place pip looks in
+    shelf = tmp_path / "shelf"  # the only index of pip
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -323,7 +325,7 @@ def test_roll_reports_file_and_line_of_a_failed_build(paths: Paths, capsys: pyte
     status, _, said = roll(paths, capsys, "--build")
     assert status == 1
     assert "the build fails:\n  pymtp/native/kernels/norms.cpp:3: error: unknown type name 'block_q4'\n" in said
-    assert Pin.read(paths.requirements).version == "0.3.37"  # the new state is kept, to be repaired
+    assert Pin.read(paths.requirements).version == "0.3.37"  # the new state is kept, so that the user can repair it
 
 
 def test_roll_with_test_fails_on_a_failing_test(

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("missing", ["Vulkan", "SPIRV-Headers"])
-def test_missing_vulkan_part_error_gives_advice(tmp_path: Path, missing: str) -> None:
+def test_error_for_a_missing_part_of_vulkan_gives_advice(tmp_path: Path, missing: str) -> None:
     cmake, make = shutil.which("cmake"), shutil.which("make")
     if cmake is None or make is None:
         pytest.skip("needs cmake and make")

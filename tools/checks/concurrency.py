@@ -66,7 +66,7 @@ Outcomes = dict[tuple[int, int], Outcome]  # by request number and completion
 
 
 @dataclass
-class Found:
+class GameResults:
     """The results of a model's games."""
 
     model: str
@@ -253,7 +253,7 @@ def alone(model: Model, settings: dict[str, Any], spec: RequestSpec, i: int) -> 
         return outcome(request)
 
 
-def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) -> None:
+def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: GameResults) -> None:
     """Run one game, and compare its requests with each of them alone."""
     numbers = random.Random(seed)
     settings = any_settings(numbers)
@@ -281,10 +281,10 @@ def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) 
             )
 
 
-def games(job: tuple[str, Path, int, int]) -> Found:
+def games(job: tuple[str, Path, int, int]) -> GameResults:
     """Run games with one model until enough tokens are compared. job: model name, folder, tokens, seed."""
     name, directory, tokens, seed = job
-    found = Found(name)
+    found = GameResults(name)
     started = time.perf_counter()
     with closing(Model(model_file(name, directory))) as model:
         texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
@@ -295,14 +295,14 @@ def games(job: tuple[str, Path, int, int]) -> Found:
     return found
 
 
-def show(all_found: Sequence[Found], console: Console) -> None:
+def show(all_results: Sequence[GameResults], console: Console) -> None:
     """Print a line for each model, and the differences below."""
     table = Table("model", "requests", "left", "failed", "tokens", "logprobs", "together", "accepted", "differ", "s")
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
-    for one in all_found:
+    for one in all_results:
         table.add_row(
             one.model,
             f"{one.requests:,}",
@@ -316,14 +316,14 @@ def show(all_found: Sequence[Found], console: Console) -> None:
             f"{one.seconds:.0f}",
         )
     console.print(table)
-    for one in all_found:
+    for one in all_results:
         for difference in one.differences:
             console.print(difference, soft_wrap=True)
-    tokens = sum(one.tokens for one in all_found)
-    console.print(f"{sum(one.differing_tokens for one in all_found):,} of {tokens:,} tokens differ")
+    tokens = sum(one.tokens for one in all_results)
+    console.print(f"{sum(one.differing_tokens for one in all_results):,} of {tokens:,} tokens differ")
 
 
-def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[Found]:
+def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[GameResults]:
     """Run each job in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         yield from pool.imap(games, jobs, chunksize=1)

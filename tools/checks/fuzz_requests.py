@@ -115,7 +115,7 @@ def work(seed: int, rounds: Sequence[int]) -> None:
 
 
 @dataclass
-class Watch:
+class WorkerRounds:
     """The rounds of one worker after another, and their findings."""
 
     seed: int
@@ -124,7 +124,7 @@ class Watch:
     n_done: int = 0  # the others were refused
     findings: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self) -> Watch:
+    def run(self) -> WorkerRounds:
         """Start a new worker after each one that ends early."""
         while self.left:
             arguments = [sys.executable, __file__, "--worker", ",".join(map(str, self.left)), "--seed", str(self.seed)]
@@ -190,13 +190,13 @@ def main(
         return
     rounds = list(range(math.ceil(requests / REQUESTS_A_ROUND))) if only is None else [only]
     with ThreadPoolExecutor(jobs) as pool:
-        watches = list(pool.map(Watch.run, [Watch(seed, rounds[i::jobs]) for i in range(jobs)]))
-    findings = [finding for watch in watches for finding in watch.findings]
+        workers = list(pool.map(WorkerRounds.run, [WorkerRounds(seed, rounds[i::jobs]) for i in range(jobs)]))
+    findings = [finding for worker_rounds in workers for finding in worker_rounds.findings]
     for finding in findings:
         print(json.dumps(finding, indent=1))
     kinds = Counter(finding["found"][:60] for finding in findings)
-    made = sum(watch.n_requests for watch in watches)
-    done = sum(watch.n_done for watch in watches)
+    made = sum(worker_rounds.n_requests for worker_rounds in workers)
+    done = sum(worker_rounds.n_done for worker_rounds in workers)
     print(f"{made} requests, {made - done} refused, in {len(rounds)} rounds, seed {seed}: {len(findings)} findings")
     for kind, n in kinds.most_common():
         print(f"{n:>6} {kind}")

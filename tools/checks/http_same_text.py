@@ -203,7 +203,7 @@ def _add_object(api: Api, each: dict[str, Any], got: Received) -> None:
 
 
 @dataclass
-class Found:
+class TextComparison:
     """The results. tokens: compared tokens. differing: tokens of differing texts."""
 
     requests: int = 0
@@ -214,9 +214,9 @@ class Found:
     differences: list[str] = field(default_factory=list)
 
 
-def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Received]) -> Found:
+def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Received]) -> TextComparison:
     """Repeat each request on the LLM, and compare the texts."""
-    found = Found()
+    found = TextComparison()
     for number, (request, got) in enumerate(zip(requests, received, strict=True)):
         params = {key: value for key, value in request.params.items() if key != "draft_tokens"}
         if "logit_bias" in params:
@@ -262,7 +262,7 @@ def main(
 ) -> None:
     """Compare texts over HTTP with those of an LLM; exit with status 1 if a token differs."""
     requests = make_requests(seed, held_out_prompts(12, 2000), list(PATHS))
-    total, console = Found(), Console(highlight=False)
+    total, console = TextComparison(), Console(highlight=False)
     with (
         serve(model, n_seq_max=places, ctx=N_CTX, threads=1, cache=16) as server,
         LLM(model, n_ctx=N_CTX, n_threads=1, draft_tokens=0, cache_prompt=False) as llm,

@@ -59,7 +59,7 @@ COUNTED = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")
 
 
 @dataclass
-class Found:
+class CacheGameResults:
     """The results of a model's games.
 
     compared: drafts of requests whose acceptance was compared. files: prefixes that were loaded from a file.
@@ -141,7 +141,7 @@ def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -
 class Game:
     """A tree of prompts, and the LLMs with a prefix cache that it is played on."""
 
-    def __init__(self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) -> None:
+    def __init__(self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: CacheGameResults) -> None:
         self.model, self.found, self.seed = model, found, seed
         self.numbers = random.Random(seed)
         self.settings = any_settings(self.numbers)
@@ -241,10 +241,10 @@ class Game:
         )
 
 
-def games(job: tuple[str, Path, int, int]) -> Found:
+def games(job: tuple[str, Path, int, int]) -> CacheGameResults:
     """Run games with one model until enough tokens are compared. job: model name, folder, tokens, seed."""
     name, directory, tokens, seed = job
-    found = Found(name)
+    found = CacheGameResults(name)
     started = time.perf_counter()
     with closing(Model(concurrency.model_file(name, directory))) as model:
         texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
@@ -255,7 +255,7 @@ def games(job: tuple[str, Path, int, int]) -> Found:
     return found
 
 
-def show(all_found: Sequence[Found], console: Console) -> None:
+def show(all_results: Sequence[CacheGameResults], console: Console) -> None:
     """Print a table of the comparisons and one of the caches, and the differences below."""
     compared = Table("model", "requests", "left", "failed", "tokens", "logprobs", "accepted", "differ", "s")
     kept = Table("model", "prompts", *COUNTED, "files")
@@ -263,7 +263,7 @@ def show(all_found: Sequence[Found], console: Console) -> None:
         column.justify = "right"
     for column in (*compared.columns, *kept.columns):
         column.no_wrap = True
-    for one in all_found:
+    for one in all_results:
         compared.add_row(
             one.model,
             f"{one.requests:,}",
@@ -278,17 +278,17 @@ def show(all_found: Sequence[Found], console: Console) -> None:
         kept.add_row(one.model, f"{one.prompts:,}", *(f"{one.kept[name]:,}" for name in COUNTED), f"{one.files:,}")
     console.print(compared)
     console.print(kept)
-    for one in all_found:
+    for one in all_results:
         for difference in one.differences:
             console.print(difference, soft_wrap=True)
-    tokens = sum(one.tokens for one in all_found)
+    tokens = sum(one.tokens for one in all_results)
     console.print(
-        f"{sum(one.differing_tokens for one in all_found):,} of {tokens:,} tokens differ; "
-        f"{sum(len(one.differences) for one in all_found)} differences in all"
+        f"{sum(one.differing_tokens for one in all_results):,} of {tokens:,} tokens differ; "
+        f"{sum(len(one.differences) for one in all_results)} differences in all"
     )
 
 
-def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[Found]:
+def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[CacheGameResults]:
     """Run each job in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         yield from pool.imap(games, jobs, chunksize=1)

@@ -50,11 +50,11 @@ SCHEMA: dict[str, Any] = {
 }
 TOOLS = (Tool("weather", parameters=SCHEMA), Tool("now", parameters={"type": "object", "properties": {}}))
 # constraints of an answer: fields of a GenerateRequest, or of the params of a raw prompt
-HELD: dict[str, dict[str, Any]] = {
+CONSTRAINTS: dict[str, dict[str, Any]] = {
     "chat": {},
     "chat, schema": {"schema": SCHEMA},
     "chat, tools": {"tools": TOOLS},
-    "chat, a tool": {"tools": TOOLS, "tool_choice": "required", "parallel": False},
+    "chat, a tool": {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
     "chat, schema, tools": {"schema": SCHEMA, "tools": TOOLS},
     "prompt, schema": {"json_schema": SCHEMA},
     "prompt, penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "logprobs": 1},
@@ -62,42 +62,44 @@ HELD: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class ThinkingRequest:
     """A request for one text, the same at each depth."""
 
-    held: str
+    constraint: str
     prompt: Any
     params: SamplingParams
     form: OutputFormat | None
     closing: list[int]
 
 
-def texts(llm: LLM, n: int) -> Iterator[Asked]:
+def texts(llm: LLM, n: int) -> Iterator[ThinkingRequest]:
     """Yield requests of all kinds in turn, with random budgets and messages."""
-    luck, prompts = random.Random(5), held_out_prompts(20)
+    rng, prompts = random.Random(5), held_out_prompts(20)
     for i in range(n):
-        held = list(HELD)[i % len(HELD)]
-        asked, message = prompts[luck.randrange(20)][: luck.randint(20, 200)], luck.choice(MESSAGES)
-        budget = luck.choice([0, 1, 2, luck.randint(3, 40)])
+        constraint = list(CONSTRAINTS)[i % len(CONSTRAINTS)]
+        asked, message = prompts[rng.randrange(20)][: rng.randint(20, 200)], rng.choice(MESSAGES)
+        budget = rng.choice([0, 1, 2, rng.randint(3, 40)])
         common: dict[str, Any] = {
-            "temperature": TEMPERATURES[i // len(HELD) % 3],
+            "temperature": TEMPERATURES[i // len(CONSTRAINTS) % 3],
             "seed": i,
-            "top_k": luck.choice([0, 40]),
+            "top_k": rng.choice([0, 40]),
         }
-        params = SamplingParams(luck.randint(60, 160), thinking_budget=budget, thinking_end=message, **common)
+        params = SamplingParams(rng.randint(60, 160), thinking_budget=budget, thinking_end=message, **common)
         close = llm.model.tokenize("</think>\n\n", add_special=False)
         closing = [*(llm.model.tokenize(message, add_special=False) if budget and message else []), *close]
-        if held.startswith("chat"):
+        if constraint.startswith("chat"):
             chat = Chat([{"role": "user", "content": asked}])
-            yield Asked(held, *prepare_request(llm, GenerateRequest(chat, params, **HELD[held])), closing)
+            yield ThinkingRequest(
+                constraint, *prepare_request(llm, GenerateRequest(chat, params, **CONSTRAINTS[constraint])), closing
+            )
         else:
             given = SamplingParams(
-                params.max_tokens, thinking_budget=budget, thinking_end=message, **common, **HELD[held]
+                params.max_tokens, thinking_budget=budget, thinking_end=message, **common, **CONSTRAINTS[constraint]
             )
-            yield Asked(held, f"{asked}\n<think>\n", given, None, closing)
+            yield ThinkingRequest(constraint, f"{asked}\n<think>\n", given, None, closing)
 
 
-def written(llm: LLM, each: Sequence[Asked]) -> Iterator[tuple[Completion, int]]:
+def generate_texts(llm: LLM, each: Sequence[ThinkingRequest]) -> Iterator[tuple[Completion, int]]:
     """Yield each text, and the number of rounds of its closing tokens; 0 if pymtp did not close its thinking."""
     streams = [llm.stream(asked.prompt, asked.params) for asked in each]
     for asked, stream in zip(each, streams, strict=True):
@@ -113,9 +115,9 @@ def written(llm: LLM, each: Sequence[Asked]) -> Iterator[tuple[Completion, int]]
         yield done, rounds
 
 
-def holds(asked: Asked, done: Completion) -> bool:
+def fulfils(asked: ThinkingRequest, done: Completion) -> bool:
     """Tell whether a text that ended by itself fulfils its constraints."""
-    if done.finish_reason != "stop" or ("schema" not in asked.held and "tool" not in asked.held):
+    if done.finish_reason != "stop" or ("schema" not in asked.constraint and "tool" not in asked.constraint):
         return True
     try:
         if asked.form is None:
@@ -127,9 +129,9 @@ def holds(asked: Asked, done: Completion) -> bool:
         for call in parser.output.tool_calls:
             if call.name == "weather":
                 jsonschema.validate(json.loads(call.arguments), SCHEMA)
-        if not parser.output.tool_calls and "schema" in asked.held:
+        if not parser.output.tool_calls and "schema" in asked.constraint:
             jsonschema.validate(json.loads(parser.output.content or ""), SCHEMA)
-        return bool(parser.output.tool_calls) or asked.held != "chat, a tool"
+        return bool(parser.output.tool_calls) or asked.constraint != "chat, a tool"
     except (ValueError, jsonschema.ValidationError):
         return False
 
@@ -138,19 +140,20 @@ def main(texts_: Annotated[int, typer.Option("--texts", help="How many texts, ea
     """Generate and count texts; exit with status 1 if a count is wrong."""
     began = time.monotonic()
     counts = {
-        held: dict.fromkeys(("texts", "closed", "beyond", "rounds", "differ", "tokens", "broken"), 0) for held in HELD
+        constraint: dict.fromkeys(("texts", "closed", "beyond", "rounds", "differ", "tokens", "broken"), 0)
+        for constraint in CONSTRAINTS
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "thinks.gguf"
         rewrite(demo_model(), path, metadata={"tokenizer.chat_template": DROPS_THINKING})
         llms = [LLM(path, n_ctx=1024, n_threads=1, draft_tokens=depth, n_seq_max=AT_ONCE) for depth in DEPTHS]
-        all_asked = list(texts(llms[0], texts_))
+        all_requests = list(texts(llms[0], texts_))
         for at in track(range(0, texts_, AT_ONCE), console=Console(stderr=True)):
-            batch = all_asked[at : at + AT_ONCE]
-            plain = [done for done, _ in written(llms[0], batch)]
+            batch = all_requests[at : at + AT_ONCE]
+            plain = [done for done, _ in generate_texts(llms[0], batch)]
             for llm in llms:
-                for asked, right, (done, rounds) in zip(batch, plain, written(llm, batch), strict=True):
-                    count = counts[asked.held]
+                for asked, right, (done, rounds) in zip(batch, plain, generate_texts(llm, batch), strict=True):
+                    count = counts[asked.constraint]
                     count["texts"] += 1
                     count["tokens"] += len(done.token_ids)
                     count["beyond"] += done.stats.thinking_tokens > (asked.params.thinking_budget or 0)
@@ -158,10 +161,10 @@ def main(texts_: Annotated[int, typer.Option("--texts", help="How many texts, ea
                     count["rounds"] += rounds
                     same = sum(a == b for a, b in zip(done.token_ids, right.token_ids, strict=False))
                     count["differ"] += max(len(done.token_ids), len(right.token_ids)) - same
-                    count["broken"] += not holds(asked, done)
-    table = Table("held to", *next(iter(counts.values())))
-    for held, count in counts.items():
-        table.add_row(held, *map(str, count.values()))
+                    count["broken"] += not fulfils(asked, done)
+    table = Table("constraint", *next(iter(counts.values())))
+    for constraint, count in counts.items():
+        table.add_row(constraint, *map(str, count.values()))
     totals = {name: sum(count[name] for count in counts.values()) for name in next(iter(counts.values()))}
     table.add_row("all", *map(str, totals.values()))
     Console(width=110).print(table)

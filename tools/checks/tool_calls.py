@@ -118,7 +118,7 @@ class Schemas:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ToolRequest:
     seed: int
     tools: tuple[Tool, ...]
     form: OutputFormat
@@ -126,7 +126,7 @@ class Asked:
     choice: ToolChoice
 
 
-def asked(llm: LLM, seed: int) -> Iterator[Asked]:
+def requests_for(llm: LLM, seed: int) -> Iterator[ToolRequest]:
     """Yield requests for a call, with all tool choices, for the schemas of a seed."""
     schemas = Schemas(seed)
     tools = read_tools([schemas.tool(name) for name in ("first", "mcp__server__second", "third")])
@@ -137,7 +137,7 @@ def asked(llm: LLM, seed: int) -> Iterator[Asked]:
             template = HERMES if (seed + i + j) % 2 else llm.model.chat_template
             form = OutputFormat(template, end, tools=tools, tool_choice=choice, parallel_tool_calls=False)
             params = SamplingParams(MAX_TOKENS, temperature=temperature, seed=seed, grammar=form.gbnf)
-            yield Asked(seed, tools, form, params, choice)
+            yield ToolRequest(seed, tools, form, params, choice)
 
 
 def chat_of(seed: int, tools: tuple[Tool, ...]) -> Chat:
@@ -145,7 +145,7 @@ def chat_of(seed: int, tools: tuple[Tool, ...]) -> Chat:
     return Chat([{"role": "user", "content": f"Do number {seed}."}], functions)
 
 
-def wrong(one: Asked, text: str) -> str | None:
+def wrong(one: ToolRequest, text: str) -> str | None:
     """Describe the error in an answer; None for none."""
     parser = one.form.parser()
     parser.push(text)
@@ -167,7 +167,7 @@ def wrong(one: Asked, text: str) -> str | None:
 def check(llm: LLM, seeds: range) -> tuple[int, list[str]]:
     """Return the number of requests, and the errors in their answers."""
     problems = []
-    each = [one for seed in seeds for one in asked(llm, seed)]
+    each = [one for seed in seeds for one in requests_for(llm, seed)]
     prompts = [chat_of(one.seed, one.tools) for one in each]
     for one, completion in zip(each, llm.generate(prompts, [one.params for one in each]), strict=True):
         problem = wrong(one, completion.text)

@@ -1,4 +1,4 @@
-// Copies a sequence to the same cells of another one, within device memory.
+// Copies a sequence to the cells with the same numbers of another sequence, within device memory.
 #include "kv_cells.h"
 #include "extension.h"
 #include "pending_hidden.h"
@@ -12,7 +12,8 @@
 
 namespace {
 
-// Bytes to copy within one tensor: n_rows times n bytes, each row a stride after the one before.
+// A part of a tensor to copy to another place in the same tensor: n_rows rows of n bytes, which start `stride` bytes
+// apart.
 struct piece {
     ggml_tensor * tensor;
     size_t        from;
@@ -31,7 +32,7 @@ ggml_tensor * make_view(ggml_context * ctx, ggml_tensor * t, size_t offset, size
 
 void copy(const piece & p) {
     if (p.n_rows > 1) {
-        // no backend copies strided rows within itself: they pass through the host
+        // No backend can copy strided rows within its memory, so they are copied through the host.
         std::vector<uint8_t> rows(p.n*p.n_rows);
         ggml_backend_tensor_get_2d(p.tensor, rows.data(), p.from, p.n, p.n_rows, p.stride, p.n);
         ggml_backend_tensor_set_2d(p.tensor, rows.data(), p.to,   p.n, p.n_rows, p.stride, p.n);
@@ -43,13 +44,13 @@ void copy(const piece & p) {
             make_view(views.get(), p.tensor, p.to, p.n));
 }
 
-// Returns the piece for n whole rows of a tensor.
+// Returns the piece that copies n whole rows of a tensor, from row `from` to row `to`.
 piece rows_piece(ggml_tensor * t, size_t from, size_t to, size_t n) {
     return { t, from*t->nb[1], to*t->nb[1], n*t->nb[1] };
 }
 
-// Returns the piece for K or V of a run of cells, from the stream of one sequence to the cell `first` in that of
-// another.
+// Returns the piece that copies K or V of a run of cells in the stream `from` to the cells from `first` on in the
+// stream `to`.
 piece cells_piece(const pymtp_cell_tensor & t, uint32_t from, uint32_t to, const pymtp_cell_run & run, uint32_t first) {
     if (!t.transposed) {
         return { t.tensor, t.offset(from, run.first), t.offset(to, first), run.n*t.n_bytes() };
@@ -58,8 +59,8 @@ piece cells_piece(const pymtp_cell_tensor & t, uint32_t from, uint32_t to, const
              (size_t) t.tensor->ne[0], t.element_stride() };
 }
 
-// Lists every tensor range that a sequence owns: those of its first n_tokens and, of the pending hidden states, those
-// for the tokens from n_head on.
+// Lists everything to copy for a sequence: K and V of its first n_tokens tokens, the recurrent states, and the pending
+// hidden states that the tokens from n_head on are combined with.
 std::vector<piece> list_pieces(
         const pymtp_extension & ext, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
     std::vector<piece> pieces;
@@ -92,8 +93,8 @@ std::vector<piece> list_pieces(
 
 } // namespace
 
-// Returns the bytes copied, -1 when aborted. Both sequences keep their old metadata until everything is copied, so
-// that a failure leaves them consistent.
+// Copies a sequence, and returns the number of bytes copied, or -1 when the call is aborted. The metadata of both
+// sequences change only after everything is copied, so that a failure leaves the sequences consistent.
 int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
     if (kv->get_stream(from) == kv->get_stream(to)) {
         throw std::runtime_error("sequence " + std::to_string(to) + " has no cells of its own");
@@ -104,7 +105,7 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
     }
     ctx.synchronize();
     if (states) {
-        assign_state_cell(to); // list_pieces() needs the cell
+        assign_state_cell(to); // must be before list_pieces(), which needs the cell
     }
     int64_t n_bytes = 0;
     for (const piece & p : list_pieces(*this, from, to, n_tokens, n_head)) {
@@ -115,7 +116,7 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
         n_bytes += p.n*p.n_rows;
     }
 
-    // outside of a decode, llama.cpp offers no way to say which token is in a cell
+    // A const_cast, because llama.cpp offers no way to set which token is in a cell, except by decoding it.
     const llama_kv_cells & theirs = kv->get_cells(from);
     llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(to));
     for (const pymtp_cell_run & run : pymtp_find_runs(theirs, from, 0, n_tokens)) {

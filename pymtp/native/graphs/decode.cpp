@@ -1,4 +1,4 @@
-// Checks and sets up batches before llama_decode, and before each of their ubatches.
+// Checks a batch before llama_decode, and prepares the context for the batch and for each of its ubatches.
 #include "extension.h"
 
 #include "llama-kv-cache.h"
@@ -30,7 +30,7 @@ uint32_t count_outputs(const llama_batch & batch, bool all) {
             [](int8_t flag) { return flag != 0; }) : 1;
 }
 
-// Counts the tokens of the first sequence.
+// Returns the number of tokens that the first sequence has in the batch.
 int32_t first_sequence_length(const llama_batch & batch) {
     int32_t n = 1;
     while (n < batch.n_tokens && batch.seq_id[n][0] == batch.seq_id[0][0]) {
@@ -39,7 +39,8 @@ int32_t first_sequence_length(const llama_batch & batch) {
     return n;
 }
 
-// Tells whether the batch holds consecutive sequences of equal length: llama.cpp splits such a batch into one ubatch.
+// Returns whether the batch holds consecutive sequences with equally many tokens. llama.cpp processes such a batch in
+// one ubatch.
 bool has_equal_sequences(const llama_batch & batch) {
     const auto    seq     = [&](int32_t i) { return batch.seq_id[i][0]; };
     const int32_t n_first = first_sequence_length(batch);
@@ -55,7 +56,7 @@ void refuse(const std::string & why) {
     throw std::runtime_error(why);
 }
 
-// Refuses here what llama.cpp would only assert.
+// Throws an exception for batches that would fail an assertion in llama.cpp.
 void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const llama_cparams & cparams) {
     const uint32_t n_tokens = batch.n_tokens;
     for (uint32_t i = 0; i < n_tokens; ++i) {
@@ -100,7 +101,8 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     const uint32_t n_outputs = count_outputs(batch, ctx.cparams.embeddings);
     check(batch, n_outputs, slot, ctx.cparams);
 
-    // both may compute graphs, which must not use the buffers of a slot
+    // reserve() and memory_update() may compute graphs of llama.cpp, so they must run before the slot's buffers are
+    // swapped in.
     reserve();
     ctx.memory_update(false);
 
@@ -161,7 +163,7 @@ bool pymtp_extension::abort_requested() const {
 }
 
 bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
-    // the CPU backend calls the abort callback between nodes; this check covers every backend
+    // Checked here as well, because only the CPU backend calls the abort callback between nodes.
     if (abort_requested()) {
         throw cancelled();
     }
@@ -179,16 +181,17 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
                 replay->clear(ubatch.seq_id[s*ubatch.n_seq_tokens][0]);
             }
         }
-        // the host's operation replays nothing at no cost, so its graph is the same; devices use the graph of a
-        // verification
+        // The host's operation can replay zero tokens at no cost, so on the host the graph always replays. Other
+        // devices replay only if there are tokens to replay, or in a verification.
         const bool pending = replay->begin_ubatch(ubatch);
         settings().has_replay = pending || replay->defers_state(ubatch.n_seq_tokens) ||
                 (replay->on_host() && !settings().device_ops);
     }
 
-    // llama.cpp sizes a graph by the cells in use, in steps of 256. On the CPU, flash attention of few tokens skips
-    // masked cells, but building a graph takes as long as a small model's token: round up to a power of two, so that
-    // the graph is rebuilt only when the number of tokens has doubled.
+    // llama.cpp builds a graph for the number of cells in use, rounded up to a multiple of 256. On the CPU, building a
+    // graph takes as long as a token of a small model, while additional cells cost nothing, because flash attention of
+    // few tokens skips masked cells. So the number is rounded up to a power of two: the graph is rebuilt only when the
+    // number of tokens has doubled.
     const uint32_t n_stream_tokens = kv->get_n_stream() == 1 ? ubatch.n_tokens : ubatch.n_seq_tokens;
     if (kv_on_host && ctx.cparams.flash_attn && n_stream_tokens <= 16) {
         llama_kv_cache_context & cells = cells_of(mctx);

@@ -38,7 +38,7 @@ ggml_tensor * pymtp_draft_block::join(ggml_tensor * embd, ggml_tensor * hidden) 
 }
 
 ggml_tensor * pymtp_draft_block::rope(ggml_tensor * cur, ggml_tensor * pos) const {
-    if (graph.hparams.n_pos_per_embd() == 1) { // qwen3next: no M-RoPE
+    if (graph.hparams.n_pos_per_embd() == 1) { // qwen3next, which has no M-RoPE
         return ggml_rope_ext(ctx, cur, pos, nullptr, graph.n_rot, graph.rope_type, graph.n_ctx_orig, graph.freq_base,
                 graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
     }
@@ -49,12 +49,12 @@ ggml_tensor * pymtp_draft_block::rope(ggml_tensor * cur, ggml_tensor * pos) cons
             graph.freq_base, graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
 }
 
-// Also builds the query; store() does not expand it into the graph, so that it is not computed there.
+// Builds query, K and V of all rows. store_kv() does not add the query to the graph, so it is not computed there.
 pymtp_draft_block::heads pymtp_draft_block::project(ggml_tensor * cur, ggml_tensor * pos) const {
     cur = graph.build_norm(cur, layer.attn_norm, nullptr, LLM_NORM_RMS, il);
     graph.cb(cur, "mtp_attn_norm", il);
 
-    // each head's query is followed by its gate
+    // In the projection's result, the query of each attention head is followed by the gate of that head.
     auto [qg, k, v] = graph.build_qkv(layer, cur, 2*n_embd_head, graph.n_head, n_embd_head, graph.n_head_kv,
             n_embd_head, graph.n_head_kv, il, /*reshape =*/ false);
     graph.cb(qg, "mtp_Qcur_full", il);
@@ -79,7 +79,7 @@ void pymtp_draft_block::store_kv(
         llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const {
     heads rows = project(join(embd, hidden), pos);
 
-    // the cache holds K and V rotated, as attention expects them
+    // llama.cpp may rotate K and V before it writes them to the cache; attention then expects rotated K and V.
     if (inp->self_k_rot) {
         rows.k = llama_mul_mat_hadamard(ctx, rows.k, inp->self_k_rot);
     }
@@ -148,7 +148,7 @@ void pymtp_draft_block::run(
     cur = ggml_add(ctx, feed_forward(normed), cur);
     graph.cb(cur, "mtp_post_ffn", il);
 
-    // when masked, hidden states are only kept for the outputs, otherwise for all rows
+    // If masked, hidden states are returned only for the rows that are outputs, otherwise for all rows.
     const bool masked = graph.cparams.embeddings_nextn_masked;
     if (out_ids && masked) {
         cur = ggml_get_rows(ctx, cur, out_ids);

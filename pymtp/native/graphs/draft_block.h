@@ -1,5 +1,5 @@
-// The MTP block of qwen35, qwen35moe and qwen3next: an attention layer with a dense or MoE FFN. Its input is the
-// embedding of a token and the hidden state of the token before it.
+// Builds the MTP block of qwen35, qwen35moe and qwen3next: an attention layer with a dense or MoE FFN. Each row of its
+// input combines the embedding of a token with the hidden state of the token before.
 #pragma once
 
 #include "llama-graph.h"
@@ -9,15 +9,17 @@ struct llama_model;
 
 class pymtp_draft_block {
 public:
-    // graph: a graph whose number of tokens is the number of rows that go through the block
+    // graph: the graph to build the block in; its n_tokens must be the number of rows that go through the block
     pymtp_draft_block(const llm_graph_context & graph, const llama_model & model);
 
     ggml_tensor * embed(ggml_tensor * tokens) const;
 
-    // Writes K and V of all rows to the cache. Later tokens need no more of a row that nothing is drafted from.
+    // Writes K and V of all rows to the cache, and computes nothing else. This suffices for rows that nothing is
+    // drafted from, because later tokens use only their K and V.
     void store_kv(llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const;
 
-    // Runs the whole block, and its output layer for the rows out_ids (null: all rows). Sets t_h_nextn and t_logits.
+    // Builds the whole block for all rows, and the output layer for the rows `out_ids` (null: all rows). Sets t_h_nextn
+    // and t_logits of the graph's result.
     void run(
             llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos,
             ggml_tensor * out_ids) const;

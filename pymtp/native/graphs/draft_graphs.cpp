@@ -1,5 +1,5 @@
-// Builds the graphs of a draft context: a chain of draft steps, K and V for tokens that the head has not processed
-// yet, and a batch with hidden states from the host.
+// Builds the three graphs of a draft context: a chain of draft steps; a graph that only writes K and V of tokens that
+// the head has not processed yet; and a graph that takes hidden states from the host.
 #include "draft_block.h"
 #include "draft_graphs.h"
 #include "pending_hidden.h"
@@ -9,7 +9,8 @@
 
 namespace {
 
-// Adds the inputs for n tokens of the batch that are combined with pending hidden states.
+// Adds the graph inputs for n tokens, and returns them with the pending hidden states that the tokens are combined
+// with.
 std::pair<pymtp_input_pending *, ggml_tensor *> take_hidden(const llm_graph_context & graph, int64_t n) {
     ggml_tensor * kept = graph.cparams.pymtp.take_hidden;
 
@@ -34,7 +35,7 @@ void build_catch_up(const llm_graph_context & graph, const llama_model & model) 
     block.store_kv(attn, block.embed(inp->tokens), hidden, graph.build_inp_pos());
 }
 
-// Unrolls all draft steps in one graph. A step processes one token of each sequence.
+// Builds a chain: all draft steps in one graph. Each step processes one token of each sequence.
 void build_chain(const llm_graph_context & graph, const llama_model & model, const llm_graph_params & params) {
     const int64_t n_seqs  = params.ubatch.n_seqs_unq;
     const int64_t n_steps = graph.n_tokens/n_seqs;
@@ -62,7 +63,8 @@ void build_chain(const llm_graph_context & graph, const llama_model & model, con
     pymtp_sampled samples;
 
     for (int64_t i = 0; i < n_steps; ++i) {
-        // returns this step's part of a tensor that has n elements for each token, sequence after sequence
+        // Returns the part of a tensor that belongs to this step. The tensor has n elements for each token, with all
+        // tokens of a sequence before those of the next sequence.
         const auto part = [&](ggml_tensor * t, int64_t n) {
             ggml_tensor * v = ggml_view_2d(ctx, t, n, n_seqs, n_steps*n*t->nb[0], i*n*t->nb[0]);
             if (n_seqs == 1) {
@@ -75,7 +77,7 @@ void build_chain(const llm_graph_context & graph, const llama_model & model, con
             return t->ne[3] == 1 ? v : ggml_cont(ctx, v);
         };
 
-        // The mask hides the cells of later steps, which are written later.
+        // The mask of a step hides the cells that only later steps will write.
         llm_graph_input_attn_kv step_inp(graph.hparams, graph.cparams, attn->mctx);
         step_inp.self_k_idxs      = part(attn->self_k_idxs, 1);
         step_inp.self_v_idxs      = part(attn->self_v_idxs, attn->self_v_idxs->ne[0]/graph.n_tokens);
@@ -93,13 +95,14 @@ void build_chain(const llm_graph_context & graph, const llama_model & model, con
         samples.append(ctx, sampled);
     }
 
-    graph.res->set_params(params); // the parameters of the whole graph, after those of a step
+    graph.res->set_params(params); // restores the parameters of the whole graph, which the steps have replaced
     graph.res->t_h_nextn = nullptr;
     graph.res->t_logits  = nullptr;
     samples.set_outputs(graph);
 }
 
-// Builds llama.cpp's own graph, but with the configured tap, and with masked hidden states for the outputs only.
+// Builds the same graph as llama.cpp, except that it uses the configured tap, and that masked hidden states are
+// returned only for outputs.
 void build_from_host(const llm_graph_context & graph, const llama_model & model) {
     const pymtp_draft_block block(graph, model);
 

@@ -1,4 +1,4 @@
-// The extension of a context, its settings in llama_cparams, and the functions of pymtp_context.h and of the hooks.
+// Attaches the extension to a context, and implements the functions of pymtp_context.h and pymtp_hooks.h by calling it.
 #include "extension.h"
 
 #include "llama-memory-hybrid.h"
@@ -34,8 +34,8 @@ void pymtp_extension::set_tap(bool pre_norm) {
     if (settings().pre_norm != pre_norm) {
         settings().pre_norm = pre_norm;
 
-        // The graph keeps its shape, but not its outputs: with the old reservation the final norm would overwrite its
-        // input.
+        // The new graph has the same nodes but different outputs. With the buffers reserved for the old graph, the
+        // final norm would overwrite its input, which is now an output.
         ctx.sched_need_reserve = true;
     }
 }
@@ -126,7 +126,7 @@ std::string pymtp_weight_buffers(llama_context * ctx) {
     std::map<std::string, int> counts;
     for (const auto & [name, t] : llama_get_model(ctx)->tensors_by_name) {
         ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
-        // mapped or not makes no difference
+        // mapped files and host buffers count as "CPU", because both use the same kernels
         counts[ggml_backend_buft_is_host(buft) ? "CPU" : ggml_backend_buft_name(buft)]++;
     }
     std::string text;

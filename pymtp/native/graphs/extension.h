@@ -1,4 +1,4 @@
-// The state that we attach to a llama_context. It implements pymtp_context.h and the hooks.
+// The state that we attach to a llama_context. It implements the functions of pymtp_context.h and pymtp_hooks.h.
 #pragma once
 
 #include "reduced_output.h"
@@ -22,7 +22,7 @@ struct pymtp_extension {
     llama_context & ctx;
 
     llama_kv_cache *         kv     = nullptr;
-    llama_memory_recurrent * states = nullptr; // null in a draft context
+    llama_memory_recurrent * states = nullptr; // null in a draft context, which has no recurrent layers
     bool kv_on_host = true;
 
     pymtp_graph_settings & settings() { return ctx.cparams.pymtp; }
@@ -34,20 +34,21 @@ struct pymtp_extension {
     int  decode(const llama_batch & batch, uint32_t slot);
     void reserve();
 
-    // tells whether the abort callback wants the current call to end
+    // Returns whether the abort callback asks to end the current call.
     bool abort_requested() const;
 
-    // runs before each ubatch
+    // Prepares the extension for a ubatch. llama.cpp calls it before each ubatch. Returns false when the memory cannot
+    // be applied.
     bool apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx);
 
     static llama_kv_cache_context & cells_of(llama_memory_context_i & mctx);
 
-    pymtp_output_bytes bytes; // `samples` and `buffer` are counted elsewhere
+    pymtp_output_bytes bytes; // without the fields `samples` and `buffer`, which are counted elsewhere
 
     // ── graph_slots.cpp ──
 
-    // a graph with its scheduler; swapped with llama_context's members of the same names while a batch of the slot is
-    // decoded
+    // A graph with its scheduler. While a batch of the slot is decoded, the fields are swapped with the members of the
+    // same names in llama_context.
     struct graph_slot {
         ggml_backend_sched_ptr sched;
 
@@ -59,10 +60,10 @@ struct pymtp_extension {
         uint32_t n_tokens  = 0;
     };
 
-    std::vector<graph_slot> slots; // slot i is at i - 1: slot 0 is llama.cpp's own
+    std::vector<graph_slot> slots; // slots[i - 1] is slot i, because slot 0 is the graph that llama.cpp itself keeps
     uint32_t                last_slot = 0;
 
-    // n_steps: the number of tokens of each sequence
+    // n_steps: number of tokens of each sequence
     void prepare_slot(graph_slot & slot, uint32_t n_tokens, uint32_t n_steps, bool outputs);
     uint32_t max_graph_nodes(uint32_t n_steps) const;
     void swap_slot(graph_slot & slot);
@@ -70,9 +71,9 @@ struct pymtp_extension {
     // ── pending_hidden.cpp ──
 
     ggml_context_ptr        pending_ctx;
-    ggml_backend_buffer_ptr pending_buf; // holds the one tensor of pending_ctx
+    ggml_backend_buffer_ptr pending_buf; // memory of the only tensor of pending_ctx
 
-    // the draft context whose cache the target's graphs fill, and the ubatch's cells in it
+    // The draft context whose cache the graphs of this target context fill, and the cells there for the current ubatch.
     pymtp_extension *        draft_extension = nullptr;
     llama_memory_context_ptr head_mctx;
 
@@ -86,7 +87,7 @@ struct pymtp_extension {
 
     // ── reduced_output.cpp ──
 
-    std::unique_ptr<pymtp_reduced_output> reduced_output; // null: drafts use the whole vocabulary
+    std::unique_ptr<pymtp_reduced_output> reduced_output; // null: there is none, and drafts use the whole vocabulary
 
     void make_reduced_output(int32_t n_main, int32_t n_recent);
     void set_reduced_output(const llama_token * tokens, bool only_recent, const void * data);
@@ -98,7 +99,7 @@ struct pymtp_extension {
     void make_replay(uint32_t max_rewind);
     void force_device_ops(bool value);
 
-    // assigns to an empty sequence the recurrent cell of its own number, if that cell is free
+    // Assigns to an empty sequence the recurrent cell that has the sequence's number, if that cell is free.
     void assign_state_cell(llama_seq_id seq);
     bool rewind(llama_seq_id seq, llama_pos n_keep);
 
@@ -120,20 +121,23 @@ struct pymtp_extension {
     bool    save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t * data);
     bool    load_state(llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data);
 
-    // throws when the sequence is not empty, or when another one occupies the recurrent cell of its number
+    // Throws when the sequence is not empty, or when another sequence occupies the recurrent cell with its number.
     void require_empty(llama_seq_id seq) const;
 
     // ── sample.cpp ──
 
     struct {
         pymtp_graph_sample params;
-        int64_t            n_bytes = 0; // read by callbacks, or copied to the host
+        // bytes of the logits that callbacks have read, and of the argmax samples that were copied to the host
+        int64_t            n_bytes = 0;
     } sample;
 
-    // scratch: the tokens of a callback's candidates, when these are rows of the draft vocabulary
+    // Temporary memory for the tokens of the candidates that are passed to a callback, used when a graph picks rows of
+    // the reduced output layer instead of tokens.
     std::vector<llama_token> sample_tokens;
 
-    std::vector<llama_token> sampled; // by argmax, in the last batch
+    // tokens that argmax has sampled in the last batch; sampled_values: their logits or probabilities
+    std::vector<llama_token> sampled;
     std::vector<float>       sampled_values;
 
     void set_sample(const pymtp_graph_sample & params);

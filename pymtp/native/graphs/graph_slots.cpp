@@ -1,5 +1,5 @@
-// Keeps several graphs. A llama_context keeps only one, so batches that alternate in size would rebuild and reallocate
-// a graph each time, which takes longer than a small model's token.
+// Keeps several graphs for a context. A llama_context keeps only one, so when batches alternate in size, a graph would
+// be rebuilt and reallocated each time, which takes longer than a token of a small model.
 #include "extension.h"
 
 #include "llama-model.h"
@@ -12,15 +12,16 @@ void pymtp_extension::swap_slot(graph_slot & slot) {
     std::swap(ctx.gf_res_prev_active, slot.gf_res_prev_active);
 }
 
-// Returns an upper bound for the nodes and weights of a slot's graph. Hash tables and a graph's tensors take memory by
-// this number; graph_max_nodes() is a bound for prompts with unfused delta nets, and would waste several MB for each
-// graph.
+// Returns an upper bound for the number of nodes and weights of a slot's graph, from which the memory for hash tables
+// and tensors is computed. llama.cpp's graph_max_nodes() would waste several MB for each graph, because it allows for
+// prompts with unfused delta nets.
 uint32_t pymtp_extension::max_graph_nodes(uint32_t n_steps) const {
-    const uint32_t n_prompt = ggml_graph_n_nodes(ctx.gf_res_reserve->get_gf()); // nodes for the largest ubatch
+    // number of nodes of the graph for the largest ubatch
+    const uint32_t n_prompt = ggml_graph_n_nodes(ctx.gf_res_reserve->get_gf());
 
     uint32_t n = n_prompt + n_prompt/4 + 256 + ctx.model.n_tensors();
     if (ctx.cparams.ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
-        n += 128*n_steps; // a chain has a block for each step
+        n += 128*n_steps; // a chain contains the head's block once for each step
     }
     return n;
 }
@@ -28,9 +29,9 @@ uint32_t pymtp_extension::max_graph_nodes(uint32_t n_steps) const {
 void pymtp_extension::prepare_slot(graph_slot & slot, uint32_t n_tokens, uint32_t n_steps, bool outputs) {
     const uint32_t max_nodes = max_graph_nodes(n_steps);
 
-    // The scheduler's tables are sized for this batch: clearing tables for the largest ubatch would take longer than a
-    // small model's token. A slot that changes to another batch size frees its buffer, which otherwise would only
-    // grow.
+    // The scheduler's tables are made for the size of this batch, because clearing tables for the largest ubatch would
+    // take longer than a token of a small model. When a slot changes to another batch size, its buffer is freed;
+    // otherwise the buffer could only grow.
     if (max_nodes > slot.max_nodes || n_tokens != slot.n_tokens) {
         ctx.synchronize();
 

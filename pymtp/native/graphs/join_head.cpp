@@ -1,4 +1,4 @@
-// Adds the tensors of a head in separate files to the model that is loaded.
+// Adds the tensors of a head in separate files to the model that is being loaded.
 #include "pymtp_hooks.h"
 
 #include "llama-model-loader.h"
@@ -23,7 +23,7 @@ void remove_block(llama_model_loader & ml, const std::string & prefix) {
     }
 }
 
-// Adds the listed tensors of a file. Returns their number.
+// Adds those tensors of a file that `names` lists, under their new names. Returns the number of tensors added.
 size_t add_file(llama_model_loader & ml, const std::string & path, const std::map<std::string, std::string> & names) {
     ggml_context * shapes = nullptr;
     const gguf_context_ptr keys(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &shapes }));
@@ -51,8 +51,8 @@ size_t add_file(llama_model_loader & ml, const std::string & path, const std::ma
     return n;
 }
 
-// Extends the keys that have a value for each block: the head's block gets the value of the last block, but is not
-// recurrent.
+// Sets the block count to n_block, and extends the keys that have a value for each block: the head's block gets the
+// same values as the last block of the trunk, but is not recurrent.
 void set_block_count(gguf_context * keys, const std::string & prefix, size_t n_before, size_t n_block) {
     for (const char * key : { "attention.head_count", "attention.head_count_kv", "attention.recurrent_layers",
             "feed_forward_length", "expert_feed_forward_length", "expert_used_count" }) {

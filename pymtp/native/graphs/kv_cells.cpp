@@ -17,7 +17,7 @@ std::vector<pymtp_cell_run> pymtp_find_runs(const llama_kv_cells & cells, llama_
     return runs;
 }
 
-// Returns the view of a layer's V that attention reads. Its strides tell whether V is stored transposed.
+// Returns the view of a layer's V that attention reads. The strides of the view show whether V is stored transposed.
 static const ggml_tensor * get_v_view(const llama_kv_cache & kv, ggml_context * ctx, uint32_t il) {
     llama_kv_cache::slot_info first = { /*.s0 =*/ 0, /*.s1 =*/ 0, {}, {} };
     return kv.get_v(ctx, il, /*n_kv =*/ 1, first);

@@ -1,4 +1,5 @@
-// Sums up the memory of a context by buffer type, in use or planned.
+// Sums up the memory of a context by buffer type: memory in use, or, for a model made without memory, the memory that
+// it would use.
 #include "extension.h"
 
 #include "llama-batch.h"
@@ -16,8 +17,8 @@ void add_tensor(pymtp_bytes_by_buffer & sum, const ggml_tensor * t) {
 
 } // namespace
 
-// Sums tensor by tensor: the buffer of a mapped file is as long as the file, and includes weights that were repacked
-// elsewhere.
+// Adds up the sizes of tensors instead of buffers: the buffer of a mapped file is as large as the file, and so includes
+// weights that were repacked into other buffers.
 pymtp_bytes_by_buffer pymtp_extension::weights_bytes() const {
     pymtp_bytes_by_buffer sum;
     for (const auto & [name, t] : ctx.model.tensors_by_name) {
@@ -90,7 +91,7 @@ llama_memory_context_ptr pymtp_extension::make_memory_context(const llama_ubatch
 pymtp_bytes_by_buffer pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
     const int32_t n_tokens = n_seqs*n;
 
-    // a ubatch in empty caches; n_kv is set below, so that the graph is the one for full caches
+    // The ubatch is planned in empty caches, but n_kv is set below to the size of the cache, as for a full cache.
     llama_batch_allocr balloc(ctx.model.hparams.n_pos_per_embd());
     llama_ubatch ubatch = balloc.ubatch_reserve(n, n_seqs);
     for (int32_t i = 0; i < n_tokens; ++i) {

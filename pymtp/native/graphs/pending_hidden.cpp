@@ -1,4 +1,4 @@
-// Pending hidden states, kept on the device: those that the head has yet to combine with the next tokens.
+// Keeps pending hidden states on the device: those that the head has yet to combine with the next tokens.
 #include "pending_hidden.h"
 
 #include "extension.h"
@@ -51,7 +51,7 @@ void pymtp_input_sync::set_input(const llama_ubatch * ubatch) {
 
 bool pymtp_input_sync::can_reuse(const llm_graph_params & params) {
     if (!take) {
-        return true; // only the indices change, and they are inputs
+        return true; // without `take`, only the indices in `keep` change, and they are an input
     }
     mctx = params.cparams.pymtp.extension->head_cells();
 
@@ -59,7 +59,7 @@ bool pymtp_input_sync::can_reuse(const llm_graph_params & params) {
 }
 
 void pymtp_input_pending::set_input(const llama_ubatch * ubatch) {
-    // a chain uses only the first token of each sequence
+    // In a chain only the first token of each sequence is an input; without a chain every token is a "first" one.
     const int64_t n_steps = pos ? pos->ne[1] : 1;
     const int64_t n       = rows->ne[0];
 
@@ -73,7 +73,8 @@ void pymtp_input_pending::set_input(const llama_ubatch * ubatch) {
     ggml_backend_tensor_set(rows,   ids.data(),   0, n*sizeof(int32_t));
 
     if (pos) {
-        // the order of llm_graph_input_pos for text, but step by step; with M-RoPE the fourth position is 0
+        // Within a step, positions are in the same order as in llm_graph_input_pos for text. With M-RoPE, the fourth
+        // position of a token is 0.
         std::vector<int32_t> data(pos->ne[0]*n_steps);
         for (int64_t i = 0; i < n_steps; ++i) {
             for (uint32_t d = 0; d < std::min(n_pos_per_embd, 3u); ++d) {
@@ -99,7 +100,7 @@ void pymtp_extension::make_pending_hidden() {
     const ggml_init_params params = { ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true };
     ggml_context_ptr new_ctx(ggml_init(params));
 
-    // room for the tokens that can be rewound, and for a batch of deferred ones
+    // enough rows for the tokens that can be rewound, and for the tokens that the head may lag behind
     const int64_t n_rows = std::max<int64_t>(64, replay ? 2*(1 + replay->max_rewind) : 0);
 
     const auto & model = ctx.model;
@@ -107,10 +108,11 @@ void pymtp_extension::make_pending_hidden() {
             ctx.n_seq_max());
     ggml_set_name(rows, "pymtp_pending_hidden");
 
-    // on the device of the head's block, so that only the hidden states cross between devices, once
+    // The rows are on the device of the head's block, so that only hidden states are copied between devices, and only
+    // once.
     auto * buft = ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()));
     if (model.hparams.no_alloc) {
-        rows->buffer = ggml_backend_buft_alloc_buffer(buft, 0); // a placeholder without memory
+        rows->buffer = ggml_backend_buft_alloc_buffer(buft, 0); // a placeholder buffer without memory
         pending_buf.reset(rows->buffer);
     } else {
         pending_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(new_ctx.get(), buft));
@@ -163,8 +165,8 @@ void pymtp_extension::get_pending_hidden(llama_seq_id seq, llama_pos pos, float 
     bytes.hidden += rows->nb[1];
 }
 
-// Finds the cells for the ubatch in the draft context's cache. A first token is combined with zeros, which are written
-// here.
+// Finds cells in the draft context's cache for the tokens of the ubatch. For the first token of a sequence, also writes
+// the zeros that it is combined with.
 void pymtp_extension::find_head_cells(const llama_ubatch & ubatch) {
     for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
         const uint32_t i = s*ubatch.n_seq_tokens;

@@ -1,13 +1,15 @@
-// Pending hidden states for the head, kept on the device, and the graph inputs that index them.
+// Handles pending hidden states, which the head has yet to combine with the next tokens. They are kept on the device,
+// and graph inputs say which of their rows to use.
 //
-// They are a ring for each sequence, F32 [n_embd, n_rows, n_seq_max]: the hidden state of the token at pos is in row
-// pos % n_rows.
+// The tensor has the shape F32 [n_embd, n_rows, n_seq_max], with a ring of rows for each sequence: the hidden state of
+// the token at position pos is in row pos % n_rows.
 #pragma once
 
 #include "llama-graph.h"
 #include "llama-kv-cache.h"
 
-// Returns the row, over all sequences, that the token at pos is combined with: the hidden state of the token before it.
+// Returns the row that the token at pos is combined with: the row of the token before it. Rows are counted through all
+// sequences.
 inline int32_t pymtp_hidden_row_for(const ggml_tensor * rows, llama_seq_id seq, llama_pos pos) {
     return seq*rows->ne[1] + (pos + rows->ne[1] - 1) % rows->ne[1];
 }
@@ -16,10 +18,11 @@ inline ggml_tensor * pymtp_flat_rows(ggml_context * ctx, ggml_tensor * rows) {
     return ggml_reshape_2d(ctx, rows, rows->ne[0], rows->ne[1]*rows->ne[2]);
 }
 
-// Returns the last n rows of each sequence, side by side. rows: [n_embd, n_seq_tokens, n_seqs]
+// Returns the last n rows of each sequence, concatenated. rows: [n_embd, n_seq_tokens, n_seqs]
 ggml_tensor * pymtp_last_rows(ggml_context * ctx, ggml_tensor * rows, int64_t n);
 
-// The inputs of a target's graph: cells of the draft context's cache, and indices of pending hidden states.
+// The inputs of a target's graph that fills the head's cache: cells of the draft context's cache, and rows of pending
+// hidden states.
 class pymtp_input_sync : public llm_graph_input_attn_kv {
 public:
     pymtp_input_sync(const llama_hparams & hparams, const llama_cparams & cparams);
@@ -28,11 +31,12 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    ggml_tensor * take = nullptr; // I32 [n_seqs] the row for the first token of each sequence
-    ggml_tensor * keep = nullptr; // I32 [n_keep*n_seqs] the rows to write the last hidden states of each sequence to
+    ggml_tensor * take = nullptr; // I32 [n_seqs]: the row to combine the first token of each sequence with
+    ggml_tensor * keep = nullptr; // I32 [n_keep*n_seqs]: the rows to write the last hidden states of each sequence to
 };
 
-// The inputs of a draft context's graph: tokens, and the pending hidden states that they are combined with.
+// The inputs of a draft context's graph: tokens, and the rows of the pending hidden states that the tokens are combined
+// with.
 class pymtp_input_pending : public llm_graph_input_i {
 public:
     pymtp_input_pending(uint32_t n_pos_per_embd, ggml_tensor * pending) : n_pos_per_embd(n_pos_per_embd),
@@ -42,9 +46,10 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    ggml_tensor * tokens = nullptr; // I32 [n_tokens]; in a chain, the first token of each sequence
-    ggml_tensor * rows   = nullptr; // I32 [n_tokens]; the rows of these tokens
-    ggml_tensor * pos    = nullptr; // I32 [n_pos_per_embd*n_seqs, n_steps]; null unless the graph is a chain
+    ggml_tensor * tokens = nullptr; // I32 [n_tokens]: the tokens; in a chain, only the first token of each sequence
+    ggml_tensor * rows   = nullptr; // I32 [n_tokens]: the row that each of `tokens` is combined with
+    // I32 [n_pos_per_embd*n_seqs, n_steps]: positions for each step of a chain; null for other graphs
+    ggml_tensor * pos    = nullptr;
 
     const uint32_t n_pos_per_embd;
 

@@ -1,4 +1,4 @@
-// The reduced output layer: its memory, and its use in graphs.
+// Allocates and writes the reduced output layer, and builds its nodes in graphs.
 #include "reduced_output.h"
 
 #include "extension.h"
@@ -41,8 +41,9 @@ pymtp_reduced_output::pymtp_reduced_output(const llama_model & model, int64_t n_
     ggml_set_name(recent, "pymtp_draft_rows_recent");
     ggml_set_name(map,   "pymtp_draft_tokens");
 
-    // The weights get the layout that the device uses for them, the map gets plain memory of that device. Host memory
-    // that a device can access counts as the CPU's: operations on it run there.
+    // The matrices get a buffer of the same type as the output layer, so that the device uses the same layout; the map
+    // gets plain memory of the device. Host memory that a GPU can access counts as memory of the CPU, because the CPU
+    // runs the operations on it.
     ggml_backend_buffer_type_t buft   = ggml_backend_buffer_get_type(layer->buffer);
     ggml_backend_dev_t         device = ggml_backend_buft_get_device(buft);
     if (!device || ggml_backend_buft_is_host(buft)) {
@@ -53,7 +54,7 @@ pymtp_reduced_output::pymtp_reduced_output(const llama_model & model, int64_t n_
     if (!weights_buf || !map_buf) {
         throw std::runtime_error("no memory for the draft vocabulary");
     }
-    // the scheduler runs an operation where its weights are
+    // Marked as weights, because the scheduler runs an operation on the device where its weights are.
     ggml_backend_buffer_set_usage(weights_buf.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_backend_buffer_set_usage(map_buf.get(),     GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
@@ -100,6 +101,6 @@ void pymtp_extension::make_reduced_output(int32_t n_main, int32_t n_recent) {
 }
 
 void pymtp_extension::set_reduced_output(const llama_token * tokens, bool only_recent, const void * data) {
-    ctx.synchronize(); // a running graph may still read the rows
+    ctx.synchronize(); // waits for a running graph, which may still read the rows
     reduced_output->set(tokens, only_recent, data);
 }

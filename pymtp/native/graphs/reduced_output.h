@@ -1,9 +1,9 @@
-// The output layer, reduced to the draft vocabulary: a copy of as many of its rows as the draft vocabulary has tokens,
-// on the device that holds the layer.
+// The reduced output layer: a copy of those rows of the output layer that belong to tokens of the draft vocabulary, on
+// the same device as the output layer.
 //
-// There are two matrices, because some backends can write weights in their layout only as a whole: a large one, which
-// is rarely written, and a small one for tokens that have joined recently. Shapes and addresses never change, so
-// graphs stay valid.
+// It consists of two matrices: a large one, which is rarely written, and a small one for tokens that have joined the
+// draft vocabulary recently. A single matrix would not do, because some backends can write a matrix in their layout
+// only as a whole. Shapes and addresses never change, so graphs stay valid.
 #pragma once
 
 #include "pymtp_context.h"
@@ -16,19 +16,20 @@ struct llm_graph_context;
 
 class pymtp_reduced_output {
 public:
-    // n_main, n_recent: numbers of rows, multiples of PYMTP_ROW_MULTIPLE. Throws when there is no memory.
+    // n_main, n_recent: numbers of rows of the large and the small matrix, which must be multiples of
+    // PYMTP_ROW_MULTIPLE. Throws when there is no memory.
     pymtp_reduced_output(const llama_model & model, int64_t n_main, int64_t n_recent);
 
-    // Returns the full output layer that drafts use.
+    // Returns the whole output layer for drafts, whose rows are copied.
     static ggml_tensor * full_layer(const llama_model & model);
 
-    // Returns n_main + n_recent logits for each row of cur.
+    // Builds the output layer: returns n_main + n_recent logits for each row of cur.
     ggml_tensor * logits(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * scale) const;
 
-    // Maps row numbers (I32) to tokens.
+    // Builds nodes that map numbers of rows (I32) to tokens.
     ggml_tensor * tokens_of(ggml_context * ctx, ggml_tensor * rows) const;
 
-    // See pymtp_set_reduced_output.
+    // Writes rows, see pymtp_set_reduced_output.
     void set(const llama_token * tokens, bool only_recent, const void * data);
 
     const std::vector<llama_token> & tokens() const { return tokens_by_row; }
@@ -45,5 +46,5 @@ private:
     ggml_tensor * recent;
     ggml_tensor * map; // I32 [1, n_main + n_recent]: the token of each row
 
-    std::vector<llama_token> tokens_by_row; // a copy of the map on the host
+    std::vector<llama_token> tokens_by_row; // a copy of `map` in host memory
 };

@@ -1,4 +1,4 @@
-// Our memory of the recurrent layers, and the bookkeeping of each sequence in it.
+// Allocates our memory of the recurrent layers, and keeps track of the tokens of each sequence in it.
 #include "replay.h"
 
 #include "extension.h"
@@ -19,7 +19,7 @@ pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & s
     const auto & hparams = model.hparams;
 
     const int64_t n_channels = hparams.ssm_d_inner + 2*hparams.ssm_n_group*hparams.ssm_d_state;
-    // qwen3next repeats k before the delta net, so that each v head has its own k
+    // qwen3next repeats k before the delta net, so that each head of v has its own k
     const int64_t n_k = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_d_inner
             : hparams.ssm_n_group*hparams.ssm_d_state;
     const int64_t n_inputs = n_k + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
@@ -59,7 +59,7 @@ ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer
     }
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, 0);
     for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-        t->buffer = buffer; // so that the scheduler does not allocate it
+        t->buffer = buffer; // tensors with a buffer are not allocated by the scheduler
     }
     return buffer;
 }
@@ -90,7 +90,7 @@ std::vector<pymtp_replay::part> pymtp_replay::resume_parts(llama_seq_id seq, lla
         if (!states.s_l[il]) {
             continue;
         }
-        add(states.s_l[il], seq); // a sequence's state is in the cell of its own number
+        add(states.s_l[il], seq); // the state of a sequence is in the cell that has the sequence's number
         for (llama_pos pos = n - (n_conv - max_rewind); pos < n; ++pos) {
             add(layers[il].conv, conv_row(seq, pos));
         }
@@ -159,15 +159,17 @@ void pymtp_extension::make_replay(uint32_t max_rewind) {
 
 void pymtp_extension::force_device_ops(bool value) {
     settings().device_ops  = value;
-    ctx.sched_need_reserve = true; // the graphs change
+    ctx.sched_need_reserve = true; // other operations need other compute buffers
 }
 
-// llama.cpp would take the next free cell, and within a decode would swap cells until those of a ubatch are adjacent
-// and in order. Such a swap can move a sequence that is not in the ubatch, although its state stays in place. Our
-// ubatches consist of consecutive sequences, so cells that have their sequence's number are never swapped.
+// Without this, llama.cpp would assign the next free cell, and swap cells during a decode until those of the ubatch are
+// adjacent and in order. A swap can assign another cell to a sequence that is not in the ubatch, although the
+// sequence's state stays where it was. Our ubatches consist of consecutive sequences, so cells that have the numbers of
+// their sequences are never swapped.
 void pymtp_extension::assign_state_cell(llama_seq_id seq) {
     auto & cell = states->cells[seq];
-    if (cell.tail >= 0 || !cell.is_empty()) { // cells[seq].tail is the cell of sequence seq
+    // the sequence has a cell (llama.cpp stores its number in cells[seq].tail), or the cell is taken
+    if (cell.tail >= 0 || !cell.is_empty()) {
         return;
     }
     cell.tail = seq;

@@ -1,8 +1,8 @@
-// Builds the access to the recurrent layers' memory in a target's graph.
+// Builds the nodes that read and write the memory of recurrent layers in a target's graph.
 //
-// In host memory, one operation does the whole work of a delta net: kernels/delta_net/delta_net.cpp. Other devices use
-// llama.cpp's operation, once for the tokens to replay and once for the new ones. Rows of zeros pad the tokens to
-// replay: they leave the state unchanged.
+// In host memory, a single operation does the whole work of a delta net, see kernels/delta_net/delta_net.cpp. Other
+// devices use llama.cpp's operation twice, for the tokens to replay and for the new tokens. Sequences with fewer tokens
+// to replay are padded with rows of zeros, which leave the state unchanged.
 #include "extension.h"
 #include "pending_hidden.h"
 
@@ -11,22 +11,24 @@
 
 namespace {
 
-// The inputs with row indices, which are the same for all layers.
+// The graph inputs with numbers of rows, which are the same for all layers.
 class input_replay : public llm_graph_input_i {
 public:
     explicit input_replay(const pymtp_replay & replay) : replay(replay) {}
 
     void set_input(const llama_ubatch * ubatch) override;
 
-    // the ubatch's shape and the settings are compared elsewhere
+    // Always true, because the shape of the ubatch and the settings are compared elsewhere.
     bool can_reuse(const llm_graph_params &) override { return true; }
 
-    ggml_tensor * before = nullptr; // I32 [n*n_seqs] rows of the convolution's inputs of the n tokens before the first
-    ggml_tensor * conv   = nullptr; // I32 [n*n_seqs] rows to store those of the last n tokens in
+    // I32 [n*n_seqs]: rows with the convolution's inputs of the n tokens before the ubatch
+    ggml_tensor * before = nullptr;
+    ggml_tensor * conv   = nullptr; // I32 [n*n_seqs]: rows to store the convolution's inputs of the last n tokens in
 
-    // I32 [max_pending, n_seqs] rows of the delta net's inputs to replay, then zero rows
+    // I32 [max_pending, n_seqs]: rows with the delta net's inputs to replay, padded with the row of zeros
     ggml_tensor * pending = nullptr;
-    ggml_tensor * net     = nullptr; // I32 [n_seq_tokens*n_seqs] rows to store those of the ubatch's tokens in
+    // I32 [n_seq_tokens*n_seqs]: rows to store the delta net's inputs of the ubatch's tokens in
+    ggml_tensor * net     = nullptr;
 
 private:
     const pymtp_replay & replay;
@@ -35,9 +37,10 @@ private:
 void input_replay::set_input(const llama_ubatch * ubatch) {
     const int32_t n_tokens = ubatch->n_seq_tokens;
 
-    // row(seq, position of its first token, i, n) returns the index for i from 0 to n - 1
+    // Fills a tensor that has n numbers for each sequence: number i of a sequence is row(seq, position of the
+    // sequence's first token in the ubatch, i, n).
     const auto set = [&](ggml_tensor * t, const auto & row) {
-        if (!t || !t->buffer) { // not part of this graph, or unused by its nodes
+        if (!t || !t->buffer) { // the input is not part of this graph, or no node uses it
             return;
         }
         const int32_t n = ggml_nelements(t)/ubatch->n_seqs;
@@ -91,7 +94,7 @@ input_replay & get_input(const llm_graph_context & graph, const pymtp_replay & r
     return static_cast<input_replay &>(*graph.res->add_input(std::move(input)));
 }
 
-// Splits the result of ggml_gated_delta_net: the output, then the states.
+// Runs ggml_gated_delta_net, and splits its result into the output and the new states.
 struct net_result {
     ggml_tensor * output; // [head_v_dim, n_v_heads, n_seq_tokens, n_seqs]
     ggml_tensor * states; // [head_v_dim*head_v_dim*n_v_heads, n_seqs]
@@ -110,7 +113,8 @@ struct net_result {
                 row*v->ne[2]*v->ne[3]);
     }
 
-    // Copies the states to `place`. Read them from the returned tensor: CUDA's kernel may write only there.
+    // Copies the new states to `place`, and returns a view of the copy. Later nodes must read the states from this
+    // view, because CUDA's kernel may write them only there.
     ggml_tensor * store(const llm_graph_context & graph, ggml_tensor * place) const {
         ggml_tensor * rows = ggml_view_2d(graph.ctx0, place, states->ne[0], states->ne[1], states->nb[1], 0);
         rows = ggml_cpy(graph.ctx0, states, rows);
@@ -126,7 +130,7 @@ ggml_tensor * pymtp_state_in_place(
     if (!graph.cparams.pymtp.replay) {
         return nullptr;
     }
-    ggml_build_forward_expand(graph.gf, s_copy); // an unused input must be allocated, too
+    ggml_build_forward_expand(graph.gf, s_copy); // an input must be allocated even if no node uses it
 
     return ggml_view_2d(graph.ctx0, states, states->ne[0], n_seqs, states->nb[1], head*states->nb[1]);
 }
@@ -146,7 +150,8 @@ ggml_tensor * pymtp_build_conv_input(const llm_graph_context & graph, ggml_tenso
 
     ggml_tensor * all = ggml_concat(ctx, ggml_transpose(ctx, before), ggml_transpose(ctx, inputs), 0);
     graph.cb(all, "conv_input", il);
-    ggml_build_forward_expand(graph.gf, all); // reads the rows before they are overwritten
+    // added now, so that the rows are read before the next nodes overwrite them
+    ggml_build_forward_expand(graph.gf, all);
 
     ggml_tensor * last = pymtp_last_rows(ctx, inputs, input.conv->ne[0]/n_seqs);
     ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, stored, last, input.conv));
@@ -162,7 +167,7 @@ static ggml_tensor * build_on_host(
     net->op = GGML_OP_GATED_DELTA_NET;
     ggml_tensor * src[] = { q, k, v, g, beta, state, stored, input.pending, input.net };
     std::copy(std::begin(src), std::end(src), net->src);
-    // The operation writes to host memory, so the scheduler must not choose another device.
+    // Assigned to the CPU, because the operation writes to host memory, and the scheduler might choose another device.
     ggml_backend_sched_set_tensor_backend(graph.sched, net, graph.backend_cpu);
 
     return net;
@@ -206,7 +211,8 @@ static ggml_tensor * build_on_device(
         result.store(graph, state);
         return result.output;
     }
-    ggml_build_forward_expand(graph.gf, result.output); // reads the inputs to replay before they are overwritten
+    // added now, so that the inputs to replay are read before the next nodes overwrite them
+    ggml_build_forward_expand(graph.gf, result.output);
 
     const auto keep = [&](ggml_tensor * t, int64_t n, int64_t offset) {
         ggml_tensor * rows = ggml_view_2d(ctx, t, n, n_tokens, t->nb[2], 0);

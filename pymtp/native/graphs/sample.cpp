@@ -1,4 +1,4 @@
-// Builds the sampling at the end of a graph, and brings argmax samples to the host.
+// Builds the nodes that sample at the end of a graph, and copies argmax samples to the host.
 #include "sample.h"
 
 #include "extension.h"
@@ -14,7 +14,8 @@ static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
     const ggml_tensor * logits = dst->src[0];
     const ggml_tensor * ids    = dst->src[1];
 
-    // With a reduced output layer, the graph's ids are row numbers of it.
+    // With a reduced output layer, the graph's ids are numbers of rows of that layer, which must be converted to
+    // tokens.
     const pymtp_reduced_output * rows = extension.settings().reduced_output;
     llama_token * const tokens = extension.sample_tokens.data() + ith*sample.params.n_candidates;
 
@@ -44,7 +45,7 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
     ggml_context * ctx      = graph.ctx0;
     const int64_t  n_rows   = logits->ne[1];
 
-    // returns, of each row of values, those at n ids
+    // Returns the values at n ids, for each row of `values`; each row has its own ids.
     const auto pick = [&](ggml_tensor * values, ggml_tensor * ids, int64_t n) {
         values = ggml_reshape_3d(ctx, values, 1, values->ne[0], n_rows);
         return ggml_get_rows(ctx, values, ggml_reshape_2d(ctx, ids, n, n_rows));
@@ -63,7 +64,8 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
     } else {
         ggml_tensor * from[2] = { logits, nullptr };
         if (settings.sample == PYMTP_SAMPLE_CANDIDATES) {
-            // argmax is defined to return the lowest id of equals; top_k is not
+            // A single candidate is found with argmax, which returns the lowest id among equal logits; top_k may return
+            // any.
             from[1] = settings.n_candidates == 1 ? ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows)
                                                  : ggml_top_k(ctx, logits, settings.n_candidates);
             from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
@@ -101,7 +103,7 @@ void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
     settings().n_candidates = params.n_candidates;
     settings().probs        = params.probs;
 
-    // scratch for each thread, allocated here because a callback must not throw
+    // Temporary memory for each thread. It is allocated here because the operation that uses it must not throw.
     sample_tokens.resize(params.n_candidates*std::max(ctx.cparams.n_threads, ctx.cparams.n_threads_batch));
 }
 

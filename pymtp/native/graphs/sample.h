@@ -1,16 +1,17 @@
-// Tokens that are sampled within a graph.
+// Builds the nodes of a graph that sample tokens from its logits.
 #pragma once
 
 #include "llama-graph.h"
 
-// One sample for each row of logits: I32 [n_rows] tokens and, for argmax, F32 [n_rows] logits or probabilities.
+// The sampled tokens, one for each row of logits: tokens is I32 [n_rows]; values, which only argmax has, is F32
+// [n_rows] with the logit or probability of each token.
 struct pymtp_sampled {
     ggml_tensor * tokens = nullptr;
     ggml_tensor * values = nullptr;
 
     void append(ggml_context * ctx, const pymtp_sampled & next);
 
-    // makes argmax samples the graph's outputs t_sampled and t_sampled_probs
+    // For argmax, makes the samples the outputs t_sampled and t_sampled_probs of the graph.
     void set_outputs(const llm_graph_context & graph) const;
 };
 

@@ -1,4 +1,5 @@
-// Saves sequences to host memory and loads them, in a layout that depends neither on the sequence nor on its cells.
+// Saves sequences to host memory and loads them, in a layout that depends neither on the sequence's number nor on the
+// cells that it occupies.
 #include "kv_cells.h"
 #include "extension.h"
 #include "replay.h"
@@ -12,9 +13,10 @@
 
 namespace {
 
-constexpr uint32_t cells_per_step = 256; // cells copied between two checks for an abort
+constexpr uint32_t cells_per_step = 256; // number of cells to copy between two checks whether the call is aborted
 
-// Transposes n_rows rows into columns. The strides are bytes between rows of `from`, and between the columns in `to`.
+// Writes the n_rows rows of `from` as columns to `to`: `to` gets n_columns rows of n_rows elements. from_stride: bytes
+// between rows of `from`. to_stride: bytes between rows of `to`, which are the columns of `from`
 template <typename T>
 void transpose(const uint8_t * from, size_t n_rows, size_t n_columns, size_t from_stride, uint8_t * to,
         size_t to_stride) {
@@ -31,7 +33,8 @@ void transpose_elements(
     (size == 2 ? transpose<uint16_t> : transpose<uint32_t>)(from, n_rows, n_columns, from_stride, to, to_stride);
 }
 
-// Reads the cells of a run. data: receives the bytes of each cell, a stride after those of the cell before
+// Copies the cells of a run to host memory.
+// data: receives the bytes of the first cell; those of each further cell start `stride` bytes later
 void get_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_run & run, uint8_t * data,
         size_t stride) {
     const size_t offset = t.offset(stream, run.first);
@@ -168,11 +171,12 @@ bool pymtp_extension::load_state(
         replay->set_position(seq, n, n_replay);
     }
 
-    // outside of a decode, llama.cpp offers no way to say which token is in a cell
+    // A const_cast, because llama.cpp offers no way to set which token is in a cell, except by decoding it.
     llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(seq));
     for (int32_t i = 0; i < n; ++i) {
         cells.pos_set(i, i);
-        cells.ext_set(i, { /*.x =*/ i, /*.y =*/ i, /*.tok =*/ tokens[i] }); // the values of text, as in apply_ubatch
+        // the same values as apply_ubatch sets for text
+        cells.ext_set(i, { /*.x =*/ i, /*.y =*/ i, /*.tok =*/ tokens[i] });
         cells.seq_add(i, seq);
     }
     return true;

@@ -1,4 +1,4 @@
-// Builds the end of the trunk's graph: the tap, the fused sync, and the output layer.
+// Builds the end of the trunk's graph: the tap, the fused sync with the head, and the output layer.
 #include "draft_block.h"
 #include "draft_graphs.h"
 #include "pending_hidden.h"
@@ -7,9 +7,9 @@
 
 #include "llama-model.h"
 
-// Writes K and V of the ubatch's tokens to the head's cache, or defers that, and stores the last hidden states. Each
-// token is combined with the hidden state of the token before it. The embeddings are those that the trunk has looked
-// up.
+// Builds the fused sync: writes K and V of the ubatch's tokens to the head's cache (unless that is deferred), and
+// stores the last hidden states. Each token is combined with the hidden state of the token before it. The tokens'
+// embeddings are reused from the trunk.
 static void build_sync(const llm_graph_context & graph, const llama_model & model, ggml_tensor * hidden,
         ggml_tensor * inp_pos) {
     const auto &   settings = graph.cparams.pymtp;
@@ -19,7 +19,8 @@ static void build_sync(const llm_graph_context & graph, const llama_model & mode
     const int64_t n_seqs       = graph.ubatch.n_seqs;
     const int64_t n_seq_tokens = graph.ubatch.n_seq_tokens;
 
-    // store as many hidden states as tokens can be rewound, so that a rewound sequence finds its own
+    // If tokens can be rewound, stores the hidden states of all tokens: whichever token is the last after a rewind, its
+    // hidden state is needed.
     const int64_t n_keep = settings.replay && settings.replay->defers_state(n_seq_tokens) ? n_seq_tokens : 1;
 
     auto inp = std::make_unique<pymtp_input_sync>(graph.hparams, graph.cparams);
@@ -38,7 +39,8 @@ static void build_sync(const llm_graph_context & graph, const llama_model & mode
         inp->take = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_seqs);
         ggml_set_input(inp->take);
 
-        // the first token uses a row stored by an earlier ubatch; this ubatch's last row is for the next one
+        // The first token is combined with a row that an earlier ubatch has stored. The last row of this ubatch is for
+        // the first token of the next ubatch.
         ggml_tensor * rows = ggml_get_rows(ctx, pending, inp->take);
         if (n_seq_tokens > 1) {
             rows = ggml_concat(ctx,
@@ -71,7 +73,7 @@ bool pymtp_end_trunk(
         return false;
     }
 
-    // the norm is applied to all rows when the tap is behind it, otherwise only to the outputs
+    // If the tap is after the norm, the norm is applied to all rows, otherwise only to the outputs.
     const auto norm = [&](ggml_tensor * rows) {
         return graph.build_norm(rows, model.output_norm, nullptr, LLM_NORM_RMS, -1);
     };
@@ -86,8 +88,8 @@ bool pymtp_end_trunk(
         build_sync(graph, model, cur, inp_pos);
     }
 
-    // Without outputs, the output layer's nodes would be empty, but would take part in reservations and splits. Inputs
-    // must be allocated even when no node uses them.
+    // Without outputs, the output layer is left out: its nodes would be empty, but would still count in reservations
+    // and splits of the graph. Inputs must be allocated even if no node uses them.
     if (graph.n_outputs == 0) {
         ggml_build_forward_expand(graph.gf, inp_pos);
         ggml_build_forward_expand(graph.gf, out_ids);

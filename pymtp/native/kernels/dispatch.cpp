@@ -1,4 +1,4 @@
-// The hooks that llama.cpp's CPU backend calls. They choose the kernel that computes a node.
+// The hooks that llama.cpp's CPU backend calls (pymtp_kernels.h). They choose the kernel that computes a node.
 
 #include "kernels.h"
 #include "op_times.h"

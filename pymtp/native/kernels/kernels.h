@@ -1,11 +1,12 @@
-// The kernels that dispatch.cpp chooses from. A function that returns bool computes a node. Where it returns false, it
-// has changed nothing, and llama.cpp's own kernel computes the node. All threads of a graph call it with the same node.
+// The kernels, for the hooks in dispatch.cpp. A compute_*() function computes the node dst and returns true, or changes
+// nothing and returns false; then llama.cpp's own kernel computes the node. All threads of a graph call the function
+// with the same node.
 
 #pragma once
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // static functions of llama.cpp's headers
+#pragma GCC diagnostic ignored "-Wunused-function"  // llama.cpp's headers have unused static functions
 #endif
 #include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
@@ -15,7 +16,7 @@
 #pragma GCC diagnostic pop
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // inside intrinsics, https://gcc.gnu.org/PR105593
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms in intrinsics, https://gcc.gnu.org/PR105593
 #endif
 
 #include <cstddef>
@@ -30,22 +31,25 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_l2_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_mul_mat_quantized(const ggml_compute_params * params, ggml_tensor * dst);  // and MUL_MAT_ID
+bool compute_mul_mat_quantized(const ggml_compute_params * params, ggml_tensor * dst);  // also for MUL_MAT_ID
 bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_scale_rows(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 
-// These return the bytes of work space that a node needs, or 0 where the kernel declines the node.
+// A *_work_size() function returns how many bytes of work space (params->wdata) the node dst needs, or 0 if the kernel
+// does not compute the node.
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst);
 size_t mul_mat_amx_work_size(const ggml_tensor * dst);
 size_t mul_mat_quantized_work_size(const ggml_tensor * dst);
 
-// Does the same as pymtp_compute_fused(), for an RMS_NORM and the nodes after it.
+// Computes an RMS_NORM (node node_n) together with the MUL after it. Returns the number of computed nodes, or 0 if it
+// computed nothing; see pymtp_compute_fused().
 int compute_rms_norm_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
 
-// Products of 2 to 8 rows with weights in an AMX buffer, where the processor has AMX (matmul/amx.h).
+// These three functions are for products of 2 to 8 rows with weights in an AMX buffer. matmul/amx.h defines them, in
+// builds for processors with AMX.
 bool is_few_rows(const ggml_tensor * dst);
 size_t few_rows_work_size(const ggml_tensor * dst);
 void few_rows_mul_mat(const ggml_compute_params * params, ggml_tensor * dst);

@@ -27,7 +27,7 @@ static bool has_weights(const ggml_tensor * node) {
     return is_product(node) && node->src[0]->op == GGML_OP_NONE && !node->src[0]->view_src;
 }
 
-// Returns the bytes of weights that a node reads. Of experts, only those that a row uses count.
+// Returns how many bytes of weights a node reads. Experts that no row uses do not count.
 static int64_t weight_bytes(const ggml_tensor * node) {
     if (!has_weights(node)) {
         return 0;
@@ -42,7 +42,7 @@ static int64_t weight_bytes(const ggml_tensor * node) {
     for (int64_t row = 0; row < ids->ne[1]; ++row) {
         for (int64_t i = 0; i < ids->ne[0]; ++i) {
             const int32_t id = *(const int32_t *) ((const char *) ids->data + row * ids->nb[1] + i * ids->nb[0]);
-            if (id >= 0 && id < (int64_t) is_used.size()) {  // with another id the product fails
+            if (id >= 0 && id < (int64_t) is_used.size()) {  // with an id out of range, the product fails
                 n_used += !is_used[id];
                 is_used[id] = true;
             }
@@ -65,7 +65,7 @@ void op_times::begin(const ggml_cgraph * cgraph, int node_n) {
         current->waiting += seconds;
     }
     for (int i = next ? last_node + 1 : node_n; next && i < node_n; ++i) {
-        current->bytes += weight_bytes(cgraph->nodes[i]);  // this node was fused with the one before
+        current->bytes += weight_bytes(cgraph->nodes[i]);  // node i was fused into the last node
     }
     const ggml_tensor * node = cgraph->nodes[node_n];
     const ggml_type     type = has_weights(node) ? node->src[0]->type : GGML_TYPE_COUNT;

@@ -1,5 +1,5 @@
-// The hooks of ggml-cpu: llama.cpp calls these functions first, and uses its own code where they decline a node.
-// patches/ puts the calls into traits.cpp and ggml-cpu.c.
+// The hooks in ggml-cpu. For each node, llama.cpp first calls these functions. It computes the node with its own code
+// only if they return false or 0. patches/ adds the calls to traits.cpp and ggml-cpu.c.
 
 #pragma once
 
@@ -14,14 +14,17 @@ struct ggml_cgraph;
 struct ggml_compute_params;
 struct ggml_tensor;
 
-// Computes a node. Every thread of the graph calls it. Returns false, and changes nothing, if no kernel takes the node.
+// Computes the node dst. Every thread of the graph calls this function. If there is no kernel for the node, changes
+// nothing and returns false.
 bool pymtp_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-// Sets the bytes of work space that a node needs. Returns false if llama.cpp's own size is right.
+// Sets *size to the bytes of work space that the node dst needs. Returns false, and sets nothing, if llama.cpp's own
+// size is right.
 bool pymtp_work_size(int n_threads, const struct ggml_tensor * dst, size_t * size);
 
-// Computes node_n together with nodes that follow it. Returns the number of computed nodes, with the views between
-// them, or 0 if none was computed. Every thread of the graph calls it.
+// Computes node node_n fused with nodes after it. Every thread of the graph calls this function. Returns how many nodes
+// are done, including the views between them, or 0 if it computed nothing. Also tells the profiler (op_times.h) that
+// the node starts.
 int pymtp_compute_fused(const struct ggml_cgraph * cgraph, int node_n, const struct ggml_compute_params * params);
 
 #ifdef __cplusplus

@@ -1,8 +1,10 @@
-// Vectors of 64 bytes (AVX-512) or 32 bytes (AVX2), with VNNI and without: one source of a kernel serves all of them.
+// SIMD vectors of 64 bytes (AVX-512) or 32 bytes (AVX2), with or without VNNI. All of them have the same functions, so
+// that the source of a kernel serves them all.
 //
-// PYMTP_AVX2 is defined with AVX2 or more: all of this file is there. PYMTP_SIMD_F32 is defined where the vectors of
-// floats are there, which NEON has, too (simd_neon.h). The digit of repeat1, add2, repeat4 is the size of an element in
-// bytes; low4 and high4 are nibbles.
+// PYMTP_AVX2 is defined on processors with AVX2 or more: there, this whole file is available. PYMTP_SIMD_F32 is defined
+// where the vectors of floats are available: with AVX2, and on ARM with NEON (simd_neon.h). The digit in names like
+// repeat1, add2 and repeat4 is the size of an element in bytes. low4 and high4 return the lower and upper 4 bits
+// (nibbles) of each byte.
 
 #pragma once
 
@@ -17,13 +19,13 @@
 #include <cstring>
 
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"  // inside intrinsics, https://gcc.gnu.org/PR105593
+#pragma GCC diagnostic ignored "-Wuninitialized"  // false warnings inside intrinsics, https://gcc.gnu.org/PR105593
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define PYMTP_AVX512
 #endif
-// the sums of products of bytes have 32 bits
+// With PYMTP_VNNI, dot() adds up products of bytes in sums of 32 bits; without it, in sums of 16 bits.
 #if (defined(PYMTP_AVX512) && defined(__AVX512VNNI__)) || (!defined(PYMTP_AVX512) && defined(__AVXVNNI__))
 #define PYMTP_VNNI
 #endif
@@ -49,11 +51,11 @@ static inline ivec bits_or (ivec a, ivec b)     { return _mm512_or_si512(a, b); 
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm512_xor_si512(a, b); }
 template <int n> static inline ivec shift_right2(ivec a) { return _mm512_srli_epi16(a, n); }
 template <int n> static inline ivec shift_left2 (ivec a) { return _mm512_slli_epi16(a, n); }
-static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // i < 16
+static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // each byte of i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm512_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm512_maddubs_epi16(u, s); }
 static inline ivec abs1(ivec a)                 { return _mm512_abs_epi8(a); }
-// a with the sign of b; a where b is 0
+// Returns each byte of a, negated where b is negative. Where b is 0, returns a.
 static inline ivec sign1(ivec a, ivec b) {
     return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(b), _mm512_setzero_si512(), a);
 }
@@ -70,7 +72,7 @@ static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
 static inline fvec fmax(fvec a, fvec b)         { return _mm512_max_ps(a, b); }            // b where a or b is NaN
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
-// the sums of four vectors; each has the bits of fsum()
+// Returns the sum of the lanes of each of four vectors. Each sum has the same bits as the result of fsum().
 static inline __m128 fsum4(const fvec * x) {
     const __m512 x01 = fadd(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
     const __m512 x23 = fadd(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
@@ -79,7 +81,8 @@ static inline __m128 fsum4(const fvec * x) {
     y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(2, 3, 0, 1)));
     return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, y));
 }
-// half_sums() sums up LANES/2 vectors. join() of two of its results has the sums of LANES vectors, in order.
+// join(half_sums(x), half_sums(x + LANES/2)) returns the sum of the lanes of each of LANES vectors x, in order.
+// half_sums() alone returns partial sums of LANES/2 vectors.
 static inline fvec join(fvec a, fvec b) {
     return fadd(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
@@ -94,13 +97,13 @@ static inline fvec half_sums(const fvec * x) {
     return join(y[0], y[1]);
 }
 
-// the F16 numbers at x, each in two neighbouring lanes
+// Loads LANES/2 F16 numbers, and puts each of them into two neighbouring lanes.
 static inline fvec fload_half_twice(const void * x) {
     const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m256i d     = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) x));
     return _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, d));
 }
-// stores the sums of neighbouring lanes
+// Stores LANES/2 numbers: the sum of each pair of neighbouring lanes.
 static inline void fstore_pairs(float * y, fvec x) {
     x = fadd(x, _mm512_movehdup_ps(x));
     _mm256_storeu_ps(y, _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, x)));
@@ -125,11 +128,11 @@ static inline ivec bits_or (ivec a, ivec b)     { return _mm256_or_si256(a, b); 
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm256_xor_si256(a, b); }
 template <int n> static inline ivec shift_right2(ivec a) { return _mm256_srli_epi16(a, n); }
 template <int n> static inline ivec shift_left2 (ivec a) { return _mm256_slli_epi16(a, n); }
-static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // i < 16
+static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // each byte of i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm256_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm256_maddubs_epi16(u, s); }
 static inline ivec abs1(ivec a)                 { return _mm256_abs_epi8(a); }
-// a with the sign of b; 0 where b is 0
+// Returns each byte of a, negated where b is negative. Where b is 0, returns 0.
 static inline ivec sign1(ivec a, ivec b)        { return _mm256_sign_epi8(a, b); }
 
 static inline fvec fload(const float * x)       { return _mm256_loadu_ps(x); }
@@ -176,17 +179,18 @@ static inline void fstore_pairs(float * y, fvec x) {
 #endif
 
 constexpr int BYTES = sizeof(ivec);
-constexpr int LANES = BYTES/4;  // lanes of 32 bits
+constexpr int LANES = BYTES/4;  // number of lanes of 32 bits
 
-// the 4, 8, 16 bytes at x, repeated
+// These functions return a vector that repeats the 4, 8 or 16 bytes at x.
 static inline ivec repeat4_at (const void * x) { int32_t v; memcpy(&v, x, sizeof(v)); return repeat4(v); }
 static inline ivec repeat8_at (const void * x) { int64_t v; memcpy(&v, x, sizeof(v)); return repeat8(v); }
 static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128((const __m128i *) x)); }
 
-// prefetch() fetches n bytes at x into the cache, prefetch_ahead() n bytes of the weights that are read PREFETCH_BYTES
-// later. The hardware does not prefetch far enough where products of several rows lie between two loads of weights.
-// This is the time of 1, 2, 4, 8 rows of Q4_0 (5120 x 17408, one core of an AMD EPYC of Zen 5) relative to a read of
-// the weights, by the distance in bytes:
+// prefetch() fetches n bytes at x into the cache. prefetch_ahead() fetches n bytes at x + PREFETCH_BYTES: weights that
+// the kernel will read later. The hardware alone does not prefetch far enough ahead where a kernel computes products of
+// several rows between two loads of weights. The table shows the times of 1, 2, 4 and 8 rows of activations, relative
+// to only reading the weights, for several values of PREFETCH_BYTES (Q4_0, 5120 x 17408, one core of an AMD EPYC, Zen
+// 5):
 //      0: 1.3 1.8 3.7 5.3    4096: 1.4 1.5 1.7 2.3    8192: 1.3 1.3 1.3 2.2    16384: 1.4 1.4 1.3 2.2
 constexpr int PREFETCH_BYTES = 8192;
 
@@ -200,10 +204,11 @@ template <int n> static inline void prefetch_ahead(const void * x) { prefetch<n>
 static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
 static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }
 
-// dot() adds products of unsigned bytes u and signed bytes s to sums. The sums have 32 bits with VNNI, and 16 bits
-// without: then the products of a lane, two from each dot(), must fit 16 bits in any order. widen() adds up lanes of 16
-// bits to lanes of 32. add_scaled() adds sums times scales to acc. A scale is not negative and lies where scale_index()
-// puts it, and a sum must fit 16 bits, also where it has 32.
+// dot() adds the products of unsigned bytes u and signed bytes s to `sums`. With VNNI, sums have 32 bits. Without VNNI,
+// they have 16 bits, and each dot() adds two products to a sum: all products that are added to one sum must fit 16
+// bits, in any order. widen() adds up neighbouring lanes of 16 bits to lanes of 32 bits; with VNNI it changes nothing.
+// add_scaled() adds sums*scale to acc. A scale must not be negative, and must be placed in its lane by scale_index().
+// The sums must fit 16 bits, even with VNNI, where they have 32.
 #if defined(PYMTP_VNNI)
 
 #if defined(PYMTP_AVX512)
@@ -215,7 +220,7 @@ static inline ivec dpwssd(ivec acc, ivec a, ivec b) { return _mm256_dpwssd_avx_e
 #endif
 static inline ivec dot(ivec sums, ivec u, ivec s)            { return dpbusd(sums, u, s); }
 static inline ivec widen(ivec sums)                          { return sums; }
-static inline ivec add_madd2(ivec acc, ivec a, ivec b)       { return dpwssd(acc, a, b); }  // a, b: lanes of 16 bits
+static inline ivec add_madd2(ivec acc, ivec a, ivec b)       { return dpwssd(acc, a, b); }  // lanes of 16 bits
 
 #else
 
@@ -225,8 +230,8 @@ static inline ivec add_madd2(ivec acc, ivec a, ivec b)       { return add4(acc, 
 
 #endif
 
-// Like dot(), with sums of 32 bits: for products of 8 by 8 bits. Without VNNI the sum of two neighbours must fit 16
-// bits.
+// Does the same as dot(), but with sums of 32 bits even without VNNI: for weights of 8 bits, with larger products.
+// Without VNNI, the sum of two neighbouring products must still fit 16 bits.
 static inline ivec dot_wide(ivec acc, ivec u, ivec s) {
 #if defined(PYMTP_VNNI)
     return dpbusd(acc, u, s);
@@ -237,13 +242,13 @@ static inline ivec dot_wide(ivec acc, ivec u, ivec s) {
 
 static inline ivec add_scaled(ivec acc, ivec sums, ivec scale) { return add_madd2(acc, sums, scale); }
 
-// Returns the index for lookup16() that makes a byte the scale of a lane of 32 bits, for add_scaled(). Bytes are not
-// negative.
+// Returns four indexes (one per byte) for lookup16(). They put byte number `byte` of a table into a lane of 32 bits, as
+// the scale that add_scaled() takes. The bytes of the table must not be negative.
 static constexpr int32_t scale_index(int byte) {
 #if defined(PYMTP_VNNI)
-    return 0x80808000 | byte;               // sums fit 16 bits: the upper half holds only the sign
+    return 0x80808000 | byte;               // a sum fits 16 bits: the upper half is only its sign, without a scale
 #else
-    return 0x80008000 | byte | byte << 16;  // each half is a sum
+    return 0x80008000 | byte | byte << 16;  // each half of the lane is a sum, and gets the scale
 #endif
 }
 

@@ -1,5 +1,5 @@
-// Vectors of floats for 64-bit ARM, with the names of simd.h. A vector has 8 numbers in two NEON registers, as with
-// AVX2, so that kernels have the same blocks on both.
+// SIMD vectors of floats for 64-bit ARM, with the function names of simd.h. A vector has 8 numbers, in two NEON
+// registers. That is the size of AVX2 vectors, so that kernels have the same block sizes on both processors.
 
 #pragma once
 
@@ -30,15 +30,16 @@ static inline fvec fma(fvec a, fvec b, fvec c) {
 static inline fvec fnma(fvec a, fvec b, fvec c) {
     return {vfmsq_f32(c.low, a.low, b.low), vfmsq_f32(c.high, a.high, b.high)};
 }
-// b where a or b is NaN
+// Returns the larger number in each lane; b where a or b is NaN.
 static inline fvec fmax(fvec a, fvec b) {
     return {vbslq_f32(vcgtq_f32(a.low, b.low), a.low, b.low), vbslq_f32(vcgtq_f32(a.high, b.high), a.high, b.high)};
 }
-// b where m equals c, a elsewhere
+// Returns b in the lanes where m equals c, a in the other lanes.
 static inline fvec fselect(fvec a, fvec b, fvec m, fvec c) {
     return {vbslq_f32(vceqq_f32(m.low, c.low), b.low, a.low), vbslq_f32(vceqq_f32(m.high, c.high), b.high, a.high)};
 }
-// half_sums() sums up LANES/2 vectors. join() of two of its results has the sums of LANES vectors, in order.
+// join(half_sums(x), half_sums(x + LANES/2)) returns the sum of the lanes of each of LANES vectors x, in order.
+// half_sums() alone returns the sums of LANES/2 vectors, in its lower half.
 static inline fvec half_sums(const fvec * x) {
     const float32x4_t a = vpaddq_f32(vaddq_f32(x[0].low, x[0].high), vaddq_f32(x[1].low, x[1].high));
     const float32x4_t b = vpaddq_f32(vaddq_f32(x[2].low, x[2].high), vaddq_f32(x[3].low, x[3].high));
@@ -47,7 +48,7 @@ static inline fvec half_sums(const fvec * x) {
 static inline fvec join(fvec a, fvec b)         { return {a.low, b.low}; }
 
 constexpr int BYTES = 32;
-constexpr int LANES = BYTES/4;  // lanes of 32 bits
+constexpr int LANES = BYTES/4;  // number of lanes of 32 bits
 
 // Fetches n bytes at x into the cache.
 template <int n> static inline void prefetch(const void * x) {

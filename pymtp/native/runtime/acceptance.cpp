@@ -59,19 +59,20 @@ void pymtp_acceptance::observe(int judged, int correct, const std::vector<double
 
 std::vector<double> pymtp_acceptance::rates(int n, double imagined) const {
     std::vector<double> rates(n);
-    double long_term = FIRST_GUESS; // acceptance expected of the position in the long run, and in the present passage
+    // expected acceptance at the position, in the long run (long_term) and in the present passage (current)
+    double long_term = FIRST_GUESS;
     double current   = FIRST_GUESS;
     for (int i = 0; i < n; ++i) {
         const position p = i < (int) positions.size() ? positions[i] : position();
 
-        // the first position's long-run record starts with its guess
+        // The first position needs no guess here: its long-run record was initialised with FIRST_GUESS.
         const double guess_weight = i == 0 ? 0.0 : WEIGHT;
-        // zero once the record has faded completely
+        // The weight is zero when the position's record has faded completely.
         const double weight   = p.long_run.trials + guess_weight + imagined;
         const double long_run = weight > 0.0 ? (p.long_run.hits + guess_weight * long_term + imagined) / weight
                 : long_term;
-        // when the passage is worse than usual for the position before, expect the same of this one; likewise when
-        // better
+        // When the present passage is worse (or better) than usual at the position before, expect this position to be
+        // worse (or better) than usual, too.
         const double passage = std::min(CERTAIN, long_run * (1 - LINK + LINK * current / long_term));
         rates[i] = (p.recent.hits + RECENT * passage + imagined) / (p.recent.trials + RECENT + imagined);
 
@@ -105,7 +106,7 @@ double pymtp_calibration::probability(double confidence, double expected) const 
     const double overall = std::accumulate(hits, hits + N_BINS, 0.0) / std::accumulate(misses, misses + N_BINS, 0.0);
     const double odds    = hits[i] / misses[i] * std::sqrt(expected / (1 - expected) / overall);
 
-    return std::min(CERTAIN, 1 - 1 / (1 + odds)); // also right for infinite odds
+    return std::min(CERTAIN, 1 - 1 / (1 + odds)); // written this way because it also gives 1 for infinite odds
 }
 
 std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates) {

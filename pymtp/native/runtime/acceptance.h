@@ -1,25 +1,28 @@
-// Estimates how likely drafts are accepted, by their position in the chain and by the head's own confidence.
+// Estimates how likely drafts are accepted, from their position in the chain and from the head's confidence in them.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-// The probability that each draft of a chain is accepted, given that those before it were. Recent rounds weigh most.
+// Estimates for each position in a chain of drafts the probability that the draft is accepted, given that all earlier
+// drafts of the chain were. Recent rounds weigh most.
 struct pymtp_acceptance {
-    // previous: an earlier sequence, or NULL. This one starts with its long-run record, at the weight of some drafts.
+    // previous: the acceptance of an earlier sequence, or NULL. The new object starts from the rates of the earlier
+    // one, with the weight of only a few drafts.
     explicit pymtp_acceptance(const pymtp_acceptance * previous = nullptr);
 
-    // Lowers the weight of recent observations, after so many more tokens.
+    // Lowers the weight of the observations in the recent records, because `tokens` more tokens have been generated.
     void fade(int tokens);
 
     // Records a round. The target judged the first `judged` drafts, of which the first `correct` were correct.
-    // unjudged: for each draft after them, the probability that it was correct if the one before it was. They count
-    // with these probabilities; otherwise only the promising drafts, which were verified, would count.
-    // tokens: the tokens that the round produced
+    // unjudged: for each draft that the target did not judge, the probability that it was correct, given that the draft
+    // before it was. Unjudged drafts count with these probabilities; otherwise only promising drafts, which are the
+    // ones that get verified, would count.
+    // tokens: number of tokens that the round produced
     void observe(int judged, int correct, const std::vector<double> & unjudged, int tokens);
 
-    // Returns, for the first n drafts, the probability that each is accepted, given that those before it were.
-    // imagined: a number of correct drafts to add at every position, for an optimistic estimate
+    // Returns for each of the first n drafts of a chain the probability that it is accepted, given that all earlier
+    // ones were. imagined: number of correct drafts to add to the record of every position, for an optimistic estimate
     std::vector<double> rates(int n, double imagined = 0.0) const;
 
 private:
@@ -36,16 +39,18 @@ private:
     std::vector<position> positions;
 };
 
-// Turns the head's probability of its own draft into a probability of acceptance. The odds are the likelihood ratio of
-// the bin that the head's probability is in (learnt from drafts), times the geometric mean of two prior odds: those of
-// the position, which reflect the passage, and those of all drafts, which the bins were learnt from.
+// Turns the head's probability of its own draft into a probability of acceptance. The odds of acceptance are a product
+// of two factors. The first is the likelihood ratio of the bin that the head's probability falls into, which is learnt
+// from drafts. The second is the geometric mean of two prior odds: those of the draft's position, which reflect the
+// current passage of text, and those of all drafts that the bins were learnt from.
 struct pymtp_calibration {
     pymtp_calibration();
 
-    // Records a draft whose predecessors were all correct.
+    // Records whether a draft was accepted. All earlier drafts of its chain must have been correct.
     void observe(double confidence, bool accepted);
 
-    // Returns how likely a draft is accepted. expected: its probability by position
+    // Returns how likely a draft is accepted. confidence: the head's probability of the draft.
+    // expected: the probability of acceptance that the draft's position alone suggests
     double probability(double confidence, double expected) const;
 
 private:

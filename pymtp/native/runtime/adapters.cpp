@@ -14,9 +14,9 @@ static bool ends_with(const std::string & text, const std::string & end) {
 
 static const char EMBEDDINGS[] = "token_embd.weight";
 
-// Returns why a pair of LoRA matrices cannot be used, "" if it can. llama.cpp compares only the outer dimensions, and
-// the rank except for embeddings; a mismatch beyond that fails an assertion in the first graph, or has no effect at
-// all.
+// Returns why a pair of LoRA matrices cannot be used, or "" if it can. llama.cpp checks only the outer dimensions and,
+// except for embeddings, the rank. Any other mismatch fails an assertion in the first graph, or silently disables the
+// adapter.
 static std::string adapter_error(const llama_model & model, const std::string & name,
         const llama_adapter_lora_weight & pair) {
     const ggml_tensor & weight = *model.get_tensor(name.c_str());
@@ -38,7 +38,8 @@ static std::string adapter_error(const llama_model & model, const std::string & 
     return "";
 }
 
-// Warns of norm vectors that were trained with the matrices: llama.cpp ignores them silently.
+// Logs a warning if an adapter's file has norm vectors beside its matrices, because llama.cpp ignores such vectors
+// silently.
 static void warn_ignored_norms(const char * path) {
     gguf_init_params params = { /*.no_alloc =*/ true, /*.ctx =*/ nullptr };
     gguf_context * file = gguf_init_from_file(path, params);

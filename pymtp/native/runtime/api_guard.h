@@ -1,6 +1,6 @@
-// Guards the C API. No exception leaves it, and inside it a failed assertion of llama.cpp (GGML_ASSERT, GGML_ABORT)
-// throws an exception instead of ending the process. Every extern "C" function that can fail runs its body in
-// pymtp_guarded or, when it works on a pair, in pymtp_pair_call (pair_call.h).
+// Guards the functions of the C API. No exception leaves such a function, and while it runs, a failed assertion of
+// llama.cpp (GGML_ASSERT, GGML_ABORT) throws an exception instead of ending the process. Every extern "C" function that
+// can fail runs its body in pymtp_guarded or, if it works on a pair, in pymtp_pair_call (pair_call.h).
 #pragma once
 
 #include "callbacks.h"
@@ -8,14 +8,15 @@
 #include <stdexcept>
 #include <string>
 
-// A failed assertion, with llama.cpp's message. The object that llama.cpp was working on may be inconsistent: only
-// free it.
+// Reports a failed assertion, with llama.cpp's message. The object that llama.cpp was working on may be inconsistent,
+// so nothing but freeing it is allowed afterwards.
 struct pymtp_assertion : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Marks a scope as a call of ours: an assertion that fails in this thread, or in a thread that computes a graph for
-// it, throws. Elsewhere (another thread of llama.cpp, a destructor, a program's own use of ggml) it ends the process.
+// While an object of this class lives, its thread runs a call of ours: an assertion of ggml that fails in this thread,
+// or in a thread that computes a graph for it, throws an exception. An assertion that fails anywhere else (in another
+// thread of llama.cpp, in a destructor, in a program's own use of ggml) ends the process.
 class pymtp_call {
 public:
     pymtp_call();
@@ -23,28 +24,30 @@ public:
     pymtp_call(const pymtp_call &) = delete;
     pymtp_call & operator=(const pymtp_call &) = delete;
 
-    // Returns the message of the assertion that failed in this call, "" for none, even when llama.cpp caught the
-    // exception.
+    // Returns the message of the assertion that failed in this call, or "" if none failed. The message is kept even
+    // when llama.cpp has caught the exception.
     const std::string & assertion() const;
 
 private:
-    std::string outer; // the message of the enclosing call, such as one that runs a signal handler
+    // the assertion message of the enclosing call, for a call that is made by a signal handler during another call
+    std::string outer;
 };
 
-// Stores a text for pymtp_last_error(). Without memory for it, the previous text stays.
+// Stores an error message for pymtp_last_error(). If there is no memory for the message, the previous one stays.
 void pymtp_store_error(const char * text) noexcept;
 
-// Stores the text of the exception that is being handled.
+// Stores the message of the exception that the calling catch block handles, for pymtp_last_error().
 void pymtp_store_exception() noexcept;
 
-// Throws std::invalid_argument unless the arguments from C satisfy the header.
+// Throws std::invalid_argument with the message `otherwise` unless `fine` is true. Used to check arguments that come
+// from C.
 inline void pymtp_require(bool fine, const char * otherwise) {
     if (!fine) {
         throw std::invalid_argument(otherwise);
     }
 }
 
-// Runs the body and returns its result. When it throws, stores the error and returns `failed`.
+// Runs the body and returns its result. If the body throws, stores the error message and returns `failed`.
 template <typename R, typename F> R pymtp_guarded(R failed, F && body) noexcept {
     pymtp_call call;
     try {

@@ -1,4 +1,4 @@
-// A batch for llama_decode: tokens of one or more sequences.
+// Builds a batch for llama_decode, with tokens of one or more sequences.
 #pragma once
 
 #include "llama.h"
@@ -11,7 +11,8 @@ class pymtp_batch {
 public:
     void clear();
     void add(llama_token token, int32_t pos, llama_seq_id seq, bool output);
-    void set_rows(const float * rows) { embd = rows; } // the hidden state that each token is combined with
+    // sets the hidden states, one row for each token, that the head combines the tokens with
+    void set_rows(const float * rows) { embd = rows; }
     int32_t size() const { return tokens.size(); }
     std::string describe() const;
     llama_batch view();

@@ -30,8 +30,8 @@ void pymtp_batch_costs::seed(const pymtp_costs & single) {
     for (int rows = 1; rows <= MOST_TIMED; rows *= 2) {
         verify.seed(rows, single.verify_seconds(rows, 0));
     }
-    // Beyond the timed rows, continue along the line of the last ones; on a busy machine that line may have come out
-    // falling.
+    // Beyond MOST_TIMED rows, extrapolate the line through the two largest timed numbers of rows. The slope is at least
+    // 0: on a busy machine, timings may make more rows look cheaper.
     const double max_seconds = single.verify_seconds(MOST_TIMED, 0);
     const double row_seconds =
         std::max(0.0, max_seconds - single.verify_seconds(MOST_TIMED/2, 0)) / (MOST_TIMED - MOST_TIMED/2);
@@ -57,7 +57,7 @@ void pymtp_batch_costs::rounds(int n_seqs, int max_depth, int n_past, std::vecto
         std::vector<double> & optimistic) {
     expected.clear();
     optimistic.clear();
-    double floor = 0.0; // the highest time that is known well: more rows cannot be cheaper
+    double floor = 0.0; // highest time that is known well: a verification of more rows cannot take less
     for (int n = 0; n <= max_depth; ++n) {
         const int    count       = n_seqs * (1 + n);
         const double drafts      = n > 0 ? n * step_seconds(n_seqs, n_past) : 0.0;

@@ -17,7 +17,8 @@ void pymtp_batch_depth::seed(int n, int drafted, double draft_seconds, double ve
     max_rows = std::max(max_rows, n * (1 + drafted));
 }
 
-// Reduces the weight of earlier texts when new sequences join: they say less about new texts.
+// Prepares for a round of n sequences, n_new of which are new. Reduces the weight of the acceptance observed so far,
+// because it says little about new texts, and raises the budget for peeks.
 void pymtp_batch_depth::add_sequences(int n, int n_new) {
     peek_budget = std::min(MOST_PEEKS, peek_budget + NEW_TEXT * n_new / n);
     if (!acceptance || n_new >= n) {
@@ -27,8 +28,9 @@ void pymtp_batch_depth::add_sequences(int n, int n_new) {
     }
 }
 
-// Returns the expected tokens of a round of all sequences at each depth from 0. rates: how likely each draft is
-// accepted
+// Returns for each depth from 0 the expected number of tokens of a round of all sequences.
+// limits: for each sequence, the most drafts that it can use.
+// rates: for each draft of a chain, the probability that it is accepted, given that all earlier ones were
 static std::vector<double> expected_tokens(const std::vector<int> & limits, const std::vector<double> & rates) {
     std::vector<double> tokens = {(double) limits.size()};
     double all_accepted = 1.0;
@@ -53,7 +55,7 @@ int pymtp_batch_depth::choose(const std::vector<int> & limits, int n_past, int m
         repeat_depth = false;
     } else {
         depth = decide(limits, max_depth);
-        repeat_depth = is_cold(n, depth); // a cold round tells nothing: keep the depth for another one
+        repeat_depth = is_cold(n, depth); // a cold round's timing is useless, so the next round repeats the depth
     }
     if (depth == 0 && max_depth > 0) {
         const double step = costs.step_seconds(n, n_past) / expected[0];
@@ -66,18 +68,19 @@ int pymtp_batch_depth::choose(const std::vector<int> & limits, int n_past, int m
     return depth;
 }
 
-// Returns the depth that looks best, or one to try.
+// Returns the depth for the next round: the one that looks best, or a promising one to try. Also updates `best`.
 int pymtp_batch_depth::decide(const std::vector<int> & limits, int max_depth) {
     const int n = limits.size();
     const std::vector<double> tokens = expected_tokens(limits, acceptance->rates(max_depth));
     const std::vector<double> optimistic_tokens = expected_tokens(limits, acceptance->rates(max_depth, LUCK));
 
-    // returns the loss against plain rounds, in plain rounds: of one round, or of two when the first is cold
+    // Returns how much time a trial of the depth loses against plain decoding, in plain rounds. A cold round is
+    // repeated, so the trial of a cold depth takes two rounds.
     const auto loss = [&](int depth, double seconds) {
         const bool cold = is_cold(n, depth);
         return (1 + cold) * (seconds / expected[0] - tokens[depth] / n) + BUILD * cold * seconds / expected[0];
     };
-    const auto allowed = [&](int depth) { // depth 0 is always allowed, because one depth must be
+    const auto allowed = [&](int depth) { // depth 0 is always allowed, so that there is at least one depth to choose
         return depth == 0 || !is_cold(n, depth) || loss(depth, expected[depth]) <= budget;
     };
     int best_now = 0;
@@ -99,7 +102,7 @@ int pymtp_batch_depth::decide(const std::vector<int> & limits, int max_depth) {
     return budget >= -DEBT ? best : 0;
 }
 
-// Tells whether drafting may pay off by now, if acceptance has become better.
+// Returns whether drafting may pay off if acceptance has improved since drafts were last made.
 bool pymtp_batch_depth::may_pay_off(const std::vector<int> & limits, int max_depth) const {
     const std::vector<double> tokens = expected_tokens(limits, acceptance->rates(max_depth, DOUBT));
     for (int d = 1; d <= max_depth; ++d) {
@@ -118,7 +121,7 @@ void pymtp_batch_depth::observe(
     max_rows = std::max(max_rows, n * (1 + verified));
     costs.observe(n, n_past, drafted, draft_seconds, 1 + verified, verify_seconds, cold);
 
-    acceptance->observe(0, 0, {}, /*tokens =*/ 1); // fades once for the round, not for each sequence of it
+    acceptance->observe(0, 0, {}, /*tokens =*/ 1); // fades once per round, not once per sequence
     int n_tokens = 0;
     for (const outcome & o : outcomes) {
         n_tokens += o.n_tokens;

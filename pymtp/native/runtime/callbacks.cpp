@@ -24,10 +24,10 @@ std::atomic<pymtp_poll_callback> poll_callback{nullptr};
 thread_local std::string last_error;
 thread_local std::string logged_errors;
 thread_local int         continued_level = GGML_LOG_LEVEL_INFO;
-thread_local bool        abort_requested = false; // the host wants to abort this thread's call
+thread_local bool        abort_requested = false; // the poll callback has asked to abort this thread's current call
 
 void on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
-    // a continuation has the level of the line before it
+    // a continuation of a line has the level of the line's beginning
     if (level == GGML_LOG_LEVEL_CONT) {
         level = (ggml_log_level) continued_level;
     }
@@ -41,7 +41,8 @@ void on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
     }
 }
 
-// Returns a cheap, coarse time. It is read between any two nodes of a graph, where a few milliseconds do not matter.
+// Returns a time with a resolution of a few milliseconds, from a clock that is cheap to read: it is read after every
+// node of a graph.
 std::chrono::nanoseconds coarse_now() {
 #ifdef CLOCK_MONOTONIC_COARSE
     timespec now;
@@ -85,7 +86,9 @@ bool pymtp_abort_requested() {
         return abort_requested;
     }
     last_poll = now;
-    const pymtp_team_part part = pymtp_team_leave(); // a Python signal handler may do anything, even start another call
+    // The callback may run a Python signal handler, which may even start another native call: leave the team of
+    // threads.
+    const pymtp_team_part part = pymtp_team_leave();
     abort_requested = callback();
     pymtp_team_return(part);
     return abort_requested;

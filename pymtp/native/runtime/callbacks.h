@@ -1,20 +1,21 @@
-// The interface to the host program: errors, logs, and its request to abort.
+// The interface to the host program: error messages, log lines, and requests to abort a call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-// Stores the text for pymtp_last_error(), with the errors that llama.cpp has logged since pymtp_clear_errors(). The
-// latter also clears an earlier abort request.
+// pymtp_set_error stores a message for pymtp_last_error(), and appends the errors that llama.cpp has logged since the
+// last pymtp_clear_errors(). pymtp_clear_errors also clears an earlier request to abort.
 void pymtp_set_error(const std::string & text);
 void pymtp_clear_errors();
 
-// Passes a line to the log callback, like llama.cpp's own errors.
+// Passes a line to the log callback at the level of errors, as if llama.cpp had logged it.
 void pymtp_log_error(const std::string & text);
 
-// Tells whether this thread's call shall abort. Calls the poll callback at most 20 times a second.
+// Returns whether the poll callback has asked to abort this thread's current call. Calls the callback at most 20 times
+// a second.
 bool pymtp_abort_requested();
 
-// Returns this machine's bytes of memory, or the largest number when they are unknown.
+// Returns the size of this machine's memory in bytes, or SIZE_MAX if it is unknown.
 size_t pymtp_system_memory();

@@ -16,7 +16,7 @@ int pymtp_pair::copy(int32_t from, int32_t to) {
                 " tokens: a copy goes to another sequence, which is empty");
         return PYMTP_INVALID;
     }
-    clear(to); // drops host rows and logits of its earlier content
+    clear(to); // drops hidden states on the host and logits that the sequence has kept from its earlier tokens
     if (draft) {
         discard_drafts(from);
     }
@@ -52,6 +52,7 @@ int pymtp_pair::move(int32_t from, int32_t to) {
     }
     sequences[to].sampler  = std::move(sequences[from].sampler);
     sequences[to].logprobs = std::move(sequences[from].logprobs);
-    clear_after_failure(&from, 1); // nothing failed, but an error while clearing must mark the pair as broken here, too
+    // Nothing has failed, but this function also marks the pair as broken if clearing fails.
+    clear_after_failure(&from, 1);
     return PYMTP_OK;
 }

@@ -6,7 +6,8 @@
 
 using namespace pymtp_tuning;
 
-// Variance of a logarithm of seconds before anything is known: from microseconds to hours.
+// Variance of the logarithm of the seconds before the first timing. It is so large that anything from microseconds to
+// hours is plausible.
 static constexpr double ANY = 100.0;
 
 pymtp_cost_curve::pymtp_cost_curve(const pymtp_cost_prior & prior) : mean{prior.slope, 0.0, 0.0}, wander(prior.wander) {
@@ -25,8 +26,8 @@ void pymtp_cost_curve::grow(size_t n) {
     stride     = n;
 }
 
-// Extends the state to the count x. A further count starts with the estimate of the one before it, plus a step along
-// the slope and a step of the random walk.
+// Extends the state up to count x. The estimate of each new count is that of the count before it, plus a step along the
+// slope; its variance also grows by a step of the random walk.
 void pymtp_cost_curve::extend_to(int x) {
     for (int n = (int) mean.size() - ONE + 1; n <= x; ++n) {
         const size_t last   = mean.size();
@@ -43,7 +44,7 @@ void pymtp_cost_curve::extend_to(int x) {
     }
 }
 
-// Returns the time of attention at a growth of 1, in units of the time of one row.
+// Returns the time that attention adds if the growth is 1, as a multiple of the time of count 1.
 static double attention(int x, int n_past) {
     return (double) x * n_past / CONTEXT;
 }
@@ -62,14 +63,14 @@ double pymtp_cost_curve::seconds_at(int x, int n_past) const {
 
 void pymtp_cost_curve::update(int x, int n_past, double seconds, double noise) {
     extend_to(x);
-    const bool   first  = cov(ONE, ONE) > ANY / 2; // nothing is known yet
+    const bool   first  = cov(ONE, ONE) > ANY / 2; // this is the first timing
     const double own    = std::exp(log_seconds(x));
     const double added  = std::exp(mean[ONE]) * attention(x, n_past);
     const double growth = std::max(0.0, mean[GROWTH]);
     const double all    = own + growth * added;
 
-    // The derivatives of the logarithm of the total by parts of the state. Before anything is known, the total is the
-    // count's own time.
+    // Derivatives of log(total seconds) with respect to three elements of the state. For the first timing, the total is
+    // taken to be the time of the count alone, without attention.
     struct part {
         size_t i;
         double moves;
@@ -93,7 +94,7 @@ void pymtp_cost_curve::update(int x, int n_past, double seconds, double noise) {
     for (const part & p : parts) {
         spread += p.moves * gain[p.i];
     }
-    // a busy machine only ever adds time, up to ten times as much, so upward errors are clipped
+    // Errors are clipped upwards only: a busy machine can make a timing up to ten times too long, but never too short.
     const double error = std::log(seconds / all);
     const double clipped = first ? error : std::min(CLIP * std::sqrt(spread), error);
     for (size_t i = 0; i < n; ++i) {
@@ -122,7 +123,7 @@ void pymtp_cost_curve::seed_guess(int x, double seconds, double noise) {
 
 bool pymtp_cost_curve::observe(int x, int n_past, double seconds, double expected, int repeats) {
     if (!(seconds > 0.0 && std::isfinite(seconds))) {
-        return false; // the clock stood still, or was set
+        return false; // the clock did not advance, or was adjusted
     }
     extend_to(x);
     pace += PACE_DRIFT * PACE_DRIFT;
@@ -130,7 +131,8 @@ bool pymtp_cost_curve::observe(int x, int n_past, double seconds, double expecte
         cov(i, i) += OWN_DRIFT * OWN_DRIFT;
     }
     if (!known() && std::isfinite(expected)) {
-        update(x, n_past, expected, GUESS_NOISE); // so that a first timing on a busy machine is not the only evidence
+        // Records the guess as well; otherwise a first timing on a busy machine would be the only evidence.
+        update(x, n_past, expected, GUESS_NOISE);
     }
     if (repeats == 0 && known()) {
         if (n_timings(x)) {
@@ -147,5 +149,6 @@ bool pymtp_cost_curve::observe(int x, int n_past, double seconds, double expecte
 double pymtp_cost_curve::uncertainty(int x, int y) {
     extend_to(std::max(x, y));
     const int i = ONE + x - 1, j = ONE + y - 1;
-    return std::sqrt(std::max(0.0, cov(i, i) + cov(j, j) - 2 * cov(i, j))); // the shared pace cancels out
+    // the pace that all counts share cancels out
+    return std::sqrt(std::max(0.0, cov(i, i) + cov(j, j) - 2 * cov(i, j)));
 }

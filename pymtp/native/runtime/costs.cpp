@@ -39,7 +39,7 @@ double pymtp_costs::draft_seconds(int n, int n_past) const {
 void pymtp_costs::rounds(int max_depth, int n_past, std::vector<double> & expected, std::vector<double> & optimistic) {
     expected.clear();
     optimistic.clear();
-    double floor = 0.0; // the highest time that is known well: more rows cannot be cheaper
+    double floor = 0.0; // highest time that is known well: a verification of more rows cannot take less
     for (int n = 0; n <= max_depth; ++n) {
         const double drafts   = draft_seconds(n, n_past);
         const double rows     = verify_seconds(1 + n, n_past);
@@ -50,7 +50,7 @@ void pymtp_costs::rounds(int max_depth, int n_past, std::vector<double> & expect
             floor = std::max(floor, rows);
         }
     }
-    // a round of more rows that takes less shows that plain decoding was mistimed
+    // If a round with drafts seems to take less than a plain round, the plain rounds were mistimed: use the lower time.
     expected[0] = optimistic[0] = *std::min_element(expected.begin(), expected.end());
 }
 

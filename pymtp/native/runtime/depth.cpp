@@ -33,7 +33,8 @@ int pymtp_depth::choose(int limit, int n_tokens) {
     } else {
         const int before = depth;
         depth           = decide(max_depth);
-        rounds_at_depth = depth != before && (is_trial || depth == best) ? STAY : 0; // a peek is for one round only
+        // after a change to a tried or best depth, keep it for some rounds; a peek lasts one round
+        rounds_at_depth = depth != before && (is_trial || depth == best) ? STAY : 0;
     }
     probabilities = acceptance.rates(depth);
     row_prices.clear();
@@ -43,7 +44,8 @@ int pymtp_depth::choose(int limit, int n_tokens) {
     return depth;
 }
 
-// Returns the depth of the next round, up to max_depth: the best one, one to try, or a peek.
+// Returns the depth of the next round, at most max_depth: the best depth, a depth to try, or 1 for a peek. Also updates
+// `best`, `rate`, `is_trial` and the budget for peeks.
 int pymtp_depth::decide(int max_depth) {
     is_trial = false;
     const double plain  = costs.verify_seconds(1, n_past);
@@ -51,13 +53,14 @@ int pymtp_depth::decide(int max_depth) {
     const double change = costs.draft_change_seconds() / plain;
     const bool   peek   = last_peek_correct || std::min(MOST_PEEK, step + change) <= peek_budget;
     if (best == 0 && prev_drafted == 0 && !peek) {
-        return 0; // only a peek could show that drafting pays
+        return 0; // only a peek could show that drafting pays off
     }
     std::vector<double> seconds;
     std::vector<double> optimistic;
     costs.rounds(max_depth, n_past, seconds, optimistic);
     if (seconds[0] < CHEAPER * costs.verify_seconds(1, n_past)) {
-        return 0; // a round of more rows seems to take less: plain decoding was mistimed
+        // a round with drafts seems to take less than a plain one, so plain decoding was mistimed: time it again
+        return 0;
     }
     const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates(max_depth));
     best = choose_best(tokens, seconds);
@@ -75,11 +78,11 @@ int pymtp_depth::decide(int max_depth) {
             return n;
         }
         if (best != 0) {
-            return 0; // saves budget for the trial
+            return 0; // a plain round saves budget for the trial
         }
     }
     if (best != 0 && budget >= -DEBT) {
-        return n; // a small debt is allowed, because losses may be bad luck
+        return n; // the budget may be overdrawn a little, because losses may be bad luck
     }
     if (!peek || !may_pay_off(optimistic)) {
         return 0;
@@ -88,7 +91,9 @@ int pymtp_depth::decide(int max_depth) {
     return 1;
 }
 
-// Returns the depth with the most expected tokens/s. The previous one wins unless another is clearly better.
+// Returns the depth with the most expected tokens/s, but keeps the previous best depth unless another is clearly
+// better.
+// tokens, seconds: the expected tokens and the expected seconds of a round at each depth
 int pymtp_depth::choose_best(const std::vector<double> & tokens, const std::vector<double> & seconds) {
     int candidate = 0;
     for (size_t n = 1; n < tokens.size(); ++n) {
@@ -96,7 +101,7 @@ int pymtp_depth::choose_best(const std::vector<double> & tokens, const std::vect
             candidate = n;
         }
     }
-    // a change of depth must pay for itself within a few rounds
+    // the gain of another depth must exceed the cost of the change within SOON rounds
     const double with_change = tokens[candidate] / (seconds[candidate] + costs.change_seconds() / SOON);
     if (best < (int) tokens.size() && with_change <= (1 + MARGIN) * tokens[best] / seconds[best]) {
         return best;
@@ -104,15 +109,16 @@ int pymtp_depth::choose_best(const std::vector<double> & tokens, const std::vect
     return candidate;
 }
 
-// Returns a depth to try now, or the best one. For each depth: the expected tokens, the expected seconds, and
-// optimistic seconds.
+// Returns a depth to try now, or the best depth if none is worth trying.
+// tokens, seconds, optimistic: for each depth, the expected tokens, the expected seconds and the optimistic seconds of
+// a round
 int pymtp_depth::choose_trial(
         const std::vector<double> & tokens, const std::vector<double> & seconds,
         const std::vector<double> & optimistic) {
     const int max_depth = tokens.size() - 1;
     double    promise   = (1 + PROMISE) * rate;
     int       probe     = best;
-    // at most doubles the depth with each trial
+    // a trial at most doubles the largest number of rows timed so far
     for (int n = 1; n <= std::min(max_depth, 2 * costs.max_timed_drafts() + 1); ++n) {
         if (optimistic[n] < seconds[n] && tokens[n] > promise * optimistic[n]) {
             probe   = n;
@@ -126,7 +132,8 @@ int pymtp_depth::choose_trial(
     return probe;
 }
 
-// Tells whether drafting may pay off by now: during plain decoding, acceptance may have become better unnoticed.
+// Returns whether drafting may pay off if acceptance has improved during plain decoding, which does not observe it.
+// optimistic: for each depth, the optimistic seconds of a round
 bool pymtp_depth::may_pay_off(const std::vector<double> & optimistic) const {
     const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates((int) optimistic.size() - 1, DOUBT));
     for (size_t n = 1; n < tokens.size(); ++n) {
@@ -141,7 +148,8 @@ int pymtp_depth::n_to_verify(const float * confidences, int n) const {
     if (is_trial || row_prices.empty()) {
         return n;
     }
-    // verify as many as the rounds before, unless another number is worth the change
+    // Verify the usual number of drafts (all, or none in a peek), unless another number gains more than the change
+    // costs.
     n = std::min<int>(n, row_prices.size());
     const int usual = best == 0 ? 0 : n;
 

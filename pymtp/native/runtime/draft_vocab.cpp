@@ -7,10 +7,12 @@
 
 namespace {
 
-// Large enough that all rows are seldom assigned again, small enough that writing them costs less than reading a layer.
+// Maximum number of recent rows. It is large enough that all rows are rarely assigned anew, and small enough that
+// writing the recent rows takes less time than reading a layer's weights.
 constexpr int32_t MAX_RECENT = 512;
 
-// The weight of a sampled token, per token after it: about the last 50 count.
+// In the share of sampled tokens outside the set, the weight of a token is multiplied by this factor for each later
+// token. So mainly the last 50 tokens count.
 constexpr double DECAY = 0.98;
 
 } // namespace
@@ -39,7 +41,8 @@ pymtp_draft_vocab::pymtp_draft_vocab(const llama_vocab & vocab, int32_t n, doubl
     assign_all_rows(std::move(all));
 }
 
-// Tells whether a ranks before b: it was seen later or, if neither was ever seen, is an earlier merge.
+// Returns whether token a ranks before token b: a was seen more recently or, if neither was ever seen, has the lower
+// id.
 bool pymtp_draft_vocab::ranks_before(llama_token a, llama_token b) const {
     return states[a].last_seen != states[b].last_seen ? states[a].last_seen > states[b].last_seen : a < b;
 }
@@ -49,7 +52,8 @@ void pymtp_draft_vocab::assign(size_t row, llama_token token) {
     states[token].in_vocab = true;
 }
 
-// Assigns rows to the best of the tokens. The least of these get the recent rows, the best of them first.
+// Fills all rows with the highest-ranking of the given tokens. The lowest-ranking of those get the recent rows, in the
+// order of their rank.
 void pymtp_draft_vocab::assign_all_rows(std::vector<llama_token> from) {
     const auto best = [this](llama_token a, llama_token b) { return ranks_before(a, b); };
 
@@ -60,7 +64,8 @@ void pymtp_draft_vocab::assign_all_rows(std::vector<llama_token> from) {
     from.resize(row_tokens.size());
     std::nth_element(from.begin(), from.begin() + n_main, from.end(), best);
     std::sort(from.begin() + n_main, from.end(), best);
-    std::sort(from.begin(), from.begin() + n_main); // neighbours in the file are read in one go
+    // sorted by id, so that neighbouring rows of the file are read in one go
+    std::sort(from.begin(), from.begin() + n_main);
     for (size_t row = 0; row < from.size(); ++row) {
         assign(row, from[row]);
     }
@@ -82,10 +87,10 @@ void pymtp_draft_vocab::observe(const llama_token * text, size_t n) {
 void pymtp_draft_vocab::observe_sampled(const llama_token * text, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const state & s = states[text[i]];
-        // a waiting token joins before the next drafts
+        // a waiting token counts as inside the set, because it joins before the next drafts
         outside_share = DECAY*outside_share + (1.0 - DECAY)*!(s.in_vocab || s.waiting);
     }
-    // hysteresis: each change rebuilds graphs
+    // The limit for returning to the set is lower than the limit for leaving it, because each change rebuilds graphs.
     worthwhile = !disabled && outside_share <= (worthwhile ? max_outside : max_outside/2);
     observe(text, n);
 }

@@ -21,7 +21,7 @@ class pymtp_file_rows::open_file {
 public:
     explicit open_file(const std::string & path) : file(path.c_str(), "rb") {}
 
-    void check() const {} // implemented on other systems only
+    void check() const {} // does nothing on Windows, see the other implementation below
 
     void read(size_t offset, char * to, size_t n) {
         const std::lock_guard lock(mutex);
@@ -31,10 +31,10 @@ public:
 
 private:
     llama_file file;
-    std::mutex mutex; // all threads share the file position
+    std::mutex mutex; // held while reading, because all threads share the file position
 };
 #else
-// Uses no file position, because a forked child shares it with its parent.
+// Reads with pread, which uses no file position: a forked child shares the file position with its parent.
 class pymtp_file_rows::open_file {
 public:
     explicit open_file(const std::string & path) : file(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
@@ -49,7 +49,7 @@ public:
     open_file(const open_file &) = delete;
     open_file & operator=(const open_file &) = delete;
 
-    // Throws when the file has been overwritten, because its rows may be another model's.
+    // Throws when the file was overwritten since it was opened: its rows may then belong to another model.
     void check() const {
         const struct stat now = get_stat();
         if (now.st_size != stat_at_open.st_size || now.st_mtime != stat_at_open.st_mtime) {
@@ -72,7 +72,7 @@ public:
 
 private:
     const int   file;
-    struct stat stat_at_open = {}; // when the file was opened
+    struct stat stat_at_open = {}; // size and time of modification when the file was opened
 
     struct stat get_stat() const {
         struct stat found = {};

@@ -1,4 +1,5 @@
-// The metadata of a GGUF file: its keys, and the names, types and shapes of its tensors, without data.
+// Reads the metadata of a GGUF file: its keys, and the names, types and shapes of its tensors, but not the tensors'
+// data.
 #pragma once
 
 #include "ggml.h"
@@ -11,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// Says why a file was refused.
+// Thrown when a file is refused; the message says why.
 struct pymtp_file_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -23,17 +24,19 @@ public:
 
     bool has(const std::string & key) const { return find(key) >= 0; }
 
-    // return the value of a key if the file has it; throw pymtp_file_error when its type differs
+    // return the value of a key, or nullopt if the file does not have the key; throw pymtp_file_error if the value is
+    // of another type
     std::optional<uint32_t>    u32   (const std::string & key) const;
     std::optional<uint16_t>    u16   (const std::string & key) const;
     std::optional<bool>        flag  (const std::string & key) const;
     std::optional<std::string> string(const std::string & key) const;
 
-    // return gguf.h's index of a key (-1 if missing), and the context that its functions take
+    // find returns the index of a key as in gguf.h, -1 if the file does not have it; gguf returns the context that the
+    // functions of gguf.h take
     int64_t              find(const std::string & key) const { return gguf_find_key(keys.get(), key.c_str()); }
     const gguf_context * gguf() const { return keys.get(); }
 
-    // returns the context of all tensors
+    // returns the ggml context that holds all tensors of the file, without their data
     ggml_context * tensors() const { return shapes.get(); }
 
     const std::string path;
@@ -48,6 +51,6 @@ private:
     int64_t find(const std::string & key, gguf_type type) const;
 };
 
-// Opens the file, or all parts of a split model whose first part is path. Throws pymtp_file_error when a part is
-// missing.
+// Opens all parts of the split file whose first part is at `path`, or the one file there if it is not split. Throws
+// pymtp_file_error when a part is missing.
 std::vector<pymtp_gguf_file> pymtp_open_parts(const std::string & path);

@@ -12,19 +12,22 @@
 
 namespace {
 
-constexpr size_t max_positions = 64; // a rewind is shorter; beyond it, the text is matched from its beginning
-constexpr size_t max_masks     = 64; // each has a bit for every token
+// Positions to keep. Rewinds in rounds are shorter; after a longer one, the text is matched again from its start.
+constexpr size_t max_positions = 64;
+// sets of allowed tokens to keep; each takes one bit for every token of the vocabulary
+constexpr size_t max_masks     = 64;
 
 constexpr uint32_t REJECT = pymtp_grammar_states::REJECT;
 
-// Sets the error to the first line of a reason: llama.cpp appends the rest of the grammar to some.
+// Sets the error message for a refused grammar. Uses only the first line of the reason, because llama.cpp appends the
+// rest of the grammar to some reasons.
 void set_grammar_error(const char * reason) noexcept {
     constexpr size_t max_length = 200;
     try {
         std::string text = std::string("the grammar is not one: ") + reason;
         text = text.substr(0, text.find('\n'));
         pymtp_set_error(text.size() > max_length ? text.substr(0, max_length) + " …" : text);
-    } catch (...) { // without memory, the previous error stays
+    } catch (...) { // if there is no memory for the message, the previous error stays
     }
 }
 
@@ -41,7 +44,8 @@ void pymtp_grammar_matcher::begin(size_t n) {
     positions.clear();
 }
 
-// Moves `at` past the token. Returns false, and leaves `at`, when the grammar does not allow the token.
+// Moves the position `at` past the token. Returns false, and leaves `at` unchanged, when the grammar does not allow the
+// token.
 bool pymtp_grammar_matcher::accept(position & at, llama_token token) {
     position next = {REJECT, REJECT, {}};
     switch (source.codepoints->kinds[token]) {
@@ -79,7 +83,7 @@ bool pymtp_grammar_matcher::accept(position & at, llama_token token) {
     return true;
 }
 
-// Rebuilds the automaton from the states that are still in use, when it has become large.
+// If the automaton has become large, rebuilds it with only the states that are still in use.
 void pymtp_grammar_matcher::compact() {
     if (!states.is_large()) {
         return;
@@ -153,11 +157,11 @@ void pymtp_grammar_matcher::allowed(const std::vector<llama_token> & tokens, siz
     }
 }
 
-// Adds all text tokens that may follow. Tokens are sorted by their characters, so each starts at the prefix that it
-// shares with the one before.
+// Adds to `out` all text tokens that the grammar allows after the state. Tokens are visited in the order of their
+// characters, so that matching a token resumes after the characters that it shares with the token before.
 void pymtp_grammar_matcher::add_texts(uint32_t state, pymtp_token_set & out) {
     const pymtp_token_codepoints & codepoints = *source.codepoints;
-    std::vector<uint32_t> path{state}; // the states after each character of a token
+    std::vector<uint32_t> path{state}; // path[i]: the state after the first i characters of the current token
     pymtp_token_codepoints::text text;
     for (size_t i = 0; i < codepoints.sorted.size();) {
         const llama_token token = codepoints.sorted[i];
@@ -173,13 +177,14 @@ void pymtp_grammar_matcher::add_texts(uint32_t state, pymtp_token_set & out) {
             continue;
         }
         path.pop_back();
-        do { // skips all tokens with the rejected prefix
+        do { // skips all tokens that start with the rejected characters
             ++i;
         } while (i < codepoints.sorted.size() && codepoints.shared[i] >= path.size());
     }
 }
 
-// Adds all tokens that may follow because the grammar names them, or excludes only others.
+// Adds to `out` all tokens that the grammar allows next by token: those that it names, or all but a token that it
+// excludes.
 void pymtp_grammar_matcher::add_named_tokens(uint32_t state, pymtp_token_set & out) const {
     const pymtp_token_codepoints & codepoints = *source.codepoints;
     const auto is = [&](uint32_t token, pymtp_token_codepoints::kind kind) {
@@ -194,12 +199,13 @@ void pymtp_grammar_matcher::add_named_tokens(uint32_t state, pymtp_token_set & o
                 out.set(top.value, true);
             }
         } else if (top.type == pymtp_grammar_rules::NOT_TOKEN) {
-            any |= excludes && excluded != top.value; // two different exclusions together allow every token
+            // alternatives that exclude different tokens allow every token together
+            any |= excludes && excluded != top.value;
             excludes = true;
             excluded = top.value;
         }
     });
-    // in one pass over the tokens, because thousands of elements may exclude one
+    // One pass over the tokens for all exclusions together, because there may be thousands of them.
     for (size_t i = 0; excludes && i < codepoints.sorted.size(); ++i) {
         const llama_token token = codepoints.sorted[i];
         out.set(token, out.has(token) || any || (uint32_t) token != excluded);

@@ -1,4 +1,5 @@
-// Constrains text by a grammar in GBNF. Unlike llama.cpp's, its state does not move: there is a state for each prefix.
+// Constrains the generated text to a grammar in GBNF. Unlike in llama.cpp, a matcher keeps its earlier states, so that
+// it can return to the state after any earlier token.
 #pragma once
 
 #include "grammar_rules.h"
@@ -14,39 +15,39 @@
 #include <unordered_map>
 #include <vector>
 
-// A parsed grammar for a vocabulary. Immutable, and shared by the samplers that use it.
+// A parsed grammar for one vocabulary. It is immutable, and all samplers that use the grammar share it.
 struct pymtp_grammar {
     std::shared_ptr<llama_model>               model; // keeps the vocabulary alive
     std::shared_ptr<const pymtp_token_codepoints>      codepoints;
     std::shared_ptr<const pymtp_grammar_rules> rules;
 };
 
-// Matches a text against a grammar. It can go to any prefix that includes the grammar's start: the states of earlier
-// tokens are stored, so rejected drafts leave no trace. When a grammar has too many alternatives to track, it allows
-// no token.
+// Matches the tokens of a sequence against a grammar. The states after earlier tokens are stored, so the matcher can go
+// back when drafts are rejected. When the grammar has too many alternatives to track at some position, no token is
+// allowed there.
 class pymtp_grammar_matcher {
 public:
-    // Throws pymtp_grammar_states::too_many for a grammar with too many alternatives at its start.
+    // Throws pymtp_grammar_states::too_many when the grammar has too many alternatives at its start.
     explicit pymtp_grammar_matcher(const pymtp_grammar & source);
 
-    // Lets the grammar's text start after the first n tokens of a prefix.
+    // Sets where matching starts: the first n tokens of a prefix are not matched against the grammar.
     void begin(size_t n);
 
-    // Goes to a prefix of n tokens. Returns false when the grammar does not allow it.
+    // Moves to the position after a prefix of n tokens. Returns false when the grammar does not allow the prefix.
     bool go_to(const llama_token * prefix, size_t n);
 
-    // Tells for each of the tokens whether it may follow, until `limit` of them may. all_allowed() returns all that
-    // may.
+    // allowed() stores for each of the given tokens whether the grammar allows it next; it stops after `limit` allowed
+    // tokens, and stores false for the rest. all_allowed() returns the set of all tokens that the grammar allows next.
     void allowed(const std::vector<llama_token> & tokens, size_t limit, std::vector<bool> & out);
     const pymtp_token_set & all_allowed();
 
 private:
-    // A token that the grammar names is matched as one element, whatever its bytes; other tokens are matched as
-    // characters.
+    // A position in the grammar's text. A token that the grammar names is matched as one element, whatever its bytes
+    // are; other tokens are matched by their characters.
     struct position {
-        uint32_t                state;         // the state at a character boundary
-        uint32_t                partial_state; // the state within an incomplete character,
-        pymtp_partial_utf8 partial;            // which is this one
+        uint32_t                state;         // the state, if the text so far ends at a character boundary
+        uint32_t                partial_state; // the state, if the text so far ends within a character,
+        pymtp_partial_utf8 partial;            // and the part of that character
     };
 
     bool accept(position & at, llama_token token);
@@ -60,11 +61,12 @@ private:
     position             initial;
 
     size_t                   n_begin = 0;
-    std::vector<llama_token> accepted;  // tokens since the grammar's start
-    std::deque<position>     positions; // the newest one is after the last of these tokens
+    std::vector<llama_token> accepted;  // the tokens that were matched so far
+    std::deque<position>     positions; // positions after the last few of the accepted tokens
 
-    // the allowed tokens by state, at character boundaries
+    // for states at a character boundary: the tokens that the grammar allows next
     std::unordered_map<uint32_t, pymtp_token_set> allowed_by_state;
-    pymtp_token_set                               allowed_buffer; // scratch, and the allowed tokens within a character
+    // temporary, or the tokens that may follow an incomplete character
+    pymtp_token_set                               allowed_buffer;
     std::vector<uint32_t>                         scratch;
 };

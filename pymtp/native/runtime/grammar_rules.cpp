@@ -16,7 +16,7 @@ using range   = pymtp_grammar_rules::range;
 
 constexpr uint32_t last_character = 0x10FFFF;
 
-// Sorts ranges, and merges those that touch.
+// Returns the ranges sorted, with overlapping and touching ranges merged.
 std::vector<range> merged(std::vector<range> ranges) {
     std::sort(ranges.begin(), ranges.end(), [](range a, range b) { return a.first < b.first; });
     std::vector<range> out;
@@ -47,7 +47,7 @@ std::vector<range> complement(const std::vector<range> & ranges) {
     return out;
 }
 
-// Converts llama.cpp's rules. A character with its alternatives and ranges becomes one element.
+// Converts llama.cpp's rules to ours. llama.cpp has several elements for a character class; they become one element.
 class converter {
 public:
     explicit converter(const llama_grammar_rules & from) {
@@ -83,12 +83,13 @@ private:
         }
     }
 
-    // Converts the element at i and the ranges and characters that belong to it. Returns the index of the next element.
+    // Converts the class that starts with the element at i. Returns the index of the element after the class.
     size_t convert_class(const llama_grammar_rule & rule, size_t i) {
         const bool inverse = rule[i].type == LLAMA_GRETYPE_CHAR_NOT;
         std::vector<range> ranges;
         do {
-            const bool to = rule[i + 1].type == LLAMA_GRETYPE_CHAR_RNG_UPPER; // the last element is END
+            // i + 1 is a valid index, because the last element is END
+            const bool to = rule[i + 1].type == LLAMA_GRETYPE_CHAR_RNG_UPPER;
             ranges.push_back({rule[i].value, rule[i + to].value});
             i += 1 + to;
         } while (rule[i].type == LLAMA_GRETYPE_CHAR_ALT);
@@ -121,15 +122,16 @@ private:
     std::map<std::vector<uint32_t>, uint32_t> classes;
 };
 
-// Finds the rules that can match the empty text: one of their alternates consists only of such rules.
+// Returns for each rule whether it can match the empty text: whether one of its alternates consists only of rules that
+// can.
 std::vector<bool> find_empty(const rules & of) {
     struct alternate {
         uint32_t rule;
-        size_t   n_left; // rules in it that are not known to match the empty text
+        size_t   n_left; // number of its rules that are not yet known to match the empty text
     };
     std::vector<bool> empty(of.alternates.size());
     std::vector<alternate> waiting;
-    // for each rule: the waiting alternates that contain it
+    // for each rule: the alternates in `waiting` that contain the rule
     std::vector<std::vector<size_t>> uses(of.alternates.size());
     std::vector<uint32_t> found;
     const auto find = [&](uint32_t rule) {
@@ -168,12 +170,14 @@ std::vector<bool> find_empty(const rules & of) {
     return empty;
 }
 
-// Returns a rule that its own alternates may begin with, or the number of rules when there is none.
+// Returns a left-recursive rule: one that may begin with itself, directly or through other rules. Returns the number of
+// rules if there is none.
 uint32_t find_left_recursion(const rules & of) {
     struct visit {
         uint32_t rule;
         size_t   alternate;
-        uint32_t next; // an element; those before it can match the empty text
+        // index of the alternate's element to visit next; all elements before it can match the empty text
+        uint32_t next;
     };
     const std::vector<bool> empty = find_empty(of);
     std::vector<bool>  met(of.alternates.size());
@@ -222,14 +226,15 @@ const char * skip_space(const char * text) {
 pymtp_grammar_rules pymtp_read_grammar(const llama_vocab * vocab, const char * text) {
     pymtp_check_grammar_text(text);
     llama_grammar_parser parser(vocab);
-    // parse() would do the same, but prints errors together with all of the text after them
+    // parser.parse() would do the same, but would print an error together with the whole rest of the text.
     for (const char * at = skip_space(text); *at;) {
         at = parser.parse_rule(at);
     }
     const auto name_of = [&](uint32_t rule) {
         for (const auto & [name, id] : parser.symbol_ids) {
             if (id == rule) {
-                return "'" + name.substr(0, name.find('_')) + "'"; // a group's name starts with that of its rule
+                // the name of a group is the name of its rule and a suffix "_N"
+                return "'" + name.substr(0, name.find('_')) + "'";
             }
         }
         return std::string("?");

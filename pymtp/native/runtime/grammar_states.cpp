@@ -4,10 +4,10 @@
 
 namespace {
 
-constexpr size_t max_stacks_per_state = 1 << 16;   // stacks of one state
-constexpr size_t max_stored           = 2'000'000; // stacks, and entries of all states
-constexpr size_t max_spent = 100'000'000;          // budget in visits of a stack's top: some tenths of a second
-constexpr size_t stack_cost           = 100;       // cost of a new stack, in visits
+constexpr size_t max_stacks_per_state = 1 << 16;   // maximum number of stacks of one state
+constexpr size_t max_stored           = 2'000'000; // maximum number of stacks, and of stacks and moves in all states
+constexpr size_t max_spent = 100'000'000;          // budget of reset_budget(), which lasts for some tenths of a second
+constexpr size_t stack_cost           = 100;       // part of the budget that a new stack takes
 constexpr size_t visit_cost           = 20;
 constexpr size_t move_cost            = 20;
 
@@ -101,7 +101,7 @@ void pymtp_grammar_states::advance(uint32_t from) {
     }
 }
 
-// Tells whether an element matches one of the characters from first to last.
+// Returns whether an element matches the characters from first to last, all of which it treats alike.
 bool pymtp_grammar_states::matches(pymtp_grammar_rules::element top, uint32_t first, uint32_t last) const {
     if (top.type == pymtp_grammar_rules::CHARACTER) {
         return first <= top.value && top.value <= last;
@@ -167,7 +167,7 @@ uint32_t pymtp_grammar_states::next_state(uint32_t from, uint32_t character) {
                 advance(after_top(stacks[id]));
             }
         }
-        const uint32_t next = state_of(found); // may reallocate `states`
+        const uint32_t next = state_of(found); // a variable of its own, because state_of() may reallocate `states`
         states[from].moves[i].state = next;
     }
     return states[from].moves[i].state;
@@ -224,7 +224,8 @@ bool pymtp_grammar_states::accepts_partial(uint32_t state, pymtp_partial_utf8 pa
     });
 }
 
-// known: maps stacks of `from` that were copied before to their copies
+// Copies a state of another automaton, and returns the copy. known: maps the stacks of `from` that were copied before
+// to their copies
 uint32_t pymtp_grammar_states::copy_state(
         const pymtp_grammar_states & from, uint32_t state, std::unordered_map<uint32_t, uint32_t> & known) {
     known.emplace(EMPTY, EMPTY);

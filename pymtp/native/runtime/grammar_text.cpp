@@ -1,4 +1,4 @@
-// Checks a grammar's text before llama.cpp's parser reads it.
+// Checks how much memory and stack a grammar would need, before llama.cpp's parser reads it.
 #include "grammar_rules.h"
 
 #include <algorithm>
@@ -9,10 +9,12 @@
 namespace {
 
 constexpr size_t max_nesting     = 200;
-constexpr size_t max_elements    = 2'000'000; // they take 8 bytes each, in llama.cpp's rules and again in ours
-constexpr size_t max_repetitions = 2000;      // llama.cpp's MAX_REPETITION_THRESHOLD; it ignores a larger maximum
-constexpr size_t max_name        = 256;       // bytes of a token's name, which llama.cpp tokenizes
-constexpr size_t rule_cost       = 16;        // memory of a rule beside its elements and its name, in elements
+constexpr size_t max_elements    = 2'000'000; // an element takes 8 bytes in llama.cpp's rules, and 8 bytes in ours
+// llama.cpp's MAX_REPETITION_THRESHOLD: llama.cpp ignores a larger maximum
+constexpr size_t max_repetitions = 2000;
+constexpr size_t max_name        = 256;       // maximum length in bytes of a token's name, which llama.cpp tokenizes
+// memory that a rule takes beside its elements and its name, as a number of elements
+constexpr size_t rule_cost       = 16;
 
 bool is_word(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
@@ -38,7 +40,7 @@ public:
                 }
                 word_size = at - begin;
                 repeated_size = 1;
-            } else if (c == ':') { // the start of ::=
+            } else if (c == ':') { // the first character of ::=
                 name_size = word_size;
                 ++at;
             } else if (c == '(') {
@@ -79,7 +81,7 @@ private:
         }
     }
 
-    // Skips a literal or a class. Returns the most characters that it can have.
+    // Skips a literal or a character class up to its end. Returns an upper bound for the number of its characters.
     size_t skip_quoted(char end) {
         const char * begin = ++at;
         while (*at && *at != end) {
@@ -114,7 +116,7 @@ private:
         }
     }
 
-    // Reads {n}, {n,} or {n,m}. llama.cpp reports anything else.
+    // Reads a repetition {n}, {n,} or {n,m}. Any other text in braces is left to llama.cpp, which reports the error.
     void repetitions() {
         ++at;
         skip_space();
@@ -146,9 +148,9 @@ private:
     const char * at;
     size_t n_elements    = 0;
     size_t n_open        = 0;
-    size_t word_size     = 0; // bytes of the last word
-    size_t name_size     = 0; // bytes of the current rule's name
-    size_t repeated_size = 0; // the most elements that a repetition here would repeat
+    size_t word_size     = 0; // length in bytes of the word that was read last
+    size_t name_size     = 0; // length in bytes of the name of the current rule
+    size_t repeated_size = 0; // number of elements that a repetition at this place would repeat
 };
 
 } // namespace

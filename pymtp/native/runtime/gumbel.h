@@ -1,5 +1,5 @@
-// Noise for sampling: the token with the highest sum of logit and Gumbel noise is a sample of the softmax. Defined in
-// a header so that it is inlined: it is computed for each candidate.
+// Computes noise for sampling: the token with the highest sum of logit and Gumbel noise is a sample from the softmax
+// distribution. The functions are defined in a header so that they are inlined, because they run for every candidate.
 #pragma once
 
 #include "llama.h"
@@ -26,7 +26,8 @@ inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed) {
     return ((uint64_t) c[0] << 20) + (c[1] >> 12);
 }
 
-// Does the same for N tokens, one round after the other for all of them, so that compilers vectorize it.
+// Computes pymtp_philox for N tokens. Each round of the generator runs for all N tokens before the next round, so that
+// compilers can vectorize the loop over tokens.
 template <size_t N>
 void pymtp_philox(const uint32_t (&tokens)[N], uint32_t position, uint64_t seed, uint64_t (&words)[N]) {
     uint32_t c[4][N];
@@ -52,9 +53,10 @@ void pymtp_philox(const uint32_t (&tokens)[N], uint32_t position, uint64_t seed,
     }
 }
 
-// Returns standard Gumbel noise for a token at a position. It is stateless: the same arguments give the same number.
+// Returns a number from the standard Gumbel distribution. It depends only on the arguments: the same token, position
+// and seed always give the same number.
 inline double pymtp_gumbel(llama_token token, int64_t position, uint64_t seed) {
-    // 52 bits, shifted by a half so that the result is neither 0 nor 1
+    // a number with 52 bits; the 0.5 ensures that it is neither 0 nor 1
     const double uniform = ((double) pymtp_philox((uint32_t) token, (uint32_t) position, seed) + 0.5) * 0x1p-52;
     return -std::log(-std::log(uniform));
 }

@@ -51,7 +51,7 @@ std::set<int32_t> blocks_of(const files & parts) {
     return found;
 }
 
-// Returns the block of the only head. Throws when there is none, or more than one.
+// Returns the number of the block that is a head. Throws when there is no such block, or more than one.
 int32_t find_block(const files & head) {
     std::vector<int32_t> found;
     for (int32_t block : blocks_of(head)) {
@@ -77,8 +77,8 @@ int32_t find_block(const files & head) {
     throw pymtp_file_error("no head in the file: it has no tensor blk.N.nextn.eh_proj.weight");
 }
 
-// Returns a key's value as text, nullopt when the file does not have the key. An array of equal values counts as that
-// value.
+// Returns the value of a key as a string, or nullopt if the file does not have the key. An array of equal values counts
+// as a single value.
 std::optional<std::string> key_text(const pymtp_gguf_file & file, const std::string & key) {
     const int64_t id = file.find(key);
     if (id < 0) {
@@ -110,7 +110,7 @@ std::optional<std::string> key_text(const pymtp_gguf_file & file, const std::str
     return same ? std::to_string(all[0]) : text;
 }
 
-// Checks the keys that a head's block shares with the blocks of its trunk.
+// Checks that model and head agree in the keys that describe the head's block as well as the trunk's blocks.
 void check_shape(const pymtp_gguf_file & model, const pymtp_gguf_file & head, const std::string & arch) {
     for (const char * key : { "embedding_length", "attention.head_count", "attention.head_count_kv",
             "attention.key_length", "attention.value_length", "rope.dimension_count", "rope.dimension_sections",
@@ -125,7 +125,8 @@ void check_shape(const pymtp_gguf_file & model, const pymtp_gguf_file & head, co
     }
 }
 
-// Checks that both vocabularies agree. A few tokens may differ, because fine-tunes rename unused ones.
+// Checks that the vocabularies of model and head agree. A few tokens may differ, because fine-tuned models rename
+// unused tokens.
 void check_vocab(const pymtp_gguf_file & model, const pymtp_gguf_file & head) {
     for (const char * key : { "tokenizer.ggml.model", "tokenizer.ggml.pre" }) {
         const auto of_model = key_text(model, key);
@@ -172,8 +173,8 @@ std::string read_samples(const pymtp_gguf_file & file, const ggml_tensor & tenso
     return samples;
 }
 
-// Tells whether the head contains the same matrix as the model, as far as samples show. Samples that are all zeros
-// show nothing.
+// Returns whether a matrix of the head seems to be a copy of a matrix of the model: whether samples of both are equal.
+// Samples that are all zeros count as different.
 bool is_same_matrix(const files & model, const char * name_in_model, const files & head, const char * name_in_head) {
     const pymtp_gguf_file * file_a = nullptr;
     const pymtp_gguf_file * file_b = nullptr;
@@ -220,7 +221,9 @@ pymtp_head_files find_head(const files & model, const files & head) {
             check_output(head, *t, n_vocab);
         }
     }
-    pymtp_inspect_head_tensors(head, info); // after the check of the output's size: a d2t tensor has no weight type
+    // Must come after check_output: a head with a reduced output has a d2t tensor, whose type would be refused here
+    // with a misleading message.
+    pymtp_inspect_head_tensors(head, info);
 
     for (const pymtp_gguf_file & part : head) {
         found.paths.push_back(part.path);
@@ -235,7 +238,7 @@ pymtp_head_files find_head(const files & model, const files & head) {
             }
         }
     }
-    // takes a matrix that is the head's own, and not a copy of the trunk's
+    // takes a tensor from outside the head's block, if the block does not have one for the same purpose
     const auto take_own = [&](const std::string & name, const std::string & in_block) {
         if (find_tensor(head, name) && !find_tensor(head, from + in_block)) {
             found.names.emplace(name, to + in_block);
@@ -254,7 +257,8 @@ pymtp_head_files find_head(const files & model, const files & head) {
     return found;
 }
 
-// Returns the kind of a block's tensor: its name without block and suffix, such as "attn_q" or "nextn.eh_proj".
+// Returns the kind of a block's tensor: its name without the block's prefix and the suffix, such as "attn_q" or
+// "nextn.eh_proj".
 std::string tensor_kind(const std::string & name, const std::string & prefix) {
     return name.substr(prefix.size(), name.rfind('.') - prefix.size());
 }

@@ -1,4 +1,4 @@
-// A head in separate files: checks that it fits a model, and chooses the tensors that the model takes from it.
+// Handles a head in separate files: checks that the head fits a model, and chooses which of its tensors the model gets.
 #pragma once
 
 #include "gguf_file.h"
@@ -8,14 +8,18 @@
 #include <string>
 #include <vector>
 
-// Finds the head's tensors for a model. model: the model's files. path: the head's file; the first part of a split
-// one. Throws pymtp_file_error when the file has no head, or when the head does not fit the model.
+// Finds the tensors that a model gets from a head in separate files. Throws pymtp_file_error when the file has no head,
+// or when the head does not fit the model.
+// model: the files of the model.
+// path: the file of the head; for a split file, its first part
 pymtp_head_files pymtp_find_head(const std::vector<pymtp_gguf_file> & model, const std::string & path);
 
-// Tells whether the files hold a head without its trunk.
+// Returns whether the files contain a head but not the trunk that it belongs to.
 bool pymtp_is_head_alone(const std::vector<pymtp_gguf_file> & files);
 
-// Returns a tensor of the head's block that neither the trunk's blocks nor a head are known to have, "" if there is
-// none: a likely reason why llama.cpp could not load the file. head: the model's own path when the head is inside.
-// Throws pymtp_file_error when there is no head.
+// Returns the name of a tensor in the head's block of a kind that neither blocks of the trunk nor heads are known to
+// have, or "" if there is none. Such a tensor is a likely reason why llama.cpp could not load the file. Throws
+// pymtp_file_error when there is no head.
+// model: the path of the model's file.
+// head: the path of the head's file; the same as `model` if the model's file contains the head
 std::string pymtp_find_unknown_tensor(const std::string & model, const std::string & head);

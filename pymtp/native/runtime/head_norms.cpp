@@ -1,5 +1,5 @@
-// Reports the means of a head's norms. They reveal a file that stores norms without the 1 that the model's RMSNorm
-// adds.
+// Reports the mean weight of each norm layer of a head. A mean near 0 reveals a faulty file, whose norms lack the 1
+// that the model's RMSNorm adds to its weights.
 #include "api_guard.h"
 #include "model.h"
 #include "pymtp.h"

@@ -1,6 +1,6 @@
-// Validates a model file before llama.cpp builds a model from it. llama.cpp trusts much of a file; a damaged one makes
-// it divide by zero, call a null function, or fail an assertion during computation. Each function throws
-// pymtp_file_error, which names the fault and the right value.
+// Validates a model's file before llama.cpp builds a model from it. llama.cpp trusts most values in a file: with a
+// damaged file it divides by zero, calls a null function, or fails an assertion during computation. Each function here
+// throws pymtp_file_error for a fault; the message names the fault and the right value.
 #pragma once
 
 #include "gguf_file.h"
@@ -9,26 +9,29 @@
 #include <string>
 #include <vector>
 
-// A model's head, as far as llama.cpp would find it.
+// Describes the head that llama.cpp would find in a model.
 struct pymtp_head_found {
-    int32_t     n_layer = 0; // blocks of the head: 0 or 1
-    int32_t     n_trunk = 0; // blocks of the trunk: all but the announced head, unless that is the trunk's last block
-    std::string absent;      // why an announced head is missing, "" when it is there or none is announced
-    std::string refused;     // why llama.cpp would not find the head that is there, "" when it would
+    int32_t     n_layer = 0; // number of blocks of the head: 0 or 1
+    // number of blocks of the trunk: all but the head that the keys announce, unless the announced block is really part
+    // of the trunk
+    int32_t     n_trunk = 0;
+    std::string absent;      // if the keys announce a head that is missing: the reason; otherwise ""
+    std::string refused;     // if there is a head that llama.cpp would not find: the reason; otherwise ""
 };
 
-// inspect_head.cpp: looks for the head among the tensors.
+// inspect_head.cpp: looks for the head's tensors.
 pymtp_head_found pymtp_inspect_head(const std::vector<pymtp_gguf_file> & parts);
 
-// inspect_shape.cpp: checks the keys of the architecture, and fills in the model's sizes.
+// inspect_shape.cpp: checks the keys that describe the architecture, and fills in the sizes in `info`.
 void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch, const pymtp_head_found & head,
         pymtp_file_info & info);
 
-// inspect_vocab.cpp: checks the tokenizer's keys.
+// inspect_vocab.cpp: checks the keys of the tokenizer.
 void pymtp_inspect_vocab(const pymtp_gguf_file & file);
 
-// inspect_tensors.cpp: checks the tensors of all parts of a model, and fills in the type of most weights.
+// inspect_tensors.cpp: checks the tensors in all files of a model, and fills in info.weight_type.
 void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);
 
-// Does the same for a head in separate files. llama.cpp checks that its tensors are complete.
+// Checks the tensors of a head in separate files like pymtp_inspect_tensors, but not whether all tensors are there:
+// llama.cpp checks that.
 void pymtp_inspect_head_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);

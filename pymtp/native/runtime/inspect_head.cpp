@@ -1,4 +1,5 @@
-// Validates the head: whether the announced head is among the tensors, in the place where llama.cpp looks for it.
+// Validates the head: checks whether the tensors of the head that the keys announce are in the block where llama.cpp
+// looks for them.
 #include "inspect.h"
 
 #include "llama-hparams.h"
@@ -9,8 +10,8 @@ bool starts_with(const std::string & text, const std::string & begin) {
     return text.compare(0, begin.size(), begin) == 0;
 }
 
-// Tells whether the name is that of a head's tensor that llama.cpp does not know: a checkpoint's (mtp.fc.weight), or
-// the token map of a head that drafts over part of the vocabulary.
+// Returns whether a tensor belongs to a head but has a name that llama.cpp does not know: a name of the original
+// checkpoint (such as mtp.fc.weight), or the token map of a head that drafts over part of the vocabulary.
 bool has_unknown_head_name(const std::string & name) {
     const size_t dot       = name.rfind('.');
     const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
@@ -18,7 +19,7 @@ bool has_unknown_head_name(const std::string & name) {
         name == "d2t" || last == "d2t" || name == "d2t.weight";
 }
 
-// Returns the block that a tensor belongs to, -1 for none.
+// Returns the number of the block that a tensor belongs to, or -1 if it belongs to no block.
 int64_t block_of(const std::string & name) {
     const size_t dot = starts_with(name, "blk.") ? name.find('.', 4) : std::string::npos;
     if (dot == std::string::npos || dot == 4 || dot > 12 || name.find_first_not_of("0123456789", 4) != dot) {
@@ -40,7 +41,7 @@ pymtp_head_found pymtp_inspect_head(const std::vector<pymtp_gguf_file> & parts) 
     const uint32_t n_block       = file.u32(arch + ".block_count").value_or(0);
     const uint32_t n_announced   = file.u32(key).value_or(0);
     if (n_block == 0 || n_block > LLAMA_MAX_LAYERS || n_announced > 1 || n_announced >= n_block) {
-        return {(int32_t) n_announced, 0, "", ""}; // pymtp_inspect_shape refuses the keys
+        return {(int32_t) n_announced, 0, "", ""}; // pymtp_inspect_shape will refuse these keys
     }
     const int32_t n_trunk = n_block - n_announced;
     const auto refused = [=](const std::string & why) {
@@ -49,8 +50,8 @@ pymtp_head_found pymtp_inspect_head(const std::vector<pymtp_gguf_file> & parts) 
     const int64_t     last  = n_block - 1;
     const std::string block = "blk." + std::to_string(last) + ".";
 
-    std::vector<std::string> unknown;   // a head's tensors under unknown names
-    std::vector<std::string> elsewhere; // a head's tensors in another block than the last
+    std::vector<std::string> unknown;   // tensors of a head with names that llama.cpp does not know
+    std::vector<std::string> elsewhere; // tensors of a head in another block than the last
     bool has_block = false, has_nextn = false, is_recurrent = false;
     for (const pymtp_gguf_file & part : parts) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
@@ -90,7 +91,8 @@ pymtp_head_found pymtp_inspect_head(const std::vector<pymtp_gguf_file> & parts) 
     if (!has_block) {
         return {0, n_trunk, announced + "of which the file has no tensor", ""};
     }
-    // A trunk ends with an attention block, at a multiple of the interval; a head's block comes after it.
+    // Every interval-th block of a trunk is an attention block, and the last block of a trunk is one. So a last block
+    // that is recurrent, or whose number is a multiple of the interval, is part of the trunk, not a head.
     const uint32_t interval = file.u32(arch + ".full_attention_interval").value_or(4);
     if (is_recurrent || (interval > 0 && n_block % interval == 0)) {
         return {0, (int32_t) n_block,

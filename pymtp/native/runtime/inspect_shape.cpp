@@ -1,4 +1,4 @@
-// Validates the keys of the architecture, and how they fit together.
+// Validates the keys that describe the architecture, and that they are consistent with each other.
 #include "inspect.h"
 
 #include "llama-hparams.h"
@@ -13,7 +13,8 @@ public:
 
     std::string name(const char * key) const { return arch + "." + key; }
 
-    // returns the key's value, or `fallback` when the file does not have it; it must be from min to max
+    // Returns the value of a key, or `fallback` if the file does not have the key. Throws when the value is not from
+    // min to max.
     uint32_t number(const char * key, uint32_t min, uint32_t max,
             std::optional<uint32_t> fallback = std::nullopt) const {
         const std::optional<uint32_t> value = file.u32(name(key));
@@ -26,8 +27,8 @@ public:
         return checked(key, *value, min, max);
     }
 
-    // Does the same for a key that may have a value for each block. llama.cpp sizes all blocks' tensors by the first
-    // value.
+    // Returns the value of a key like number(), for a key that may have an array with a value for each block. Throws
+    // when these values differ, because llama.cpp sizes the tensors of all blocks by the first value.
     uint32_t same_in_all_blocks(const char * key, uint32_t n_block, uint32_t min, uint32_t max,
             std::optional<uint32_t> fallback = std::nullopt) const {
         const int64_t id = file.find(name(key));
@@ -68,11 +69,12 @@ private:
     }
 };
 
-// Larger than in any model, and small enough that no product of two overflows 64 bits.
+// Upper limit for widths. It is larger than the widths of any model, and so small that the product of two widths fits
+// in 64 bits.
 constexpr uint32_t max_width = 1u << 24;
 
-// Tells whether a block is recurrent, as llama.cpp decides it: by a key with a value for each block, or by the
-// interval of attention blocks.
+// Returns whether llama.cpp treats a block as recurrent. It decides by a key with a value for each block or, without
+// that key, by the interval between attention blocks.
 bool is_recurrent(const pymtp_gguf_file & file, const arch_keys & keys, uint32_t block, uint32_t n_layer,
         uint32_t n_block) {
     const std::string name = keys.name("attention.recurrent_layers");
@@ -92,7 +94,7 @@ bool is_recurrent(const pymtp_gguf_file & file, const arch_keys & keys, uint32_t
             : static_cast<const int32_t *>(values)[block];
 }
 
-// Returns the number of blocks that the keys describe: the trunk's and the head's.
+// Checks the keys about blocks. Returns the number of all blocks, those of the trunk and of the head.
 uint32_t inspect_blocks(const pymtp_gguf_file & file, const arch_keys & keys, const pymtp_head_found & head,
         pymtp_file_info & info) {
     const uint32_t n_block = keys.number("block_count", 1, LLAMA_MAX_LAYERS);
@@ -104,7 +106,7 @@ uint32_t inspect_blocks(const pymtp_gguf_file & file, const arch_keys & keys, co
     info.n_layer     = head.n_trunk;
     info.n_layer_mtp = head.n_layer;
 
-    uint32_t n_recurrent = 0; // in the trunk only
+    uint32_t n_recurrent = 0; // number of recurrent blocks in the trunk
     for (uint32_t i = 0; i < n_block; ++i) {
         const bool recurrent = is_recurrent(file, keys, i, info.n_layer, n_block);
         n_recurrent += i < (uint32_t) info.n_layer && recurrent;
@@ -116,7 +118,7 @@ uint32_t inspect_blocks(const pymtp_gguf_file & file, const arch_keys & keys, co
     return n_block;
 }
 
-// Checks the dimensions that M-RoPE rotates by each of a token's positions.
+// Checks rope.dimension_sections, which says how many dimensions M-RoPE rotates by each of a token's four positions.
 void inspect_rope_sections(const pymtp_gguf_file & file, const arch_keys & keys, uint32_t n_rot) {
     const int64_t id = file.find(keys.name("rope.dimension_sections"));
     const bool found = id >= 0 && gguf_get_kv_type(file.gguf(), id) == GGUF_TYPE_ARRAY &&
@@ -176,14 +178,14 @@ void inspect_ffn(const arch_keys & keys, bool experts, uint32_t n_block) {
     const uint32_t n_expert = keys.number("expert_count", 1, LLAMA_MAX_EXPERTS);
     keys.same_in_all_blocks("expert_used_count", n_block, 1, n_expert);
     keys.number("expert_group_count", 0, 1, 0);
-    // llama.cpp falls back to feed_forward_length
+    // without expert_shared_feed_forward_length, llama.cpp uses feed_forward_length
     const uint32_t n_ff     = keys.same_in_all_blocks("feed_forward_length",        n_block, 0, max_width, 0);
     const uint32_t n_ff_exp = keys.same_in_all_blocks("expert_feed_forward_length", n_block, 0, max_width, 0);
     keys.number("expert_shared_feed_forward_length", n_ff ? 0 : 1, max_width, n_ff);
     keys.require(n_ff > 0 || n_ff_exp > 0, "expert_feed_forward_length must not be 0");
 }
 
-// Checks keys that these architectures never use, and that our code does not support.
+// Refuses settings that models of these architectures never have, and that our code does not support.
 void inspect_others(const pymtp_gguf_file & file, const arch_keys & keys, uint32_t n_embd) {
     keys.number("embedding_length_out", n_embd, n_embd, n_embd);
     keys.number("pooling_type", 0, 0, 0);
@@ -212,7 +214,7 @@ void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch,
     const arch_keys keys(file, arch);
     const uint32_t n_block = inspect_blocks(file, keys, head, info);
     const uint32_t n_embd  = keys.number("embedding_length", 1, max_width);
-    const bool next        = arch == "qwen3next"; // has experts, and no M-RoPE
+    const bool next        = arch == "qwen3next"; // this architecture has experts, but no M-RoPE
     inspect_attention(file, keys, !next, n_block, n_embd);
     inspect_delta_net(keys);
     inspect_ffn(keys, next || arch == "qwen35moe", n_block);

@@ -1,4 +1,4 @@
-// Validates the tensors.
+// Validates the types of a model's tensors, their places in the file, and whether any are missing.
 #include "inspect.h"
 
 #include "ggml-cpu.h"
@@ -16,7 +16,7 @@ bool ends_with(const std::string & text, const char * end) {
     return text.size() >= n && text.compare(text.size() - n, n, end) == 0;
 }
 
-// Tells whether the weights are added to rows or multiplied with them element by element.
+// Returns whether graphs use the weights element by element, to add them to rows or to multiply rows with them.
 bool is_elementwise(const std::string & name) {
     for (const char * end : { "norm.weight", ".bias", ".scale", ".ssm_a", ".ssm_conv1d.weight" }) {
         if (ends_with(name, end)) {
@@ -26,8 +26,8 @@ bool is_elementwise(const std::string & name) {
     return false;
 }
 
-// Checks the types. llama.cpp does not: an operation that does not support a type fails an assertion in the middle of
-// a graph, or worse.
+// Checks that operations support a tensor's type. llama.cpp does not check it: a wrong type fails an assertion in the
+// middle of a graph, or crashes.
 void inspect_type(const ggml_tensor * tensor) {
     const std::string name = tensor->name;
     const std::string type = ggml_type_name(tensor->type);
@@ -41,7 +41,8 @@ void inspect_type(const ggml_tensor * tensor) {
     }
 }
 
-// Finds weights that are cut off at the end of the file. llama.cpp would report it, too, but only while loading.
+// Throws when the file ends before the data of all its tensors. llama.cpp would report that as well, but only while
+// loading.
 void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
     const gguf_context * gguf = part.gguf();
     const size_t bytes = llama_file(part.path.c_str(), "rb").size();
@@ -57,13 +58,13 @@ void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
     }
 }
 
-// Checks for tensors that llama.cpp treats as optional, but uses unconditionally.
+// Throws when a tensor is missing that llama.cpp treats as optional, but uses unconditionally.
 void inspect_presence(const std::set<std::string> & names, const pymtp_file_info & info) {
     const bool is_next = std::strcmp(info.architecture, "qwen3next") == 0;
     for (int32_t i = 0; i < info.n_layer; ++i) {
         const std::string block = "blk." + std::to_string(i) + ".";
         const bool recurrent = names.count(block + "ssm_conv1d.weight");
-        // early files of qwen3next have one matrix instead of two
+        // early files of qwen3next have the matrix ssm_in instead of attn_qkv and attn_gate
         const bool joined = is_next && names.count(block + "ssm_in.weight") && !names.count(block + "attn_qkv.weight");
         const bool two    = recurrent && !joined;
         for (const char * name : { "attn_norm.weight", two ? "attn_qkv.weight" : nullptr,
@@ -77,7 +78,7 @@ void inspect_presence(const std::set<std::string> & names, const pymtp_file_info
 
 } // namespace
 
-// Checks types and extents. Returns the names.
+// Checks type and place of each tensor, and fills in info.weight_type. Returns the names of all tensors.
 static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
     std::map<ggml_type, size_t> bytes;
     std::set<std::string> names;

@@ -1,4 +1,4 @@
-// Validates the tokenizer's keys.
+// Validates the keys of the tokenizer.
 #include "inspect.h"
 
 #include <unordered_map>

@@ -10,13 +10,14 @@
 //
 // With x = q ln 2 + r and |r| <= ln 2 / 2, reduced in two steps (W. J. Cody and W. Waite, "Software Manual for the
 // Elementary Functions", 1980, chapter 6), exp(x) is 2^q times the Taylor series of exp(r), which after r^7 is 6e-9
-// off. There is no call and no branch, so that compilers vectorize it; the library's exp takes one number at a time.
+// off. The loop has no call and no branch, so that compilers vectorize it; the library's exp takes one number at a
+// time.
 double pymtp_sum_of_exp(const float * logits, size_t n, float highest) {
-    // about where floats lose digits: smaller differences count as this one
+    // Lower limit for logit - highest: below about this value, exp() of it is too small for a normal float.
     constexpr float min_difference = -87.0f;
-    constexpr float shift          = 0x1.8p23f;       // adding it rounds to a whole number
-    constexpr float ln2            = 0x1.62ep-1f;     // with few bits, so that its product with q is exact
-    constexpr float ln2_low        = 0x1.0bfbe8p-15f; // the remainder
+    constexpr float shift          = 0x1.8p23f;       // adding this number rounds x to a whole number
+    constexpr float ln2            = 0x1.62ep-1f;     // ln 2, rounded to so few bits that its product with q is exact
+    constexpr float ln2_low        = 0x1.0bfbe8p-15f; // ln 2 minus the constant ln2
     double sums[8] = {};
     for (size_t start = 0; start < n; start += PYMTP_LOGITS_BLOCK) {
         float x[PYMTP_LOGITS_BLOCK], y[PYMTP_LOGITS_BLOCK];
@@ -38,7 +39,7 @@ double pymtp_sum_of_exp(const float * logits, size_t n, float highest) {
             sum = sum * r + 1.0f/2;
             sum = sum * r + 1.0f;
             sum = sum * r + 1.0f;
-            uint32_t bits; // the low bits hold q, which becomes the exponent
+            uint32_t bits; // the low bits of `shifted` hold q, which becomes the exponent of 2^q
             std::memcpy(&bits, &shifted, sizeof(bits));
             bits = (bits + 127) << 23;
             float power;
@@ -54,8 +55,8 @@ double pymtp_sum_of_exp(const float * logits, size_t n, float highest) {
     return std::accumulate(sums, sums + 8, 0.0);
 }
 
-// Compares floats as integers that sort in the same order, so that compilers vectorize it; floats would be compared
-// one by one.
+// Compares floats by their bits, converted to integers that sort in the same order: compilers vectorize a comparison of
+// integers, but would compare the floats one by one.
 pymtp_logits_summary pymtp_summarize(const float * logits, size_t n) {
     int32_t highest = INT32_MIN;
     int32_t nans = 0;

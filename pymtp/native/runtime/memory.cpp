@@ -1,4 +1,4 @@
-// Sums up the memory of a pair for each device: in use, or planned before anything is loaded.
+// Sums up the memory of a pair for each device: memory in use, or memory planned before anything is loaded.
 #include "api_guard.h"
 #include "pair.h"
 
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-// llama_kv_cells keeps for each cell a position, its shift, extra positions, and the set of its sequences
+// llama_kv_cells stores for each cell a position, a shift of the position, extra positions, and a set of sequences.
 const int64_t pymtp_cell_metadata_bytes = 2*sizeof(llama_pos) + sizeof(llama_kv_cell_ext) +
         sizeof(llama_kv_cells::seq_set_t);
 
@@ -38,7 +38,7 @@ private:
 
     pymtp_memory & of(ggml_backend_buffer_type_t type) {
         ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-        // buffers without a device, and host memory that a device can access, count as the CPU's
+        // Buffers without a device, and host memory that a GPU can access, count as memory of the CPU.
         if (!device || ggml_backend_buft_is_host(type)) {
             device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
         }
@@ -66,10 +66,11 @@ device_sums memory_by_device(const pymtp_pair & pair) {
     return sums;
 }
 
-// Returns the bytes of a row. The row may end within a block: llama.cpp refuses it later.
+// Returns the bytes of a row of n elements. n need not be a whole number of the type's blocks here; llama.cpp refuses
+// such a row later.
 int64_t row_bytes(ggml_type type, int64_t n) { return n*ggml_type_size(type)/ggml_blck_size(type); }
 
-// Returns the bytes of one block's K and V, or of its recurrent states, that are in host memory.
+// Returns the bytes of host memory that K and V, or the recurrent states, of one block of the model take.
 int64_t host_bytes(const llama_model & model, uint32_t block, const llama_context_params & params, int32_t n_seqs) {
     const llama_hparams & hparams = model.hparams;
     if (params.offload_kqv && ggml_backend_dev_type(model.dev_layer(block)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
@@ -82,7 +83,8 @@ int64_t host_bytes(const llama_model & model, uint32_t block, const llama_contex
         row_bytes(params.type_k, hparams.n_embd_k_gqa(block)) + row_bytes(params.type_v, hparams.n_embd_v_gqa(block)));
 }
 
-// Returns the settings to plan graphs with: sampling from rows needs slightly more memory than from candidates.
+// Returns the sampling settings to plan graphs with: sampling from whole rows, which needs slightly more memory than
+// sampling from candidates.
 pymtp_graph_sample planned_sample() {
     pymtp_graph_sample params;
     params.kind     = PYMTP_SAMPLE_ROW;
@@ -92,7 +94,8 @@ pymtp_graph_sample planned_sample() {
 
 using shapes = std::vector<pymtp_graph_slots::shape>;
 
-// Returns the shapes whose graphs are kept: all of one sequence, and the largest ones of several.
+// Returns the shapes of rounds to plan memory for: all shapes of one sequence, and the largest shapes of several
+// sequences that can have slots at the same time.
 shapes cached_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
     shapes kept = pymtp_graph_slots::largest(pair.can_batch() ? pair.options.n_seq_max : 1, n_rows, room);
     for (int32_t n = 1; n <= n_rows; ++n) {
@@ -101,7 +104,7 @@ shapes cached_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
     return kept;
 }
 
-// Adds the graphs of rounds, with the settings of pymtp_pair::verify and draft_chains.
+// Adds the memory of the graphs of rounds, built with the same settings as in pymtp_pair::verify and draft_chains.
 void add_round_graphs(pymtp_pair & pair, device_sums & sums) {
     pymtp_set_sample(pair.target.get(), planned_sample());
     for (const auto & [n_seqs, n] : cached_shapes(pair, 1 + pair.options.n_draft, pair.max_verify_rows())) {
@@ -125,7 +128,7 @@ void add_round_graphs(pymtp_pair & pair, device_sums & sums) {
 
 } // namespace
 
-// Reserves compute buffers again when the contexts' settings have changed.
+// Reserves the compute buffers of both contexts anew if settings have changed since they were reserved.
 void pymtp_pair::reserve() {
     pymtp_reserve(target.get());
     if (draft) {

@@ -1,4 +1,4 @@
-// Loads models, and gives access to their vocabulary.
+// Loads models, and implements the C functions for tokenization.
 #include "model.h"
 
 #include "adapters.h"
@@ -33,8 +33,9 @@ static llama_load_mode load_mode_of(const pymtp_model_options & options) {
     return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
 }
 
-// Decides whether the loader must treat the head specially: because it is in separate files, or because there is none
-// (it was left out, or is announced but missing; of a head that is left out, llama.cpp would require all tensors).
+// Returns a value if the loader must treat the head specially: because the head is in separate files, or because the
+// model has to be loaded without a head. The latter is needed if the user leaves the head out, or if the keys announce
+// a head that is missing: llama.cpp would require all tensors of such a head.
 static std::optional<pymtp_head_files> find_head_override(const char * path, const pymtp_model_options & options) {
     const std::vector<pymtp_gguf_file> parts = pymtp_open_parts(path);
     if (options.head && options.mtp && !options.vocab_only) {
@@ -49,7 +50,8 @@ static std::optional<pymtp_head_files> find_head_override(const char * path, con
     return none;
 }
 
-// Returns the metadata override that passes the head to the loader. An entry without a key ends the list.
+// Returns the list of metadata overrides that passes `head` to the loader. Its last entry has no key, which ends the
+// list.
 static std::vector<llama_model_kv_override> head_override(const pymtp_head_files & head) {
     std::vector<llama_model_kv_override> overrides(2);
     overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
@@ -58,7 +60,7 @@ static std::vector<llama_model_kv_override> head_override(const pymtp_head_files
     return overrides;
 }
 
-// Finds the file that holds the output layer for drafts.
+// Opens the file that contains the output layer for drafts, to read rows from it.
 static std::shared_ptr<const pymtp_file_rows> find_output_file_rows(
         const std::string & path, const std::optional<pymtp_head_files> & head, const llama_model & model) {
     const ggml_tensor & matrix = *pymtp_draft_output_layer(model);
@@ -73,14 +75,15 @@ static std::shared_ptr<const pymtp_file_rows> find_output_file_rows(
     return std::make_shared<pymtp_file_rows>(path, name, matrix);
 }
 
-// Explains a failed load: llama.cpp says how many unexpected tensors there are, but not which.
+// Returns the error message for a model that could not be loaded. It names an unexpected tensor of the head, because
+// llama.cpp only logs how many unexpected tensors there are.
 static std::string load_error(const char * path, const pymtp_model_options & options) {
     std::string unknown;
     if (options.mtp && !options.vocab_only) {
         try {
             unknown = pymtp_find_unknown_tensor(path, options.head ? options.head : path);
         } catch (const pymtp_file_error &) {
-            // the model has no head
+            // the model has no head that could be the reason
         }
     }
     return "llama.cpp cannot load the file" +
@@ -100,7 +103,8 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
         params.load_mtp   = options.mtp;
         params.vocab_only = options.vocab_only;
         params.no_alloc   = plan;
-        params.load_mode  = plan ? LLAMA_LOAD_MODE_NONE : load_mode_of(options); // a plan must not map the file
+        // when memory is only planned, the file must not be mapped
+        params.load_mode  = plan ? LLAMA_LOAD_MODE_NONE : load_mode_of(options);
         if (!plan) {
             params.progress_callback = on_progress;
         }

@@ -15,14 +15,15 @@ struct pymtp_model {
 
     const std::shared_ptr<llama_model> shared;
 
-    // reads rows of the output layer for drafts from the file; null without weights, or without a head
+    // Reads rows of the output layer for drafts from the model's file. Null if no weights were loaded, or if the model
+    // has no head.
     std::shared_ptr<const pymtp_file_rows> output_file_rows;
 
-    // in the given order, with their scales; llama.cpp's model owns them
+    // The LoRA adapters in the order of the options, and the scale of each. llama.cpp's model owns the adapters.
     std::vector<llama_adapter_lora *> adapters;
     std::vector<float>                adapter_scales;
 
-    // returns the table that grammars use, which the first call builds
+    // Returns the table of the tokens' code points, which grammars use. The first call builds the table.
     std::shared_ptr<const pymtp_token_codepoints> codepoints() const;
 
 private:
@@ -30,6 +31,6 @@ private:
     mutable std::shared_ptr<const pymtp_token_codepoints> cached_codepoints;
 };
 
-// Makes a model without memory for its weights: contexts made from it have no memory either, and cannot compute.
-// Returns null, with the error set, on failure.
+// Makes a model without memory for its weights, to plan memory. Contexts made from such a model have no memory either,
+// and cannot compute. On failure, sets the error message and returns null.
 pymtp_model * pymtp_model_plan(const char * path, const pymtp_model_options & options);

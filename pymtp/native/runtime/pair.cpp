@@ -21,22 +21,23 @@ static bool on_abort(void * data) {
     return abort;
 }
 
-// Refuses options that would make llama.cpp end the process, or that it would replace silently. Python checks them
-// before, with messages in the user's terms.
+// Refuses options for which llama.cpp would end the process, or which it would silently replace. Python has checked the
+// options before, with messages in the user's terms.
 static void check_options(const llama_context_params & params, const pymtp_pair_options & options) {
-    // LLAMA_MAX_SEQ
+    // 256 is LLAMA_MAX_SEQ
     pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256");
     pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MAX_DRAFTS, "n_draft must be from 0 to 64");
     pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
     pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
-    // all rows of a verification must fit in one ubatch
+    // All rows of a verification of one sequence, and one row of every sequence, must fit in one ubatch.
     const uint32_t needed = std::max(1 + options.n_draft, options.n_seq_max);
     pymtp_require(params.n_batch >= needed && params.n_ubatch >= needed,
             "n_batch and n_ubatch have no room for a round");
 }
 
-// Refuses more cells than this machine's memory can describe. llama.cpp allocates the bookkeeping of cells even when K
-// and V are only planned, and the system may kill a process that uses more memory than there is.
+// Refuses so many cells that llama.cpp's data about them would not fit in this machine's memory. llama.cpp allocates
+// these data even when K and V are only planned, and the operating system may kill a process that uses more memory than
+// there is.
 static void check_cell_metadata(const pymtp_pair & pair, const llama_context_params & params) {
     const size_t   total      = pymtp_system_memory();
     const uint64_t n_cells    = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
@@ -63,7 +64,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     const bool all_outputs = options.embeddings ||
             (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     params.n_seq_max           = options.n_seq_max;
-    params.n_rs_seq            = 0; // pymtp_make_replay
+    params.n_rs_seq            = 0; // our replay (pymtp_make_replay) does this instead
     params.abort_callback      = on_abort;
     params.abort_callback_data = pair.get();
     if (options.trace) {
@@ -72,7 +73,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         params.cb_eval_user_data = pair->trace.get();
     }
     params.n_outputs_max         = std::max((1 + options.n_draft)*options.n_seq_max, options.n_outputs);
-    params.n_outputs_max         = all_outputs ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
+    params.n_outputs_max         = all_outputs ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0 means n_batch
     params.n_outputs_max_per_seq = params.n_outputs_max;
     pair->target.reset(llama_init_from_model(model, params));
     if (!pair->target) {
@@ -89,8 +90,8 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
         if (fused) {
-            // it gets the rows of a round, or those that it lags behind by, but never a prompt: compute buffers stay
-            // small
+            // The draft context gets the rows of a round, or the rows that the head lags behind, but never a whole
+            // prompt. A low limit keeps its compute buffers small.
             const int32_t max_rows = std::max({options.n_draft + 2, options.n_draft*options.n_seq_max,
                     PYMTP_MAX_HEAD_LAG});
             params.n_batch  = std::min<uint32_t>(params.n_batch,  max_rows);
@@ -112,7 +113,8 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     }
     pair->make_threads();
     if (!shared->adapters.empty()) {
-        // both contexts need all adapters: the target's graph fills the head's cache, the draft's embeds tokens
+        // Both contexts need all adapters: the target's graph also fills the head's cache, and the draft context's
+        // graph also embeds tokens.
         for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
             if (ctx) {
                 std::vector<llama_adapter_lora *> adapters = shared->adapters;
@@ -181,15 +183,16 @@ int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
     return PYMTP_FULL;
 }
 
-// Decodes the batch with the graph of a slot. After a failure the state of its sequences is unknown: the call must end.
+// Decodes the batch with the graph of a slot. After a failure the state of the batch's sequences is unknown, so the
+// call must end with an error, which clears them.
 int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     const bool is_target = ctx == target.get();
     if (trace) {
         trace->who = is_target ? "target" : "draft";
     }
     if (draft && is_target) {
-        // On a GPU each context has a stream of its own: wait, because the target's graph writes cells that the head's
-        // may read.
+        // On a GPU each context has its own stream. Waits for the draft context, because the target's graph writes
+        // cells of the head that the draft context's graph may still be reading.
         llama_synchronize(draft.get());
     }
     pymtp_fault_before_decode(*this);
@@ -224,12 +227,13 @@ void pymtp_pair::clear(int32_t seq) {
 void pymtp_pair::clear_after_failure(const int32_t * seqs, int32_t n) noexcept {
     try {
         for (int32_t k = 0; k < n; ++k) {
-            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) { // the call may have failed before it checked the number
+            // the call may have failed before it checked that the sequence exists
+            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) {
                 clear(seqs[k]);
             }
         }
     } catch (...) {
-        mark_broken(pymtp_last_error()); // the first error
+        mark_broken(pymtp_last_error()); // the error message is still that of the first error
     }
 }
 
@@ -239,7 +243,7 @@ void pymtp_pair::mark_broken(const char * why) noexcept {
     } catch (...) {
     }
     if (broken.empty()) {
-        broken = "no memory"; // short enough to need no allocation
+        broken = "no memory"; // this string is so short that it needs no allocation
     }
     report_broken();
 }

@@ -1,9 +1,9 @@
-// A target and a draft context of one model, and the state of their sequences.
+// A pair: a target context and a draft context of one model, and the state of their sequences.
 //
-// pair.cpp makes them, prefill.cpp processes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head
-// up to date with the target, copy.cpp copies and moves sequences, save.cpp saves them to host memory and loads them,
-// pair_sampling.cpp samples tokens, pair_draft_vocab.cpp maintains the draft vocabulary, memory.cpp sums up memory.
-// pair_api.cpp implements the C API. compare/ serves comparisons and tests only.
+// pair.cpp makes pairs, prefill.cpp processes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head
+// up to date with the target, copy.cpp copies and moves sequences, save.cpp saves sequences to host memory and loads
+// them, pair_sampling.cpp samples tokens, pair_draft_vocab.cpp maintains the draft vocabulary, and memory.cpp sums up
+// memory. pair_api.cpp implements the C API. The files in compare/ serve only comparisons and tests.
 #pragma once
 
 #include "batch.h"
@@ -36,23 +36,24 @@ struct pymtp_threads_deleter {
     void operator()(ggml_threadpool * threads) const { ggml_threadpool_free(threads); }
 };
 
-// bytes that llama.cpp uses for each cell of a context (llama_kv_cells) beside K and V
+// Bytes that llama.cpp (llama_kv_cells) uses for each cell of a context beside K and V.
 extern const int64_t pymtp_cell_metadata_bytes;
 
-constexpr int32_t PYMTP_MAX_DRAFTS   = 64; // drafts in a round
-constexpr int32_t PYMTP_MAX_HEAD_LAG = 63; // tokens that the head may lag behind, see pymtp_set_fused_sync
+constexpr int32_t PYMTP_MAX_DRAFTS   = 64; // largest number of drafts per sequence in a round
+// largest number of tokens that the head may lag behind the target, see pymtp_set_fused_sync
+constexpr int32_t PYMTP_MAX_HEAD_LAG = 63;
 
 struct pymtp_sample_batch;
 struct pymtp_sample_job;
 
 struct pymtp_pair {
-    std::shared_ptr<llama_model> model; // first, so that it is destroyed last
+    std::shared_ptr<llama_model> model; // the first member, so that it is destroyed last
 
     std::unique_ptr<pymtp_trace>     trace;    // null unless asked for
     std::unique_ptr<pymtp::op_times> op_times; // null unless asked for
 
-    // Shared by the graphs of both contexts: without it, each graph would make one and free it. The threads themselves
-    // belong to the process (kernels/threads/team.h).
+    // The thread pool that the graphs of both contexts share; without it, ggml would make and free a pool for each
+    // graph. The threads themselves belong to the whole process (kernels/threads/team.h).
     std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
 
     pymtp_context_ptr target;
@@ -62,18 +63,20 @@ struct pymtp_pair {
 
     int32_t n_vocab       = 0;
     int32_t n_embd        = 0;
-    int32_t n_ctx         = 0; // of one sequence
+    int32_t n_ctx         = 0; // number of tokens that fit in one sequence
     int32_t n_batch       = 0;
-    int32_t n_outputs     = 0; // the most rows of logits in a batch
-    int32_t max_head_rows = 0; // the most rows that the draft context processes at once
+    int32_t n_outputs     = 0; // largest number of rows of logits in a batch
+    int32_t max_head_rows = 0; // largest number of rows that the draft context processes at once
 
-    // the draft vocabulary; null when drafts always use the whole vocabulary
+    // The draft vocabulary; null if drafts always use the whole vocabulary.
     std::unique_ptr<pymtp_draft_vocab>     draft_vocab;
     std::shared_ptr<const pymtp_file_rows> file_rows;
-    pymtp_draft_vocab::rows                stale_rows = pymtp_draft_vocab::rows::none; // rows to write to the device
-    bool drafts_reduced = false; // the last drafts used the draft vocabulary
+    // rows of the reduced output layer that must be written to the device
+    pymtp_draft_vocab::rows                stale_rows = pymtp_draft_vocab::rows::none;
+    bool drafts_reduced = false; // whether the last drafts used the draft vocabulary
 
-    size_t max_candidates = 0; // the most candidates that graphs may pick instead of a row, see pymtp_max_candidates
+    // largest number of candidates that a graph may pick from a row of logits, see pymtp_max_candidates
+    size_t max_candidates = 0;
 
     std::vector<pymtp_sequence>        sequences;
     std::unique_ptr<pymtp_host_hidden> host_hidden; // null without drafts
@@ -82,12 +85,13 @@ struct pymtp_pair {
     std::atomic<bool> cancelled{false};
     pymtp_counters    counters = {};
 
-    // Why the pair cannot be used any more, "" while it can. pymtp_pair_call refuses every call from then on.
+    // The reason why the pair cannot be used any more, or "" while it can. While there is a reason, pymtp_pair_call
+    // refuses every call.
     std::string broken;
 
     pymtp_batch        batch;
-    std::vector<float> logits;     // the last prefill's
-    std::vector<float> embeddings; // the last prefill's, if asked for
+    std::vector<float> logits;     // the logits of the last prefill
+    std::vector<float> embeddings; // the embeddings of the last prefill, if options.embeddings is set
 
     pymtp_graph_slots target_slots;
     pymtp_graph_slots draft_slots;
@@ -98,8 +102,9 @@ struct pymtp_pair {
     bool check_tokens(const llama_token * tokens, int32_t n) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     bool is_fused() const;
-    bool can_batch() const { return is_fused() || !draft; } // several sequences may share a decode
-    int32_t max_verify_rows() const;                        // of a verification, for all sequences together
+    bool can_batch() const { return is_fused() || !draft; } // returns whether several sequences may share a decode
+    // returns the largest number of rows in a verification, of all sequences together
+    int32_t max_verify_rows() const;
     void begin_prefill();
     void begin_round();
     int  decode(llama_context * ctx, uint32_t slot = 0);
@@ -176,7 +181,8 @@ struct pymtp_pair {
     void reserve();
 };
 
-// While it lives, the draft context reads the hidden states that are pending in the target.
+// While an object of this class lives, the draft context reads the hidden states that are pending in the target
+// context.
 class pymtp_pending_hidden_scope {
 public:
     explicit pymtp_pending_hidden_scope(pymtp_pair & pair);
@@ -186,7 +192,8 @@ private:
     llama_context * draft;
 };
 
-// While it lives, drafts use the reduced output layer if `value` is true, otherwise the whole one.
+// While an object of this class lives, drafts use the reduced output layer if `value` is true, otherwise the whole
+// layer.
 class pymtp_reduced_output_scope {
 public:
     pymtp_reduced_output_scope(pymtp_pair & pair, bool value);
@@ -196,7 +203,7 @@ private:
     llama_context * draft;
 };
 
-// Does the work of pymtp_pair_init, but throws what llama.cpp throws. Returns null, with the error set, when it makes
-// no context.
+// Makes a pair like pymtp_pair_init, but lets exceptions of llama.cpp through. If llama.cpp makes no context, sets the
+// error message and returns null.
 std::unique_ptr<pymtp_pair> pymtp_make_pair(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options);

@@ -107,7 +107,8 @@ int pymtp_pair_cell_format(const pymtp_pair * pair, pymtp_cell_format * options)
     });
 }
 
-// Saves in a second call, because a failure while reading leaves the sequence intact.
+// Reads the cells in a second pymtp_pair_call for no sequences: a failure while reading leaves the sequence intact, so
+// it must not be cleared.
 int pymtp_pair_save_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data) {
     if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save(seq, first, n); })) {
         return status;

@@ -1,11 +1,11 @@
-// Runs calls on a pair from C. pymtp_status documents the guarantees.
+// Runs the functions of the C API that work on a pair, with the guarantees that pymtp_status documents.
 #pragma once
 
 #include "api_guard.h"
 #include "pair.h"
 
-// Runs the body for n sequences. When it fails or is cancelled, they are cleared, because the state of their caches
-// and recurrent layers is unknown. When that fails, too, the pair is broken.
+// Runs the body of a call for n sequences. When the body fails or is cancelled, the sequences are cleared, because the
+// state of their caches and recurrent layers is unknown. When clearing fails as well, the pair is marked as broken.
 template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seqs, int32_t n, F && body) noexcept {
     const pymtp_call call;
     pymtp_clear_errors();
@@ -20,7 +20,8 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
         pymtp_store_exception();
     }
     if (!call.assertion().empty()) {
-        // llama.cpp may have caught the exception; its objects may be inconsistent and must not even be cleared
+        // Checked even if body() returned, because llama.cpp may have caught the exception. Its objects may be
+        // inconsistent, so the sequences must not even be cleared.
         pair->mark_broken(("an assertion of llama.cpp failed: " + call.assertion()).c_str());
     } else if (status == PYMTP_FAILED || status == PYMTP_CANCELLED) {
         pair->clear_after_failure(seqs, n);
@@ -28,7 +29,7 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
     return pair->broken.empty() ? status : (int) PYMTP_BROKEN;
 }
 
-// Does the same for one sequence, which must exist.
+// Runs the body of a call for one sequence. Returns PYMTP_INVALID if there is no such sequence.
 template <typename F> int pymtp_pair_call(pymtp_pair * pair, int32_t seq, F && body) noexcept {
     return pymtp_pair_call(pair, &seq, 1, [&] { return pair->check_seq(seq) ? body() : (int) PYMTP_INVALID; });
 }

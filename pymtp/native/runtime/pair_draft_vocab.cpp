@@ -1,5 +1,5 @@
-// Drafts over part of the vocabulary: the set follows the text, and its rows of the output layer are copied from the
-// model's file.
+// Maintains the draft vocabulary of a pair: adds tokens of the text, and copies the tokens' rows of the output layer
+// from the model's file to the device.
 #include "callbacks.h"
 #include "pair.h"
 
@@ -15,11 +15,11 @@ pymtp_reduced_output_scope::pymtp_reduced_output_scope(pymtp_pair & pair, bool v
 
 pymtp_reduced_output_scope::~pymtp_reduced_output_scope() { pymtp_use_reduced_output(draft, false); }
 
-// Bytes of weights that a graph reads; of experts, those that one token uses.
+// The bytes of weights that a graph reads for one token. Of experts, only those that one token uses are counted.
 struct weights_read {
-    double trunk = 0.0; // with the output layer
-    double block = 0.0; // the head's block, without its output layer
-    double layer = 0.0; // the output layer for drafts
+    double trunk = 0.0; // weights of the trunk, with its output layer
+    double block = 0.0; // weights of the head's block, without its output layer
+    double layer = 0.0; // weights of the output layer for drafts
 
     explicit weights_read(const llama_model & model) : layer(ggml_nbytes(pymtp_draft_output_layer(model))) {
         const llama_hparams & hparams = model.hparams;
@@ -39,10 +39,11 @@ struct weights_read {
     }
 };
 
-// Returns the share of tokens outside the set above which drafts over the whole vocabulary are better. In a round of n
-// drafts, when three of four are accepted, a token outside the set costs 0.4 n times its share of the tokens. A
-// verification is taken to cost 1.25 times a single token. Both numbers matter little, because the shares that occur
-// differ by more.
+// Returns a share of tokens: if more of the sampled tokens are outside the draft vocabulary, drafts over the whole
+// vocabulary are better. The estimate assumes that three of four drafts are accepted, so that in a round of n drafts
+// tokens outside the vocabulary cost 0.4 n times their share in accepted tokens, and that a verification takes 1.25
+// times as long as a single token. Neither number matters much, because the shares that occur in practice differ much
+// more between texts.
 static double max_outside(const llama_model & model, double share) {
     constexpr int n_drafts = 3;
     const weights_read read(model);
@@ -59,17 +60,17 @@ void pymtp_pair::make_draft_vocab(const pymtp_model & shared) {
     const int32_t n_recent = pymtp_draft_vocab::n_recent(n);
     pymtp_make_reduced_output(draft.get(), n - n_recent, n_recent);
     if (!shared.output_file_rows) {
-        return; // memory is only planned, nothing will be computed
+        return; // memory is only planned, so nothing will be computed
     }
     file_rows = shared.output_file_rows;
-    // a size that the user has chosen is always used
+    // If the user has chosen the size, the draft vocabulary is always used.
     const double max_share = options.adaptive_draft_vocab ? max_outside(*model, (double) n/n_vocab) : 1.0;
     draft_vocab = std::make_unique<pymtp_draft_vocab>(*llama_model_get_vocab(model.get()), n, max_share);
     stale_rows  = pymtp_draft_vocab::rows::all;
     write_draft_rows();
 }
 
-// Adds tokens of the text to the draft vocabulary, from its next update on.
+// Records tokens of the text, which join the draft vocabulary with its next update.
 void pymtp_pair::observe_text(const llama_token * text, size_t n) {
     if (draft_vocab) {
         draft_vocab->observe(text, n);
@@ -82,8 +83,8 @@ void pymtp_pair::observe_sampled(const llama_token * text, size_t n) {
     }
 }
 
-// Brings the device's rows up to date. While drafts use the whole vocabulary, tokens wait; when the file cannot be
-// read any more, drafts use the whole vocabulary from then on.
+// Updates the draft vocabulary and its rows on the device. Does nothing while drafts use the whole vocabulary. If the
+// model's file cannot be read any more, drafts use the whole vocabulary from then on.
 void pymtp_pair::write_draft_rows() {
     if (!draft_vocab || !draft_vocab->is_worthwhile()) {
         return;

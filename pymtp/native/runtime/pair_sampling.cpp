@@ -1,4 +1,4 @@
-// Samples the tokens of a pair's sequences: in graphs, or from the rows of a prompt.
+// Samples tokens for the sequences of a pair: within graphs, or from the logits of a prompt.
 #include "api_guard.h"
 #include "pair.h"
 #include "sample_job.h"
@@ -31,7 +31,8 @@ bool pymtp_pair::check_samplers(int32_t n_seqs, const int32_t * seqs) const {
             std::all_of(seqs, seqs + n_seqs, [this](int32_t seq) { return check_sampler(seq); });
 }
 
-// While it lives, graphs end with samples. A destructor resets it, because llama.cpp may throw.
+// While an object of this class lives, the graphs of a context end with sampling. The destructor turns it off, also
+// when llama.cpp throws an exception.
 class pymtp_graph_sample_scope {
 public:
     pymtp_graph_sample_scope(llama_context * ctx, const pymtp_graph_sample & params) : ctx(ctx) {
@@ -43,8 +44,8 @@ private:
     llama_context * ctx;
 };
 
-// Decodes the batch with sampling in its graph. The graph is kept in a slot, because depths alternate. The jobs hold
-// the results.
+// Decodes the batch with a graph that also samples, and stores the samples in the jobs of `samples`. The graph is kept
+// in a slot, because depths alternate from round to round.
 int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samples) {
     const pymtp_graph_sample params = samples.graph_params();
     const pymtp_graph_sample_scope graph(ctx, params);
@@ -62,8 +63,9 @@ int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samp
     return PYMTP_OK;
 }
 
-// Samples the token after the first n_prefix tokens of the sequence. Only drafts have a confidence. Returns
-// PYMTP_FAILED when a logit is not a number, PYMTP_DEAD_END when the grammar allows no token.
+// Samples the token after the first n_prefix tokens of a sequence. Returns PYMTP_FAILED when a logit is not a number,
+// and PYMTP_DEAD_END when the grammar allows no token.
+// confidence: receives the head's probability of a draft; null unless the token is a draft
 int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token,
         float * confidence) {
     pymtp_sequence & s = sequences[seq];
@@ -73,19 +75,19 @@ int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, 
     }
     *token = sampled.token;
     if (confidence) {
-        // a draft that the grammar does not allow is harmless: the target will not sample it
+        // A draft that the grammar does not allow is harmless, because the target will not sample that token.
         *confidence = sampled.confidence;
         return PYMTP_OK;
     }
     if (!sampled.allowed) {
         return PYMTP_DEAD_END;
     }
-    // `from` is a whole row when log-probabilities are asked for
+    // If log-probabilities are asked for, `from` is a whole row of logits.
     s.sampler->append_logprobs(from.values, sampled.token, s.logprobs);
     return PYMTP_OK;
 }
 
-// Says why there is no token at a position.
+// Returns the error message for a position at which no token could be sampled.
 static std::string no_token_error(int status, size_t position) {
     return (status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
         std::to_string(position);
@@ -104,9 +106,9 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
         pymtp_set_error(no_token_error(status, s.n_past));
         return status;
     }
-    observe_text(s.tokens.data(), s.n_past); // includes tokens of a reused prefix, which prefill has not seen
+    observe_text(s.tokens.data(), s.n_past); // all tokens, because prefill has not seen those of a reused prefix
     observe_sampled(token, 1);
-    write_draft_rows(); // here, with the prompt's tokens, so that the first round need not do it
+    write_draft_rows(); // written now, so that the first round need not write the rows for the prompt's tokens
     return PYMTP_OK;
 }
 

@@ -21,7 +21,7 @@ static int32_t count_gpus() {
     return n;
 }
 
-// Finds a buffer type of any device: its own memory, or host memory that it can access.
+// Returns the buffer type of that name: the own memory of any device, or host memory that a device can access.
 static ggml_backend_buffer_type_t find_buffer_type(const std::string & name) {
     std::string known;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {

@@ -1,4 +1,5 @@
-// Prefill. In the fused mode the target's own graph fills the head's cache, and no hidden state leaves the device.
+// Processes prompts (prefill). In the fused mode the target's own graph fills the head's cache, and no hidden state
+// leaves the device.
 #include "compare/faults.h"
 #include "callbacks.h"
 #include "pair.h"
@@ -30,19 +31,20 @@ int pymtp_pair::check_prompts(
 
 namespace {
 
-// A sequence's prompt, and how much of it has been processed.
+// The prompt of a sequence, and how much of the prompt has been processed.
 struct prompt {
     int32_t             seq;
     const llama_token * tokens;
     int32_t             n;
-    size_t              first; // index of its first token among the tokens of all prompts
+    size_t              first; // index of the prompt's first token among the tokens of all prompts
     int32_t             n_done = 0;
-    int32_t             n_batch_tokens = 0; // its tokens in the current batch
+    int32_t             n_batch_tokens = 0; // number of the prompt's tokens in the current batch
 
     bool is_output(int32_t i, bool all_outputs) const { return all_outputs || i + 1 == n; }
 };
 
-// Gives each prompt that has tokens left an equal share of the batch. Returns false when none has.
+// Sets how many tokens of each prompt the next batch of at most `limit` tokens gets: equal shares for all prompts that
+// have tokens left. Returns false when no prompt has tokens left.
 bool share_batch(std::vector<prompt> & prompts, int32_t limit) {
     const int32_t n_active = std::count_if(prompts.begin(), prompts.end(),
             [](const prompt & p) { return p.n_done < p.n; });
@@ -77,7 +79,7 @@ int pymtp_pair::prefill(
         }
     }
 
-    // llama.cpp makes every token an output when embeddings are on
+    // When embeddings are on, llama.cpp makes every token an output.
     const bool    all_outputs = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     const int32_t limit = all_outputs ? std::min(n_batch, n_outputs) : n_batch;
     for (pymtp_sequence & s : sequences) {
@@ -106,7 +108,7 @@ int pymtp_pair::prefill(
             }
             llama_synchronize(target.get());
         }
-        int32_t offset = 0; // of the prompt's tokens in the batch
+        int32_t offset = 0; // index in the batch of the current prompt's first token
         for (size_t k = 0; k < prompts.size(); ++k) {
             prompt & p = prompts[k];
             pymtp_sequence & s = sequences[p.seq];

@@ -1,10 +1,10 @@
-// Rounds: draft, verify, rewind.
+// Implements the parts of a round: drafting, verifying and rewinding.
 //
-// In the fused mode a round takes two decodes. The target's graph verifies, and fills the head's cache for all rows as
-// in a prompt; rejected tokens are rewound in both caches. The draft context's graph holds the whole chain of drafts.
-// Hidden states stay on the device, and the number of accepted drafts changes neither graph. While there are no
-// drafts, the target's graph only stores the hidden states, and the head processes up to 63 tokens together before the
-// next draft.
+// In the fused mode a round takes two decodes. The graph of the draft context computes the whole chain of drafts. The
+// graph of the target verifies the drafts, and fills the head's cache for all rows, as for a prompt; rejected tokens
+// are then rewound in both caches. Hidden states stay on the device, and neither graph depends on the number of
+// accepted drafts. While nothing is drafted, the target's graph only stores the hidden states, and the head processes
+// up to 63 tokens together before the next draft.
 #include "compare/faults.h"
 #include "callbacks.h"
 #include "pair.h"
@@ -23,7 +23,8 @@ int pymtp_pair::check_draft(const pymtp_sequence & s, llama_token token, int32_t
     return check_tokens(&token, 1) ? check_room(s, n) : (int) PYMTP_INVALID;
 }
 
-// Groups adjacent sequences into decodes of at most `limit` sequences: calls each(first, count).
+// Splits the sequences into groups of adjacent sequences, at most `limit` in a group, and calls each(first, count) for
+// every group.
 template <typename F> static int for_each_decode(int32_t n_seqs, const int32_t * seqs, int32_t limit, F && each) {
     for (int32_t first = 0, n = 1; first < n_seqs; first += n, n = 1) {
         while (first + n < n_seqs && n < limit && seqs[first + n] == seqs[first] + n) {
@@ -64,7 +65,7 @@ int pymtp_pair::draft_tokens(
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
-            // fewer when the head's logits are not finite, which is no failure
+            // fewer drafts than n if the head's logits are not finite, which is not a failure
             outcomes[k].n = samples.jobs[k - first].n_sampled;
             sequences[seqs[k]].head_has_nan |= outcomes[k].n < n;
         }
@@ -72,7 +73,7 @@ int pymtp_pair::draft_tokens(
     });
 }
 
-// Drafts all steps of all sequences in one decode.
+// Computes the chains of drafts of all sequences in one decode.
 int pymtp_pair::draft_chains(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch & samples) {
     pymtp_stopwatch watch(counters.draft_seconds);
@@ -98,7 +99,7 @@ int pymtp_pair::draft_chains(
     return decode_and_sample(draft.get(), samples);
 }
 
-// Clears a sequence with a logit that is not a number, because its caches may be corrupt.
+// Clears a sequence if sampling found a logit that is not a number, because the sequence's caches may be corrupt.
 void pymtp_pair::clear_if_failed(int32_t seq, const pymtp_outcome & outcome) {
     if (outcome.status == PYMTP_FAILED) {
         clear(seq);
@@ -117,8 +118,9 @@ int pymtp_pair::check_verify(const pymtp_sequence & s, const llama_token * token
     return check_tokens(tokens, n) ? PYMTP_OK : PYMTP_INVALID;
 }
 
-// Processes n tokens of each sequence with the target; all but the first can be rewound. The logits of each row stay
-// in the target context, or are sampled from. The sequences must be adjacent.
+// Processes n tokens of each sequence with the target. Afterwards all but the first of the n tokens can be rewound. The
+// sequences must be adjacent.
+// samples: the jobs that sample from the logits within the graph; null: the logits stay in the target context
 int pymtp_pair::verify(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples) {
     for (int32_t k = 0; k < n_seqs; ++k) {
@@ -131,7 +133,8 @@ int pymtp_pair::verify(
     if (fused) {
         begin_prefill();
         llama_set_embeddings(target.get(), false);
-        // single tokens let the head lag behind for a while, because it processes many in little more time than one
+        // For single tokens, the head may lag behind for a while: it processes many tokens in little more time than
+        // one.
         const auto may_wait = [this](int32_t seq) {
             return !host_hidden->holds(seq) && sequences[seq].n_past - sequences[seq].n_head < PYMTP_MAX_HEAD_LAG;
         };
@@ -183,8 +186,8 @@ int pymtp_pair::verify_tokens(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
         llama_token * sampled, pymtp_outcome * outcomes) {
     const int32_t n = *std::max_element(lengths, lengths + n_seqs);
-    std::vector<llama_token> rows; // n tokens of each sequence
-    // check all sequences before the first decode, so that a refused call changes nothing
+    std::vector<llama_token> rows; // n tokens of each sequence, concatenated
+    // All sequences are checked before the first decode, so that a refused call changes nothing.
     for (int32_t k = 0; k < n_seqs; ++k) {
         const pymtp_sequence & s = sequences[seqs[k]];
         if (int status = check_verify(s, tokens, lengths[k])) {
@@ -195,7 +198,7 @@ int pymtp_pair::verify_tokens(
         }
         outcomes[k] = {0, PYMTP_OK, 0};
         rows.insert(rows.end(), tokens, tokens + lengths[k]);
-        rows.resize((k + 1)*n, tokens[0]); // any token will do for padding
+        rows.resize((k + 1)*n, tokens[0]); // pads with any token, because its row is ignored
         tokens += lengths[k];
     }
     return for_each_decode(n_seqs, seqs, can_batch() ? max_verify_rows() / n : 1, [&](int32_t first, int32_t count) {
@@ -212,7 +215,7 @@ int pymtp_pair::verify_tokens(
         for (int32_t k = first; k < first + count; ++k) {
             const pymtp_sample_job & job = samples.jobs[k - first];
             observe_sampled(job.sampled, job.n_sampled);
-            // the tokens before a dead end fit the grammar, so they stay
+            // The tokens before a dead end match the grammar, so the sequence keeps them.
             const int32_t stay = job.status == PYMTP_DEAD_END ? 1 + job.n_sampled : lengths[k];
             if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + stay)) {
                 return failed;

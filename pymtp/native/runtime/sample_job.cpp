@@ -9,8 +9,8 @@
 #include <cmath>
 #include <string>
 
-// Tells whether argmax and top_k of the device's backend treat equal values and NaN as documented. Our patches ensure
-// it for these backends; others, such as Metal's, were never tested.
+// Returns whether argmax and top_k of the device's backend treat equal values and NaN as documented. Our patches ensure
+// this for CUDA and Vulkan; other backends, such as Metal, were never tested.
 static bool has_defined_ties(ggml_backend_dev_t device) {
     const std::string backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
     return backend == "CUDA" || backend == "Vulkan";
@@ -24,7 +24,7 @@ size_t pymtp_max_candidates(const llama_model & model, pymtp_sample_on sample_on
     if (!buffer || ggml_backend_buffer_is_host(buffer)) {
         return 0;
     }
-    // the CPU has buffers with repacked weights, which do not count as host buffers
+    // The device is checked as well, because the CPU's buffers with repacked weights do not count as host buffers.
     const ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
     if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU || !has_defined_ties(device)) {
         return 0;
@@ -63,7 +63,7 @@ size_t pymtp_sample_job::n_candidates_needed() const {
 }
 
 pymtp_graph_sample pymtp_sample_batch::graph_params() {
-    // one graph serves all jobs: the one that needs most candidates decides
+    // One graph serves all jobs, so it must pick as many candidates as the most demanding job needs.
     size_t needed = 1;
     for (const pymtp_sample_job & job : jobs) {
         const size_t own = job.n_candidates_needed();
@@ -104,7 +104,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     pymtp_stopwatch watch(seconds);
     try {
         reason = pair->sample(seq, from, n_prefix, &token, confidences ? &confidences[n_sampled] : nullptr);
-    } catch (...) { // nothing may be thrown through ggml
+    } catch (...) { // no exception may pass through ggml
     }
     return reason == PYMTP_OK ? add(token) : fail(reason);
 }

@@ -1,4 +1,4 @@
-// Samples tokens within the graphs of a pair: tells a graph how to sample, and collects its samples.
+// Samples tokens within the graphs of a pair: configures how a graph samples, and collects the graph's samples.
 #pragma once
 
 #include "sampler.h"
@@ -8,28 +8,31 @@
 
 #include <vector>
 
-// Returns how many candidates the graphs of a model may pick, so that no row of logits is copied to the host: 1 when
-// they can only find the most likely token, 0 when the host shall read rows because they are in its memory.
+// Returns the largest number of candidates that the graphs of a model may pick from a row of logits, so that the row
+// need not be copied to the host. 1: graphs can only find the most likely token. 0: the host samples from whole rows,
+// for example because they are in its memory.
 size_t pymtp_max_candidates(const llama_model & model, pymtp_sample_on sample_on);
 
-// The samples of one sequence in a batch, row by row, until a row gives no token.
+// Samples the tokens of one sequence in a batch, row by row, until no further token is needed or can be sampled.
 struct pymtp_sample_job {
     pymtp_pair * pair;
     int32_t      seq;
-    size_t       n_prefix; // the sequence's tokens before the next sample
-    // the rows' tokens; sampling ends when a sample differs from the next row's. Null for drafts
+    size_t       n_prefix; // number of the sequence's tokens before the next sample
+    // The tokens of the rows, for a verification: sampling ends when a sample differs from the token of the next row.
+    // Null for drafts.
     const llama_token * row_tokens = nullptr;
     int32_t       n_rows;
     llama_token * sampled;
-    float *       confidences = nullptr; // null except for drafts
+    float *       confidences = nullptr; // receives the confidence of each draft; null for a verification
     int32_t       n_sampled   = 0;
     bool          done        = false;
     double        seconds     = 0.0;
-    int           status      = PYMTP_OK; // why sampling ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
+    int           status      = PYMTP_OK; // PYMTP_DEAD_END or PYMTP_FAILED if no token could be sampled from a row
 
-    size_t      n_candidates_needed() const; // candidates that each row needs, 0 for the whole row
+    size_t      n_candidates_needed() const; // number of candidates to pick from each row; 0: the whole row is needed
     llama_token sample(const pymtp_logits & from);
-    void        add_argmax(llama_token token, float value); // adds a token that the graph sampled by argmax
+    // records a token that the graph sampled by argmax, and its value
+    void        add_argmax(llama_token token, float value);
     pymtp_outcome outcome() const { return {n_sampled, status, (int32_t) n_prefix}; }
 
 private:
@@ -37,21 +40,21 @@ private:
     llama_token fail(int reason);
 };
 
-// The samples of a batch: a job for each sequence, with the same number of rows. Rows beyond those of a job are
-// padding. Callbacks run on threads of ggml, so they must not throw.
+// Samples the tokens of a batch, with one job for each sequence. All sequences have the same number of rows in the
+// batch; rows beyond the n_rows of a job are padding. Callbacks run on threads of ggml, so they must not throw.
 struct pymtp_sample_batch {
-    // by_step: the rows are in the order of steps, one of each sequence; otherwise all rows of a sequence come before
-    // the next
+    // by_step: true if the rows are ordered by draft step, with one row of each sequence in a step; false if all rows
+    // of a sequence come before those of the next sequence
     pymtp_sample_batch(int32_t n_rows, bool by_step) : n_rows(n_rows), by_step(by_step) {}
 
-    const int32_t n_rows; // of each sequence
+    const int32_t n_rows; // number of rows of each sequence, with padding
 
     std::vector<pymtp_sample_job> jobs;
 
-    pymtp_graph_sample graph_params(); // the settings for the graph
+    pymtp_graph_sample graph_params(); // returns the sampling settings for the graph
     void read_argmax(llama_context * ctx); // reads the tokens that the graph sampled by argmax
 
-    // estimates the wall time, because threads share the sequences
+    // returns the estimated wall time of sampling, because several threads sample at the same time
     double seconds(int32_t n_threads) const;
 
 private:

@@ -10,10 +10,12 @@
 
 namespace {
 
-constexpr size_t min_candidates = 16; // needed for a confidence; greedy sampling itself needs one
-// candidates beyond top_k, because a device takes any of those that tie at its last place
+// candidates needed to compute a confidence; greedy sampling itself needs only one
+constexpr size_t min_candidates = 16;
+// Number of candidates that are picked beyond top_k: if several logits tie for the last place, a device picks any of
+// them.
 constexpr size_t spare_candidates = 8;
-// extra candidates to check with the grammar, before the whole vocabulary
+// Numbers of candidates, beyond those needed, that are checked against the grammar before the whole vocabulary is.
 constexpr size_t grammar_probes[] = {24, 256};
 
 } // namespace
@@ -66,8 +68,8 @@ size_t pymtp_sampler::n_candidates_needed(bool draft) const {
     return params.top_k > 0 && n <= PYMTP_MAX_CANDIDATES ? std::min<size_t>(n, n_vocab) : 0;
 }
 
-// Returns the logits after bias and penalties; the original ones when there are none. A grammar also needs the whole
-// vocabulary: tokens that `from` lacks become impossible.
+// Returns the logits after bias and penalties, or `from` itself if there is nothing to do. With a grammar, the result
+// covers the whole vocabulary: tokens that `from` lacks get -infinity.
 pymtp_logits pymtp_sampler::adjust(const pymtp_logits & from, const llama_token * prefix, size_t n) {
     if (bias.empty() && !has_penalties() && !(grammar && from.ids)) {
         return from;
@@ -91,7 +93,7 @@ pymtp_logits pymtp_sampler::adjust(const pymtp_logits & from, const llama_token 
         }
         for (const auto & [token, count] : counts) {
             float & logit = adjusted[token];
-            // as in llama.cpp: dividing a negative logit would favour the token
+            // As in llama.cpp, negative logits are multiplied: dividing them would make the token more likely.
             logit = logit <= 0.0f ? logit * params.repeat_penalty : logit / params.repeat_penalty;
             logit -= count * params.frequency_penalty + params.presence_penalty;
         }
@@ -99,7 +101,8 @@ pymtp_logits pymtp_sampler::adjust(const pymtp_logits & from, const llama_token 
     return full_row(adjusted.data());
 }
 
-// Selects the k most likely candidates, in order; k is at most n. Returns false when a logit is not a number.
+// Selects the k most likely tokens of `from` into `candidates`, in order. k must be at most from.n. Returns false when
+// a logit is not a number.
 bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
     candidates.clear();
     bool all_numbers = true;
@@ -107,8 +110,8 @@ bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
         const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, from.n);
         const auto [highest, nan] = pymtp_summarize(from.values + start, end - start);
         all_numbers &= !nan;
-        // A token that ties with the last of k candidates replaces it if its id is lower, which cannot happen when ids
-        // rise.
+        // The block is skipped if its highest logit is not above that of the last candidate. If the logits are equal, a
+        // token replaces the candidate only if its id is lower, which cannot happen when ids rise.
         if (candidates.size() == k && !(highest > candidates.front().logit) &&
                 !(from.ids && highest == candidates.front().logit)) {
             continue;
@@ -129,16 +132,16 @@ bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
     return all_numbers && std::isfinite(candidates.front().logit);
 }
 
-// Returns the logits of the tokens that the grammar allows, and -infinity for all others.
+// Returns the logits with -infinity for all tokens that the grammar does not allow.
 pymtp_logits pymtp_sampler::mask(const float * logits) {
     masked.resize(n_vocab);
     grammar->all_allowed().mask_logits(logits, masked.data());
     return full_row(masked.data());
 }
 
-// Selects up to k, and at least `min_count`, of the most likely tokens that the grammar allows, in order. It first
-// checks only some of the most likely ones, which gives the same result. Returns false when the grammar allows none,
-// or when a logit is not a number.
+// Selects the most likely tokens that the grammar allows into `candidates`, in order: at most k, and at least min_count
+// if the grammar allows that many. To save time, only some of the most likely tokens are checked first; this does not
+// change the result. Returns false when the grammar allows no token, or when a logit is not a number.
 bool pymtp_sampler::select_allowed(const float * logits, size_t min_count, size_t k) {
     const auto drop = [&](auto refused) {
         candidates.erase(std::remove_if(candidates.begin(), candidates.end(), refused), candidates.end());
@@ -165,12 +168,13 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t min_count, size_
     return true;
 }
 
-// Returns the most likely token of all, marked as not allowed: the grammar allows no token.
+// Returns the result for a position at which the grammar allows no token: the most likely token of all, marked as not
+// allowed.
 pymtp_sampler::result pymtp_sampler::dead_end(const pymtp_logits & from) {
     return select(from, 1) ? result{candidates[0].id, 0.0f, false} : result{};
 }
 
-// Samples from all tokens, or from those that top-p and min-p keep.
+// Samples from all tokens, or from those that top-p and min-p keep, without sorting them.
 pymtp_sampler::result pymtp_sampler::sample_unsorted(const pymtp_logits & from, int64_t position) {
     const auto [highest, nan] = pymtp_summarize(from.values, from.n);
     if (nan || !std::isfinite(highest)) {
@@ -184,7 +188,7 @@ pymtp_sampler::result pymtp_sampler::sample_unsorted(const pymtp_logits & from, 
     return {choice.id, (float) (std::exp((double) choice.logit - highest) / total)};
 }
 
-// Returns how many candidates top-k, top-p and min-p keep.
+// Returns how many of the sorted candidates top-k, top-p and min-p keep.
 size_t pymtp_sampler::count_after_filters() {
     size_t n = params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
     if (params.top_p < 1.0) {
@@ -232,7 +236,7 @@ pymtp_sampler::result pymtp_sampler::sample(
     if (!grammar && !select(logits, k)) {
         return {};
     }
-    if (candidates.empty()) { // guards against returning an invalid token
+    if (candidates.empty()) { // cannot happen, but would return an invalid token
         return {};
     }
     weights.resize(candidates.size());

@@ -1,4 +1,4 @@
-// Samples tokens like pymtp/sampling.py, for rows of logits that never leave the native side.
+// Samples tokens from rows of logits like pymtp/sampling.py, but without passing the logits to Python.
 #pragma once
 
 #include "vocab_sampling.h"
@@ -11,36 +11,40 @@
 #include <string>
 #include <vector>
 
-// the most candidates that a graph picks for a sample: a top_k of up to 128, and some spare ones
+// Largest number of candidates that a graph picks for a sample: a top_k of up to 128, and 8 spare candidates.
 constexpr size_t PYMTP_MAX_CANDIDATES = 136;
 
-// Samples tokens with the parameters of one request. It is stateless: the token is a function of seed, position,
-// logits and, with penalties or a grammar, the tokens before it. Not thread-safe.
+// Samples tokens with the parameters of one request. A sampled token depends only on seed, position, logits and, with
+// penalties or a grammar, on the tokens before it; it does not depend on earlier samples. Not thread-safe.
 class pymtp_sampler {
 public:
-    pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab); // params: accepted by check()
+    pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab); // params: must have passed check()
 
-    // Returns why parameters from C would cause an invalid memory access, "" if they would not.
+    // Returns why sampling with these parameters would access invalid memory, or "" if it would not.
     static std::string check(const pymtp_sampling & params, int32_t n_vocab);
 
     struct result {
-        llama_token token = LLAMA_TOKEN_NULL; // LLAMA_TOKEN_NULL when a logit is not a number
-        float       confidence = 0.0f;        // its share of the most likely candidates' probability, at temperature 1
-        // false when the grammar allows no token here; the token is arbitrary then
+        llama_token token = LLAMA_TOKEN_NULL; // LLAMA_TOKEN_NULL if a logit is not a number
+        // probability of the token among the most likely candidates, at temperature 1
+        float       confidence = 0.0f;
+        // whether the grammar allows a token at this position; if not, `token` is one that it does not allow
         bool        allowed = true;
     };
 
-    // Lets the grammar's text start after the first n tokens of a prefix, less the prompt tokens that belong to it.
-    // Without this call it starts with the first sampled token.
+    // Sets where the grammar's text starts: after the first n tokens of a prefix, or n_grammar_prefix tokens earlier.
+    // Without this call, it starts at the first sample.
     void begin(size_t n);
 
-    // Returns how many of the most likely tokens suffice to sample from: 1 for greedy sampling, 0 when all are needed.
+    // Returns how many of the most likely tokens suffice to sample from: 1 for greedy sampling; 0 if all tokens are
+    // needed.
     size_t n_candidates_needed(bool draft) const;
 
-    // prefix: the n tokens before the sample; only penalties and grammar read them. confidence: whether to compute it
+    // Samples the token at a position.
+    // prefix: the n tokens before the sample, which only penalties and grammar use.
+    // confidence: whether to compute result.confidence
     result sample(const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence);
 
-    // Appends the log-probabilities of a token and of the top ones, if the request asks for them.
+    // If the request asks for log-probabilities, appends those of a token and of the top tokens to `out`.
     void append_logprobs(const float * logits, llama_token token, std::vector<pymtp_logprob> & out);
 
 private:
@@ -59,13 +63,13 @@ private:
     int32_t                       n_vocab;
     bool                          has_begun = false;
 
-    std::unique_ptr<pymtp_grammar_matcher> grammar; // null: any text
+    std::unique_ptr<pymtp_grammar_matcher> grammar; // null: the request has no grammar
 
     std::vector<float>           adjusted;
     std::vector<float>           masked;
     std::vector<llama_token>     tokens;
     std::vector<bool>            is_allowed;
-    std::vector<pymtp_candidate> candidates; // most likely first, ties by the lower id
+    std::vector<pymtp_candidate> candidates; // the selected candidates, most likely first; equal ones by rising id
     std::vector<double>          weights;
     pymtp_nucleus                nucleus;
 };

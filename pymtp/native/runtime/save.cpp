@@ -1,4 +1,4 @@
-// Saves sequences to host memory and loads them: K and V by tokens, and the state to continue from.
+// Saves sequences to host memory and loads them: K and V token by token, and the state that a sequence continues from.
 #include "compare/faults.h"
 #include "callbacks.h"
 #include "pair.h"
@@ -9,21 +9,21 @@
 
 namespace {
 
-// The header of a saved state. It is followed by the recurrent layers' state, the hidden state for the next token, and
-// the logits of the last token.
+// The header of a saved state. After it come the state of the recurrent layers, the hidden state that the next token is
+// combined with, and the logits of the last token; the latter two may be absent.
 struct state_header {
     char     mark[8];
     int32_t  n_tokens;
     int32_t  n_replay;
     int32_t  has_row;
     int32_t  has_logits;
-    uint64_t tokens; // digest_of() the tokens
+    uint64_t tokens; // digest of the tokens, see digest_of()
 };
 static_assert(sizeof(state_header) == 32, "there is no padding between the fields");
 
 constexpr char state_mark[8] = {'p', 'y', 'm', 't', 'p', ' ', 's', '1'};
 
-// Distinguishes texts that were mixed up: FNV-1a, 32 bits at a time.
+// Returns a digest that detects a state saved for other tokens: FNV-1a, over 32 bits at a time.
 uint64_t digest_of(const llama_token * tokens, int32_t n) {
     uint64_t digest = 14695981039346656037u;
     for (int32_t i = 0; i < n; ++i) {
@@ -48,7 +48,8 @@ bool pymtp_pair::check_range(const char * what, int32_t first, int32_t n, int32_
     return false;
 }
 
-// Checks that tokens from `first` on can be staged: the sequence is empty, and nothing is missing before them.
+// Checks that n tokens from `first` on can be staged: the sequence must be empty, and all tokens before `first` must be
+// staged. If not, sets the error message and returns false.
 bool pymtp_pair::check_staging(int32_t seq, int32_t first, int32_t n) const {
     const pymtp_sequence & s = sequences[seq];
     if (s.n_past > 0 || s.n_drafted > 0) {
@@ -147,7 +148,7 @@ int pymtp_pair::retain_cells(int32_t seq, int32_t n) {
         pymtp_set_error("the tokens are not in the first cells of their sequence");
         return PYMTP_FAILED;
     }
-    sequences[seq].n_staged = n; // so that clear() does not zero these cells
+    sequences[seq].n_staged = n; // set before clear() as well, so that it does not zero the retained cells
     clear(seq);
     sequences[seq].n_staged = n;
     return PYMTP_OK;
@@ -204,7 +205,8 @@ int pymtp_pair::save_state(int32_t seq, bool with_logits, uint8_t * data) {
     return PYMTP_OK;
 }
 
-// Reads the header, and sets an error when the state does not fit.
+// Reads the header of a saved state. If the state does not fit the pair and the tokens, sets the error message and
+// returns false.
 static bool read_header(const pymtp_pair & pair, state_header & header, const llama_token * tokens, int32_t n,
         const uint8_t * data, size_t size) {
     std::string error;
@@ -261,7 +263,7 @@ int pymtp_pair::load_state(int32_t seq, const llama_token * tokens, int32_t n, c
                 std::to_string(n));
         return PYMTP_INVALID;
     }
-    clear(seq); // drops host rows and logits of its earlier content
+    clear(seq); // drops hidden states on the host and logits that the sequence has kept from its earlier tokens
     pymtp_sequence & s = sequences[seq];
     s.n_staged = n_staged;
 

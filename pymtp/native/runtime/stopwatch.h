@@ -1,4 +1,4 @@
-// Adds the wall time of its lifetime to a number of seconds.
+// A stopwatch that starts when it is constructed, and adds the elapsed seconds to `total` when it is destroyed.
 #pragma once
 
 #include <chrono>

@@ -6,11 +6,12 @@
 
 namespace {
 
-// Reads the next byte. Returns false when no valid text has it there (The Unicode Standard, table 3-7), and for 0,
-// which no grammar can name.
+// Reads the next byte of a text. Returns false when valid UTF-8 cannot have this byte at this place (The Unicode
+// Standard, table 3-7), and for byte 0, which no grammar can name.
 bool read_byte(uint8_t byte, pymtp_partial_utf8 & partial, std::vector<uint32_t> & codepoints) {
     if (partial.n_more == 0) {
-        // 80 to BF: continuation bytes; C0 and C1: overlong forms; from F5: beyond the last code point
+        // Not a first byte: 80 to BF are continuation bytes, C0 and C1 would start overlong forms, and F5 to FF would
+        // start characters beyond the last code point.
         if (byte == 0 || (byte >= 0x80 && byte < 0xC2) || byte > 0xF4) {
             return false;
         }
@@ -35,8 +36,8 @@ bool read_bytes(const std::string & bytes, pymtp_partial_utf8 & partial, std::ve
     return std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return read_byte(byte, partial, codepoints); });
 }
 
-// Tells whether a token is a marker of thinking or tool calls. Qwen's files have them as normal tokens; some files of
-// fine-tuned models have them as control tokens, which would drop them from the text.
+// Returns whether a token is a marker of thinking or tool calls. In Qwen's files the markers are normal tokens; in some
+// files of fine-tuned models they are control tokens, and would be missing from the text without special treatment.
 bool is_mark(const char * text) {
     static constexpr std::array<std::string_view, 4> marks = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
     return std::find(marks.begin(), marks.end(), text) != marks.end();
@@ -60,8 +61,8 @@ std::pair<uint32_t, uint32_t> pymtp_partial_utf8::range() const {
     uint32_t first = value << 6 * n_more;
     uint32_t last  = first | ((1u << 6 * n_more) - 1);
     if (n_more == 2) {
-        first = value == 0x0 ? 0x800 : first; // below are overlong forms
-        last  = value == 0xD ? 0xD7FF : last; // above are surrogates
+        first = value == 0x0 ? 0x800 : first; // lower values are overlong forms
+        last  = value == 0xD ? 0xD7FF : last; // higher values are surrogates
     } else if (n_more == 3) {
         first = value == 0x0 ? 0x10000 : first;
         last  = value == 0x4 ? 0x10FFFF : last; // the last code point

@@ -1,4 +1,4 @@
-// The tokens of a vocabulary as sequences of code points, for grammars.
+// Represents the tokens of a vocabulary as sequences of code points, for matching against grammars.
 #pragma once
 
 #include "llama.h"
@@ -9,15 +9,15 @@
 #include <utility>
 #include <vector>
 
-// Returns the bytes of a token in a text: none for control tokens, except markers such as <think>.
+// Returns the bytes that a token contributes to a text: none for control tokens, except for markers such as <think>.
 std::string pymtp_token_bytes(const llama_vocab * vocab, llama_token token);
 
 // An incomplete UTF-8 character.
 struct pymtp_partial_utf8 {
-    uint32_t value  = 0; // the bits read so far
-    int      n_more = 0; // missing bytes; 0 at a character boundary
+    uint32_t value  = 0; // the bits of the code point that were read so far
+    int      n_more = 0; // number of missing bytes; 0 at a character boundary
 
-    // returns the first and the last code point that it can become
+    // Returns the lowest and the highest code point that the character can still become.
     std::pair<uint32_t, uint32_t> range() const;
 };
 
@@ -25,10 +25,10 @@ struct pymtp_token_codepoints {
     explicit pymtp_token_codepoints(const llama_vocab * vocab);
 
     enum kind : uint8_t {
-        TEXT,              // can begin a text
-        CONTINUATION,      // cannot: continues a character, or has invalid bytes
+        TEXT,              // tokens that begin at a character boundary, with valid bytes
+        CONTINUATION,      // tokens that begin within a character, or have invalid bytes
         CONTROL,           // control tokens, which have no text
-        END_OF_GENERATION, // ends the generation
+        END_OF_GENERATION, // tokens that end the generation
     };
     struct text {
         const uint32_t *        begin;
@@ -36,9 +36,9 @@ struct pymtp_token_codepoints {
         pymtp_partial_utf8 rest;
     };
 
-    // Decodes a TEXT or WITHIN token after a partial character. Returns false when the bytes are not valid UTF-8, or
-    // contain 0.
-    // out: valid until the next call with the same scratch
+    // Decodes a TEXT or CONTINUATION token after an incomplete character. Returns false when the bytes are not valid
+    // UTF-8, or contain 0.
+    // out: receives the code points, which are valid until the next call with the same `scratch`
     bool decode(llama_token token, pymtp_partial_utf8 before, text & out, std::vector<uint32_t> & scratch) const;
 
     const llama_vocab *      vocab;
@@ -46,11 +46,12 @@ struct pymtp_token_codepoints {
     std::vector<llama_token> continuations;
     std::vector<llama_token> end_tokens;
     std::vector<llama_token> sorted; // TEXT tokens, sorted by code points
-    std::vector<uint32_t>    shared; // for each of them: how many code points it shares with the one before
+    // for each token in `sorted`: the number of first code points that it has in common with the token before it
+    std::vector<uint32_t>    shared;
 
 private:
-    std::vector<uint32_t>                codepoints; // code points of all TEXT tokens
-    // the start of each token in them, and the end of the last one
+    std::vector<uint32_t>                codepoints; // code points of all TEXT tokens, concatenated
+    // for each token, the index of its first code point in `codepoints`; then the end of the last token
     std::vector<size_t>                  offsets;
     std::vector<pymtp_partial_utf8> rest;
 };

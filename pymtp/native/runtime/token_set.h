@@ -1,4 +1,4 @@
-// A set of tokens of a vocabulary: one bit for each.
+// A set of tokens, with one bit for each token of the vocabulary.
 #pragma once
 
 #include "llama.h"
@@ -23,8 +23,8 @@ public:
 
     bool has(llama_token token) const { return words[token / 64] >> (token % 64) & 1; }
 
-    // Copies n logits, with -infinity for tokens that are not in the set. Most sets hold nearly all tokens, or nearly
-    // none.
+    // Copies the logits of the whole vocabulary, with -infinity for tokens that are not in the set. Blocks of 64 tokens
+    // that are all in the set are copied at once, because most sets hold nearly all tokens, or nearly none.
     void mask_logits(const float * logits, float * out) const {
         for (size_t start = 0; start < n; start += 64) {
             const uint64_t word = words[start / 64];

@@ -9,17 +9,19 @@
 
 namespace {
 
-// below the highest logit: ranges to look for a nucleus in, one after the other
+// The tokens that top-p keeps are searched among logits that are at most this much below the highest one: first with
+// the first width, then with the next if that was too narrow.
 constexpr double widths[]   = {8.0, 16.0, INFINITY};
-constexpr size_t max_sorted = 64; // candidates from which on sorting replaces partitioning
+constexpr size_t max_sorted = 64; // ranges of up to this many candidates are sorted instead of partitioned
 
-// Returns how far a token's 52 bits of noise may be below the largest value for its total to still reach the score.
-// Slightly too far, because of rounding: noise may vanish next to a large score, and then all tokens tie.
+// Returns how far the 52 bits of a token's noise may be below their largest value so that the token can still reach the
+// score. without_noise: the token's score before noise. The result is slightly too large, to be safe from rounding:
+// next to a large score, noise may vanish, and then all tokens tie.
 uint64_t max_noise_distance(double score, double without_noise) {
     const double noise    = score - std::abs(score) * 1e-14 - without_noise;
-    const double likely   = -std::expm1(-std::exp(-noise)); // probability of more noise than that
+    const double likely   = -std::expm1(-std::exp(-noise)); // probability that the noise exceeds `noise`
     const double distance = likely * 0x1p52 * (1.0 + 1e-9) + 2.0;
-    return distance < 0x1p53 ? (uint64_t) distance : (uint64_t) 1 << 53; // also when a score is not a number
+    return distance < 0x1p53 ? (uint64_t) distance : (uint64_t) 1 << 53; // also if `distance` is not a number
 }
 
 } // namespace
@@ -33,7 +35,8 @@ pymtp_candidate pymtp_gumbel_max(const pymtp_logits & from, double temperature, 
         if (block_max == -INFINITY) {
             continue;
         }
-        // The noise takes two logarithms: it is only computed when its bits say that it might suffice.
+        // Computing the noise takes two logarithms, so it is computed only for tokens whose bits show that the noise
+        // may suffice.
         uint32_t tokens[PYMTP_LOGITS_BLOCK] = {};
         uint64_t noises[PYMTP_LOGITS_BLOCK];
         for (size_t i = start; i < end; ++i) {
@@ -57,7 +60,7 @@ pymtp_candidate pymtp_gumbel_max(const pymtp_logits & from, double temperature, 
     return best;
 }
 
-// Collects the tokens whose logits are at least `lowest`. Returns the sum of their weights.
+// Stores all tokens whose logits are at least `lowest` in `entries`. Returns the sum of the weights of these tokens.
 double pymtp_nucleus::collect(const pymtp_logits & from, float highest, float lowest) {
     entries.clear();
     double sum = 0.0;
@@ -76,7 +79,8 @@ double pymtp_nucleus::collect(const pymtp_logits & from, float highest, float lo
     return sum;
 }
 
-// Returns the weight of all other tokens. It is small beside the collected weight, so a few digits suffice.
+// Returns the sum of the weights of the tokens whose logits are below `lowest`. The sum is small beside the weight of
+// the collected tokens, so low precision suffices.
 double pymtp_nucleus::weight_below(const pymtp_logits & from, float highest, float lowest) {
     if (lowest == -INFINITY) {
         return 0.0;
@@ -88,8 +92,8 @@ double pymtp_nucleus::weight_below(const pymtp_logits & from, float highest, flo
     return pymtp_sum_of_exp(values.data(), from.n, highest);
 }
 
-// Keeps the most likely tokens that together have that share of the weight. Each step partitions the range that holds
-// the last of them; one side is then kept or dropped as a whole.
+// Removes all entries but the most likely ones whose weights add up to `share`. Each step partitions the range of
+// entries in which the last entry to keep lies; one of the two sides is then kept or dropped as a whole.
 void pymtp_nucleus::keep_top_share(double share) {
     const auto before = [](const entry & a, const entry & b) { return a.token < b.token; };
     double sum_in = 0.0;
@@ -98,7 +102,8 @@ void pymtp_nucleus::keep_top_share(double share) {
     while (last - first > max_sorted) {
         entry ends[3] = {entries[first], entries[first + (last - first) / 2], entries[last - 1]};
         std::sort(ends, ends + 3, before);
-        const pymtp_candidate pivot = ends[1].token; // at least one entry is before it, and it is not before itself
+        // the median of three, so that at least one entry is before it and at least one is not
+        const pymtp_candidate pivot = ends[1].token;
         const auto middle = std::partition(entries.begin() + first, entries.begin() + last,
             [&](const entry & e) { return e.token < pivot; });
         const size_t at = middle - entries.begin();
@@ -134,7 +139,7 @@ double pymtp_nucleus::find(const pymtp_logits & from, float highest, double top_
         }
         keep_top_share(top_p * total);
     } else {
-        // slightly below the logit of the least likely token that may stay
+        // slightly below the lowest logit that min-p keeps
         const float lowest = (float) (highest + std::log(min_p) - 1e-3);
         total = collect(from, highest, lowest) + weight_below(from, highest, lowest);
     }

@@ -1,1 +1,1 @@
-"""The HTTP layer that all APIs share: request ids, limits, errors, event streams."""
+"""The HTTP code that all APIs share: request ids, limits, errors, event streams."""

@@ -1,7 +1,7 @@
-"""The middleware that checks the Host header, against DNS rebinding.
+"""The middleware that checks the Host header, as a protection against DNS rebinding.
 
-The owner of a domain can point its name at this machine once a browser has loaded a page of it. The page could then
-send requests to a server that is meant for this machine only.
+In DNS rebinding, a browser loads a web page from an attacker's domain, and the attacker then changes the domain's
+address to that of this machine. The page could now send requests to a server that should serve this machine only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)(?:%[^\]]*)?\]|(?P<name>[^\[\]:@
 
 
 class AllowedHostsMiddleware:
-    """Refuse requests whose Host is no IP address, not localhost, and none of the given names.
+    """Refuse requests whose Host header is neither an IP address nor localhost nor one of the given names.
 
-    Requests without a Host are allowed: no browser sends them. Starlette's TrustedHostMiddleware does not know IP
-    addresses, and answers in plain text.
+    Requests without a Host header are allowed, because no browser sends such requests. Starlette's
+    TrustedHostMiddleware is not used: it cannot allow all IP addresses, and its refusals are not JSON.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class AllowedHostsMiddleware:
             await self._app(scope, receive, send)
             return
         message = (
-            f"no requests for the host {refused_host!r:.80} are taken: --allowed-host NAME lets those for a name in"
+            f"requests for the host {refused_host!r:.80} are not allowed: use --allowed-host NAME to allow a host name"
         )
         error = ErrorInfo(403, message, "permission_error", "host_not_allowed")
         await error_response(Request(scope), error, {"Connection": "close"})(scope, receive, send)

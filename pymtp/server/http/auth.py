@@ -1,4 +1,4 @@
-"""API keys: the middleware that asks for one, and the schema of the paths that need one."""
+"""API keys: the middleware that checks them, and the security entries of the schema."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pymtp.server.http.errors import ErrorInfo, error_response
 
-# These need no key: health checks, the schema, and the pages, which ask for a key themselves.
+# Paths that need no API key: health checks, the schema, and the web pages, which ask the user for a key themselves.
 PUBLIC_PATHS = ("/", "/favicon.ico", "/health", "/v1/health", "/figures.html", "/openapi.json")
 PUBLIC_FOLDER = "/static/"
 
 
 class ApiKeyMiddleware:
-    """Refuse requests without one of the keys in `Authorization: Bearer …` or `x-api-key`."""
+    """Refuse requests without a valid API key in the header `Authorization: Bearer …` or `x-api-key`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -28,16 +28,16 @@ class ApiKeyMiddleware:
         if scope["type"] != "http" or _is_public(scope["path"]) or scope["method"] == "OPTIONS" or self._has_key(scope):
             await self._app(scope, receive, send)
             return
-        missing = ErrorInfo(401, "no API key that this server knows", code="invalid_api_key")
+        missing = ErrorInfo(401, "the API key is missing or unknown", code="invalid_api_key")
         await error_response(Request(scope), missing, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        # A right key in either header is enough: clients that use one of them may fill in the other, too.
+        # A valid key in either header is enough, because clients that use one header may send a dummy in the other one.
         given = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
         digests = [sha256(key.encode("latin-1")).digest() for key in given]  # Starlette decodes headers as Latin-1
-        # All digests are compared: the time says neither which key is the nearest nor how long a key is.
+        # All digests are compared in constant time, so that the response time reveals nothing about the keys.
         return any([compare_digest(digest, known) for digest in digests for known in self._digests])
 
 
@@ -46,8 +46,8 @@ def _is_public(path: str) -> bool:
 
 
 def add_security_schemes(app: FastAPI) -> None:
-    """Mark the paths that need a key in the app's schema."""
-    schema = app.openapi()  # the app caches it
+    """Mark the paths that need an API key in the application's OpenAPI schema."""
+    schema = app.openapi()  # the application caches this object, so the changes below stay
     schema.setdefault("components", {})["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},

@@ -1,4 +1,4 @@
-"""The protocol class of connections for uvicorn, with limits on idle time, unread data and headers."""
+"""The protocol class of uvicorn's connections, with limits on idle time, unread data and headers."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pymtp.server.http.limits import OVER_CONNECTION_LIMIT
 
-IDLE_TIMEOUT = (
-    75.0  # seconds until the headers of a request are complete; longer than proxies reuse connections (nginx: 60)
-)
-WRITE_TIMEOUT = 60.0  # seconds in which a client must read MIN_WRITTEN_BYTES of a response
+IDLE_TIMEOUT = 75.0  # seconds until a request's headers must be complete; nginx reuses idle connections for 60 seconds
+WRITE_TIMEOUT = 60.0  # seconds in which a client must read at least MIN_WRITTEN_BYTES of a response
 MIN_WRITTEN_BYTES = 2**14  # the low-water mark of asyncio's transports
-MAX_HEADER_BYTES = 2**16  # bytes of headers, or of trailers and chunk sizes
-EXTRA_CONNECTIONS = 512  # connections beyond the limit that stay open, so that a request of theirs gets a 503
+MAX_HEADER_BYTES = 2**16  # the most bytes of headers, and also of trailers and chunk sizes
+# The number of connections beyond the limit that are still accepted, to answer their requests with status 503.
+EXTRA_CONNECTIONS = 512
 
 
 class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with timeouts, limited headers and a limit of connections.
 
-    A connection ends where the client is silent for long, reads nothing, or sends endless headers. Requests of a
-    connection beyond uvicorn's limit_concurrency are marked with OVER_CONNECTION_LIMIT. Trailers are ignored: they are
-    no headers (RFC 9110, 6.5.1).
+    A connection is closed if the client sends nothing for long, reads nothing for long, or sends endless headers.
+    Requests on connections beyond uvicorn's limit_concurrency are marked with OVER_CONNECTION_LIMIT. Trailers are
+    ignored, because they must not be treated as headers (RFC 9110, 6.5.1).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # uvicorn itself would answer in plain text.
+        # The limit is hidden from uvicorn, because its own refusals are in plain text, not in JSON.
         self._max_connections, self.limit_concurrency = self.limit_concurrency, None
-        self._idle_timer: asyncio.TimerHandle | None = None  # runs while headers are awaited
-        self._write_timer: asyncio.TimerHandle | None = None  # runs while the client reads less than is to be sent
-        self._unsent_bytes = 0  # when the write timer started
-        self._header_bytes: int | None = None  # received while headers are incomplete; None otherwise
-        self._bytes_since_body: int = 0  # chunk sizes and trailers since the last body data
+        self._idle_timer: asyncio.TimerHandle | None = None  # runs until the headers of the next request are complete
+        self._write_timer: asyncio.TimerHandle | None = None  # runs while the send buffer is full
+        self._unsent_bytes = 0  # the bytes in the send buffer when the write timer started
+        self._header_bytes: int | None = None  # the header bytes received so far; None unless headers are incomplete
+        self._bytes_since_body: int = 0  # the bytes of chunk sizes and trailers since the last body data
         self._is_over_limit = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -76,7 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Handle httptools' callback."""
         self.scope["state"][OVER_CONNECTION_LIMIT] = self._is_over_limit
-        super().on_headers_complete()  # raises for an invalid request: the timer goes on then
+        super().on_headers_complete()  # raises for an invalid request, and the idle timer must then keep running
         self._cancel(self._idle_timer)
         self._idle_timer = self._header_bytes = None
         self._bytes_since_body = 0
@@ -94,12 +93,12 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Extend uvicorn's method."""
         super().send_400_response(msg)
-        self._start_idle_timer()  # the time for the client to read the response
+        self._start_idle_timer()  # the client gets this time to read the response
 
     def on_response_complete(self) -> None:
         """Extend uvicorn's method."""
         super().on_response_complete()
-        if self._idle_timer is None:  # else the next request's headers have begun to come
+        if self._idle_timer is None:  # otherwise the next request has begun already, and its timer runs
             self._start_idle_timer()
 
     def pause_writing(self) -> None:
@@ -111,7 +110,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Extend asyncio's callback."""
         super().resume_writing()
         self._cancel(self._write_timer)
-        if self._idle_timer is not None:  # the response is complete, and mostly read by now
+        if self._idle_timer is not None:  # the response is complete, and the client has read most of it
             self._start_idle_timer()
 
     def _check_progress_later(self) -> None:
@@ -120,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _on_write_timeout(self) -> None:
         if self._unsent_bytes - self.transport.get_write_buffer_size() < MIN_WRITTEN_BYTES:
-            self.transport.abort()  # close() would wait for the client
+            self.transport.abort()  # not close(), which would wait until the client has read everything
         else:
             self._check_progress_later()
 
@@ -131,9 +130,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _on_idle_timeout(self) -> None:
         is_running = self.cycle is not None and not self.cycle.response_complete
         if is_running and not self.transport.is_closing():
-            self._idle_timer = None  # a pipelined request: its timer starts after the running response
+            self._idle_timer = None  # a pipelined request waits: its idle timer starts after the running response
         elif not self.flow.write_paused:
-            self.transport.abort()  # close() would wait for the client
+            self.transport.abort()  # not close(), which would wait until the client has read everything
 
     @staticmethod
     def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -1,4 +1,4 @@
-"""CORS: requests of web pages from other origins."""
+"""CORS: permission for web pages of other origins to send requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymtp.server.settings import ServerSettings
 
 
 def add_cors(app: Starlette, settings: ServerSettings) -> None:
-    """Add Starlette's CORS middleware, where settings.cors_origins names an origin."""
+    """Add Starlette's CORS middleware if settings.cors_origins has at least one origin."""
     if not settings.cors_origins:
         return
     options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "max_age": 3600}

@@ -1,4 +1,4 @@
-"""The error object of OpenAI's API, as a response model of the schema."""
+"""The error object of OpenAI's API as a pydantic model, for the OpenAPI schema."""
 
 from __future__ import annotations
 

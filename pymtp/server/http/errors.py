@@ -1,4 +1,4 @@
-"""Exceptions as HTTP responses: a status, and the error object of the API of the path."""
+"""Conversion of exceptions to HTTP responses: a status, and an error object in the form of the requested API."""
 
 from __future__ import annotations
 
@@ -27,15 +27,24 @@ from pymtp.server.errors import (
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.validation_errors import first_field_error
 
-ANTHROPIC_PREFIX = "/v1/messages"  # the beginning of Anthropic's paths
-# A page of another site may send other content types without a preflight request.
+ANTHROPIC_PREFIX = "/v1/messages"  # the prefix of the paths of Anthropic's API
+# POST requests must have a JSON content type. Web pages of other sites can send other content types without a preflight
+# request, so that CORS would not stop them.
 _JSON_TYPE = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
-NOT_JSON = "the body must be JSON, and come with Content-Type: application/json"
-MAX_SHOWN = 400  # characters of a path in an error message
+NOT_JSON = "the body must be JSON, with the header Content-Type: application/json"
+MAX_SHOWN = 400  # the most characters of a path in an error message
 
 
 class ErrorInfo(NamedTuple):
-    """An error as clients see it. param: the field of the request. retry_after: seconds."""
+    """An error as clients see it.
+
+    status: the HTTP status.
+    message: the message for the user.
+    type: the type of the error in OpenAI's API.
+    code: the code of the error in OpenAI's API.
+    param: the wrong field of the request; None if the error does not concern a field.
+    retry_after: the number of seconds after which the client should retry; None for no hint.
+    """
 
     status: int
     message: str
@@ -49,7 +58,7 @@ class ErrorInfo(NamedTuple):
         """Return the headers that tell clients whether and when to retry."""
         if self.retry_after is not None:
             return {"Retry-After": str(self.retry_after)}
-        # Clients retry each status from 500 by themselves: after a timeout the retry would time out, too.
+        # OpenAI's clients retry after every status from 500. After a timeout, the retry would probably time out too.
         return {"x-should-retry": "false"} if self.code == "timeout" else {}
 
 
@@ -75,7 +84,12 @@ def error_info(error: Exception) -> ErrorInfo:
             return ErrorInfo(504, message, "timeout_error", "timeout")
         case PymtpError():
             return ErrorInfo(500, message, "server_error", "native_failure")
-    return ErrorInfo(500, "the server failed: its log says why", "server_error", "internal_error")
+    return ErrorInfo(
+        500,
+        "the server failed with an internal error; the cause is in the log of the server",
+        "server_error",
+        "internal_error",
+    )
 
 
 _ANTHROPIC_TYPES = {
@@ -93,30 +107,31 @@ _ANTHROPIC_TYPES = {
 
 
 def error_body(path: str, info: ErrorInfo, request_id: str | None = None) -> dict[str, Any]:
-    """Return the error object of the API that a path belongs to."""
+    """Return the error object for an error, in the form of the API to which the path belongs."""
     if path.startswith(ANTHROPIC_PREFIX):
         error_type = _ANTHROPIC_TYPES.get(info.status, "api_error")
-        # Agents know by these words that they must shorten the chat.
+        # Agents recognize a full context by these words, and then shorten the chat.
         message = f"prompt is too long: {info.message}" if info.code == "context_length_exceeded" else info.message
         return {"type": "error", "error": {"type": error_type, "message": message}, "request_id": request_id}
     return {"error": {"message": info.message, "type": info.type, "param": info.param, "code": info.code}}
 
 
 def error_response(request: Request, info: ErrorInfo, headers: Mapping[str, str] | None = None) -> AsciiJSONResponse:
-    """Build the response for an error."""
+    """Return the HTTP response for an error. headers: further headers of the response."""
     request_id = getattr(request.state, "request_id", None)
-    id_header = {} if request_id is None else {"x-request-id": request_id}  # responses of outer middleware need it, too
+    # RequestIdMiddleware does not see the response to an unhandled exception, so the header is set here.
+    id_header = {} if request_id is None else {"x-request-id": request_id}
     body = error_body(request.url.path, info, request_id)
     return AsciiJSONResponse(body, info.status, {**id_header, **info.headers, **(headers or {})})
 
 
 def stream_error_encoder(path: str) -> Callable[[Exception], bytes]:
-    """Return a function that encodes an error in the middle of a stream as an event."""
+    """Return a function that encodes an error that occurs during a stream as an event."""
     return lambda error: b"data: " + json.dumps(error_body(path, error_info(error))).encode() + b"\n\n"
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Install handlers that answer each exception of the app with an error object."""
+    """Install exception handlers that answer every exception with an error object."""
 
     async def handle_error(request: Request, error: Exception) -> AsciiJSONResponse:
         return error_response(request, error_info(error))
@@ -137,7 +152,8 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(request, _http_error_info(request, error), allow)
 
     async def handle_disconnect(request: Request, error: Exception) -> Response:
-        return Response(status_code=499)  # nginx's status for the log; nobody reads the response
+        # Nobody reads this response. 499 is nginx's status for a disconnected client, and appears in the log.
+        return Response(status_code=499)
 
     app.add_exception_handler(PymtpError, handle_error)
     app.add_exception_handler(RequestValidationError, handle_validation_error)
@@ -147,7 +163,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of a path."""
+    """Return the HTTP methods that the path of a request allows."""
     routes = request.app.router.routes
     methods = [
         method
@@ -161,7 +177,7 @@ def _http_error_info(request: Request, error: HTTPException) -> ErrorInfo:
     if error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase:
         return ErrorInfo(404, f"there is no {request.method} {request.url.path:.{MAX_SHOWN}}", code="unknown_url")
     if error.status_code == 405:
-        return ErrorInfo(405, f"{request.method} is not allowed here", code="method_not_allowed")
+        return ErrorInfo(405, f"the method {request.method} is not allowed for this path", code="method_not_allowed")
     if error.status_code == 400:
         return ErrorInfo(400, _unreadable_reason(error.__cause__), code="invalid_json")
     error_type = "invalid_request_error" if error.status_code < 500 else "server_error"
@@ -169,12 +185,12 @@ def _http_error_info(request: Request, error: HTTPException) -> ErrorInfo:
 
 
 def _unreadable_reason(cause: BaseException | None) -> str:
-    """Explain why a body cannot be read, although it may be JSON."""
+    """Explain why a body cannot be parsed. Such a body may still be valid JSON."""
     match cause:
         case RecursionError():
             return "the body cannot be read: its lists and objects are nested too deep"
         case UnicodeDecodeError():
-            return f"the body cannot be read: it is not UTF-8, by its byte {cause.start}"
+            return f"the body cannot be read: byte {cause.start} is not valid UTF-8"
         case ValueError():
             return f"the body cannot be read: a number in it has more than {sys.get_int_max_str_digits()} digits"
     return "the body cannot be read as JSON"

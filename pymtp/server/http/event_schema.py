@@ -1,4 +1,4 @@
-"""The schema of event streams."""
+"""The OpenAPI schema of event streams."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pydantic import BaseModel
 
 
 def event_stream_schema(description: str, *models: type[BaseModel], done: bool = True) -> dict[str, Any]:
-    """Return the content of a response that is an event stream, with the schema of the events' data.
+    """Return the `content` entry of a response that is an event stream, for the OpenAPI schema.
 
-    models: the data are JSON of one of these; without models, of any object. done: the last event is `[DONE]`.
+    description: the description of the events.
+    models: the models of which the data of each event are JSON; without models, the data may be any JSON object.
+    done: whether the stream ends with the data `[DONE]`.
     """
     schemas = [_inlined(model.model_json_schema(mode="serialization")) for model in models] or [{"type": "object"}]
     data: dict[str, Any] = {
@@ -31,7 +33,7 @@ def event_stream_schema(description: str, *models: type[BaseModel], done: bool =
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace references by their schemas: contentSchema cannot refer to components."""
+    """Replace each reference by the schema that it refers to, because contentSchema allows no references."""
     definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:

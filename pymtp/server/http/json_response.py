@@ -1,4 +1,4 @@
-"""JSON responses in ASCII, and JSON objects with a part that is encoded once."""
+"""JSON responses in ASCII, and JSON objects of which a part is encoded only once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from fastapi.responses import JSONResponse
 
 
 class PreencodedObject(dict[str, Any]):
-    """A dict whose repeated fields are encoded once.
+    """A dict with fields that several events repeat, and that are encoded to JSON only once.
 
-    Several events of a stream repeat fields of the request, which may have megabytes.
+    Several events of a stream repeat the fields of the request, which may be megabytes large.
     """
 
     def __init__(self, own: Mapping[str, Any], repeated: Mapping[str, Any], encoded: str | None = None) -> None:
-        """own: fields that differ between events. repeated: all others, one at least. encoded: those as JSON."""
+        """own: the fields that differ between events.
+
+        repeated: all other fields, at least one.
+        encoded: the JSON of the repeated fields without the opening brace; None encodes them now.
+        """
         super().__init__({**own, **repeated})
         self._own, self._repeated = own, repeated
         self._encoded = json.dumps(repeated)[1:] if encoded is None else encoded
 
     def replace(self, changes: Mapping[str, Any]) -> PreencodedObject:
-        """Return a copy with changed own fields."""
+        """Return a copy in which `changes` replace own fields; the JSON of the repeated fields is reused."""
         return PreencodedObject({**self._own, **changes}, self._repeated, self._encoded)
 
     def json(self) -> str:
@@ -33,7 +37,8 @@ class PreencodedObject(dict[str, Any]):
 class AsciiJSONResponse(JSONResponse):
     """A JSON response in ASCII.
 
-    Responses repeat text of clients, which may have lone surrogates: JSON can escape them, UTF-8 cannot encode them.
+    Responses repeat text from clients, which may have lone surrogates. JSON can escape lone surrogates; UTF-8 cannot
+    encode lone surrogates.
     """
 
     def render(self, content: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Middleware that limits connections, and the size and duration of request bodies."""
+"""Middleware that limits the number of connections, and the size and transfer time of request bodies."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.server.http.errors import ErrorInfo, error_response
 
-# A body holds memory while it comes: it may take BODY_TIMEOUT seconds, and one more for each MIN_BODY_RATE bytes.
+# A body that arrives slowly occupies memory for long. Its transfer may take BODY_TIMEOUT seconds, plus one second for
+# each MIN_BODY_RATE bytes.
 BODY_TIMEOUT = 20.0
 MIN_BODY_RATE = 2**14
 
-MAX_LENGTH_DIGITS = 18  # Content-Length; int() refuses more than 4,300 digits
+# The most digits of a Content-Length that are converted: int() raises an exception for more than 4,300 digits.
+MAX_LENGTH_DIGITS = 18
 
-OVER_CONNECTION_LIMIT = "over_connection_limit"  # key of the scope's state: the connection exceeds the limit
+OVER_CONNECTION_LIMIT = "over_connection_limit"  # key of scope["state"]: True if the connection exceeds the limit
 
 
 class ConnectionLimitMiddleware:
-    """Refuse requests of connections beyond the limit, which HttpProtocol marks."""
+    """Refuse requests that HttpProtocol has marked because their connection exceeds the limit."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,7 +36,7 @@ class ConnectionLimitMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuse bodies that are too large, with or without Content-Length, and bodies that come too slowly."""
+    """Refuse bodies that are too large, with or without Content-Length, and bodies that arrive too slowly."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, seconds: float = BODY_TIMEOUT) -> None:
         self._app, self._max, self._seconds = app, max_bytes, seconds
@@ -46,7 +48,7 @@ class BodyLimitMiddleware:
         length = Headers(scope=scope).get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             wrong = ErrorInfo(400, "Content-Length must be a number of bytes", code="invalid_content_length")
-            # The end of the body is unknown, so the connection closes.
+            # The connection must be closed, because nobody knows where the body ends and the next request begins.
             await error_response(Request(scope), wrong, {"Connection": "close"})(scope, receive, send)
             return
         digits = length.lstrip("0") or "0"
@@ -60,7 +62,10 @@ class BodyLimitMiddleware:
                 end = begun + self._seconds + len(body) / MIN_BODY_RATE
                 message = await asyncio.wait_for(receive(), end - loop.time())
             except asyncio.TimeoutError:
-                why = f"after {self._seconds:g} seconds the body came slower than {MIN_BODY_RATE} bytes a second"
+                why = (
+                    f"the body arrived too slowly: after {self._seconds:g} seconds, the server expects "
+                    f"{MIN_BODY_RATE} bytes per second"
+                )
                 late = ErrorInfo(408, why, code="body_too_slow")
                 await error_response(Request(scope), late, {"Connection": "close"})(scope, receive, send)
                 return
@@ -70,7 +75,7 @@ class BodyLimitMiddleware:
             more = message.get("more_body", False)
         if len(body) > self._max or stated > self._max:
             large = ErrorInfo(413, f"the body has more than {self._max} bytes", code="body_too_large")
-            # The rest of the body is not read, so the connection closes.
+            # The connection must be closed, because the rest of the body is not read.
             await error_response(Request(scope), large, {"Connection": "close"})(scope, receive, send)
             return
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]

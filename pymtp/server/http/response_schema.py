@@ -1,4 +1,4 @@
-"""The responses of routes in the schema, and the header that names ignored fields."""
+"""The responses of routes in the OpenAPI schema, and the response header that names ignored request fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymtp.server.http.event_schema import event_stream_schema
 
 _PRINTED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ERROR_DESCRIPTIONS = {
-    400: "The request is wrong.",
+    400: "The request is invalid.",
     404: "The model, the response or the path does not exist.",
     403: "The Host header names a host that is not allowed.",
     408: "The body came too slowly.",
@@ -28,21 +28,26 @@ _ERROR_DESCRIPTIONS = {
 
 
 def error_responses(error: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of a route, with the error object of its API."""
+    """Return the error responses of a route for the OpenAPI schema. error: the model of the error object."""
     return {status: {"model": error, "description": text} for status, text in _ERROR_DESCRIPTIONS.items()}
 
 
 def endpoint_responses(
     body: type[BaseModel], event: type[BaseModel] | None = None, error: type[BaseModel] = ErrorBody
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the responses of a route: its body, or a stream of events, and its errors."""
+    """Return the responses of a route for the OpenAPI schema.
+
+    body: the model of the response's body.
+    event: the model of the events, if the route can stream; None if it cannot.
+    error: the model of the error object.
+    """
     success: dict[str, Any] = {"model": body}
     if event is not None:
-        success["content"] = event_stream_schema("Returned where the request has stream: true.", event, error)
+        success["content"] = event_stream_schema("Returned if the request has stream: true.", event, error)
     return {200: success, **error_responses(error)}
 
 
 def ignored_fields_header(url: str, body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the header that names the unknown fields of a body: one may be misspelt."""
+    """Return the response header that names the unknown fields of a request's body, which may be misspelt."""
     names = [name for name in unknown_fields(url, body) if _PRINTED_NAME.fullmatch(name)]
     return {"x-pymtp-ignored": ", ".join(names[:16])} if names else {}

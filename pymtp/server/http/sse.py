@@ -1,4 +1,4 @@
-"""Streams of server-sent events, and the cancellation of work when a client disconnects."""
+"""Streams of server-sent events, and cancellation of work when the client disconnects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEPALIVE = b": waiting\n\n"  # an SSE comment, which clients ignore
 
 
 async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; cancel it and raise ClientDisconnectedError when the client disconnects."""
+    """Return the result of `work`. If the client disconnects, cancel `work` and raise ClientDisconnectedError."""
     disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
     working = asyncio.ensure_future(work)
     try:
@@ -35,11 +35,11 @@ async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -
         for task in (disconnected, working):
             task.cancel()
         with suppress(asyncio.CancelledError, Exception):
-            await working  # it has released its resources when this returns
+            await working  # so that `work` has released its resources when this function returns
 
 
 async def run_with_cancellation(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a request whose body was read; see run_until_disconnect."""
+    """Return the result of `work`, as run_until_disconnect does, for a request whose body was read already."""
     return await run_until_disconnect(request.receive, work)
 
 
@@ -49,10 +49,10 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A streaming response of encoded events; a disconnect closes their iterator.
+    """A streaming response of encoded events. If the client disconnects, the iterator of the events is closed.
 
-    The status is sent with the first event or keepalive, so an earlier error is answered as for any other request.
-    Keepalives are sent while no event comes: proxies close connections that are silent for a minute.
+    The status is sent with the first event or keepalive; an error before that is answered with its own status.
+    Keepalives are sent while there is no event, because proxies close connections that are silent for a minute.
     """
 
     def __init__(
@@ -63,7 +63,12 @@ class EventStream(Response):
         *,
         keepalive: bytes = KEEPALIVE,
     ) -> None:
-        """encode_error: encodes an error in the middle of the stream. keepalive: data sent while no event comes."""
+        """events: the encoded events.
+
+        encode_error: encodes an error that occurs after the status was sent.
+        headers: further headers of the response.
+        keepalive: the data to send while there is no event.
+        """
         self.status_code = 200
         self.body_iterator = events
         self._encode_error, self._keepalive = encode_error, keepalive
@@ -95,7 +100,7 @@ class EventStream(Response):
 
 
 class _ResponseBody:
-    """A streamed response; its status and headers go with the first data. started: they were sent."""
+    """The body of a streaming response. started: whether the status and headers, which precede the body, were sent."""
 
     def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.started = False
@@ -105,7 +110,7 @@ class _ResponseBody:
         self._lock = asyncio.Lock()
 
     async def send(self, data: bytes, *, more: bool = True) -> None:
-        """Send data; wait while the client's buffer is full."""
+        """Send data, with the status and headers before the first data. Waits while the send buffer is full."""
         async with self._lock:
             if not self.started:
                 await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -114,7 +119,7 @@ class _ResponseBody:
             self._last_sent = self._loop.time()
 
     async def send_keepalives(self, data: bytes) -> None:
-        """Send `data` whenever nothing was sent for KEEPALIVE_SECONDS."""
+        """Send `data` whenever nothing has been sent for KEEPALIVE_SECONDS, until this task is cancelled."""
         while True:
             if (left := self._last_sent + KEEPALIVE_SECONDS - self._loop.time()) > 0:
                 await asyncio.sleep(left)

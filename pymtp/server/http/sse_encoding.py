@@ -1,4 +1,4 @@
-"""Encoding of server-sent events with names."""
+"""Encoding of server-sent events that have names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pymtp.server.http.json_response import PreencodedObject
 
 
 def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
-    """Encode events; the type of each is its name, too."""
+    """Encode events as server-sent events. The `type` of an event is also its name."""
     return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _json(event).encode()) for event in events)
 
 

@@ -1,4 +1,7 @@
-"""Plain messages for validation errors: pydantic's own name its types, and its paths through unions."""
+"""Messages for validation errors in the words of the API.
+
+pydantic's own messages name pydantic's types, and the alternatives of unions in the paths of fields.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any, NamedTuple
 
 Step = str | int
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-MAX_PATH_STEPS = 8  # shown steps of a field's path
-MAX_NAME_CHARACTERS = 40  # shown characters of a name; of a value twice as many
+MAX_PATH_STEPS = 8  # the most steps that a message shows of a field's path
+MAX_NAME_CHARACTERS = 40  # the most characters that a message shows of a name; for a value, twice this number
 _MISSING = object()
 
-# The expected types of values, by the types of pydantic's errors.
+# The types that messages say are expected, by the `type` of pydantic's error.
 _TYPE_NAMES = {
     "string_type": "a string",
     "int_type": "a whole number",
@@ -44,7 +47,10 @@ _CONSTRAINTS = {
 
 
 class FieldError(NamedTuple):
-    """The message of an error. field: its path, such as messages[0].content; None for the body itself."""
+    """The message of a validation error.
+
+    field: the path of the wrong field, such as messages[0].content; None if the body itself is wrong.
+    """
 
     field: str | None
     message: str
@@ -57,10 +63,10 @@ class _LocatedError(NamedTuple):
 
 
 def first_field_error(errors: Sequence[Mapping[str, Any]], body: object) -> FieldError:
-    """Return the message of the first wrong field.
+    """Return the message for the first wrong field.
 
-    A field that may have one of several types has errors for each of them: the type that fits best is reported, whose
-    error lies deepest in the value.
+    If a field may have one of several types, pydantic reports errors for each type. Here only the errors that lie
+    deepest in the value are reported, because they belong to the type that the client meant.
     """
     first_field = errors[0]["loc"][:2]  # ("body", name of a field), or ("body",)
     located_errors = [_locate(error, body) for error in errors if error["loc"][:2] == first_field]
@@ -69,7 +75,7 @@ def first_field_error(errors: Sequence[Mapping[str, Any]], body: object) -> Fiel
         key=lambda located: (len(located.path), [step if isinstance(step, int) else 0 for step in located.path]),
     )
     errors_at_field = [located for located in located_errors if located.path == best.path]
-    # A value of one of the types that violates a constraint is meant to be of that type.
+    # A constraint is only checked for a value of the right type: then errors about other types are left out.
     errors_at_field = [
         located for located in errors_at_field if located.error["type"] not in _TYPE_NAMES
     ] or errors_at_field
@@ -78,7 +84,7 @@ def first_field_error(errors: Sequence[Mapping[str, Any]], body: object) -> Fiel
 
 
 def _locate(error: Mapping[str, Any], body: object) -> _LocatedError:
-    """Locate an error in the body: its path without the steps that name types of a union, and the value there."""
+    """Return the path and the value to which an error refers; the path has no steps for the alternatives of unions."""
     error_type, steps = error["type"], error["loc"][1:]
     path: list[Step] = []
     value = body if error["loc"][0] == "body" else error["input"]
@@ -104,7 +110,7 @@ def _message(subject: str, errors_at_field: Sequence[_LocatedError]) -> str:
     error, given = errors_at_field[0].error, _shown_value(errors_at_field[0].value)
     error_type, ctx = error["type"], error.get("ctx") or {}
     if error.get("loc", ())[-1:] == ("[key]",):
-        return f"{subject}: a name in it must have the form {ctx.get('pattern', 'that is asked for')}"
+        return f"{subject}: each name in it must have the form {ctx.get('pattern', 'of the schema')}"
     if error_type in _TYPE_NAMES:
         expected = dict.fromkeys(
             _TYPE_NAMES[located.error["type"]].format(**_expected_values(located.error))
@@ -118,7 +124,7 @@ def _message(subject: str, errors_at_field: Sequence[_LocatedError]) -> str:
 
 
 def _expected_values(error: Mapping[str, Any]) -> dict[str, str]:
-    """Return the expected values in JSON's spelling."""
+    """Return the expected values as JSON spells them."""
     expected = (error.get("ctx") or {}).get("expected", "")
     return {"expected": "false" if expected == "False" else expected}
 
@@ -128,7 +134,7 @@ def _join_words(words: list[str]) -> str:
 
 
 def _shown_value(value: object) -> str:
-    """Return a value as messages show it."""
+    """Return the text by which messages show a value."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -137,7 +143,7 @@ def _shown_value(value: object) -> str:
         return json.dumps(value)
     try:
         text = repr(value)
-    except ValueError:  # repr() refuses integers of more than 4,300 digits
+    except ValueError:  # repr() raises ValueError for integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 2 * MAX_NAME_CHARACTERS else f"{text[: 2 * MAX_NAME_CHARACTERS]}…"
 

@@ -1,1 +1,1 @@
-"""/v1/messages: Anthropic's messages API."""
+"""The routes of /v1/messages: Anthropic's messages API."""

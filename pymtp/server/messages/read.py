@@ -14,7 +14,7 @@ Block = Mapping[str, Any]
 
 
 def to_chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a validated body to OpenAI's form."""
+    """Convert a validated body of /v1/messages to a body of /v1/chat/completions."""
     chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
     chat["messages"] = _messages(body)
     chat["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
@@ -62,13 +62,13 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _system_text(system: str | Sequence[Block]) -> str:
     if isinstance(system, str):
         return system
-    # Claude Code's first block differs in each request and means nothing to a model: with it no prompt could be reused
-    # from the cache.
+    # Claude Code puts a billing header in front, which differs in each request and means nothing to a model. The header
+    # is left out, because otherwise no prompt could reuse the K and V of an earlier prompt from the prefix cache.
     return _text([block for block in system if not block["text"].startswith("x-anthropic-billing-header:")])
 
 
 def _add_user(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
-    """Add the user's texts and the results of tools in their order; the texts between results are one message."""
+    """Add the user's texts and tool results in order. Successive texts are joined to one message."""
     texts: list[Block] = []
     for block in blocks:
         if block["type"] == "tool_result":

@@ -1,4 +1,4 @@
-"""Routes of /v1/messages."""
+"""The routes of /v1/messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _RESPONSES_SCHEMA: dict[int | str, dict[str, Any]] = {
 
 @router.post(MESSAGES, response_model=None, responses=_RESPONSES_SCHEMA)
 async def messages(request: Request, body: MessageRequest, service: ServiceDep) -> Response:
-    """Create a message."""
+    """Generate the assistant's next message of a chat."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_generate_request(CHAT, to_chat_body(fields), service.sampling)
@@ -66,7 +66,7 @@ async def messages(request: Request, body: MessageRequest, service: ServiceDep) 
 
 @router.post(f"{MESSAGES}/count_tokens", responses=error_responses(MessageErrorBody))
 async def count_tokens(body: CountTokensRequest, service: ServiceDep) -> CountTokensResponse:
-    """Count the tokens of the prompt."""
+    """Return the number of prompt tokens that a chat has."""
     service.check_model(body.model)
     generate_request = read_generate_request(CHAT, to_chat_body(body.model_dump(exclude_unset=True, by_alias=True)))
     generate_request = service.apply_thinking_budget(generate_request)

@@ -38,7 +38,7 @@ class TextSource(RequestModel):
 
 
 class DocumentBlock(RequestModel):
-    """A document of plain text."""
+    """A document, which must be plain text."""
 
     type: Literal["document"]
     source: TextSource
@@ -50,7 +50,7 @@ class ThinkingBlock(RequestModel):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = Field(
-        None, description="Where the thinking is empty: the thinking, as this server encoded it."
+        None, description="The encoded thinking of this server, which is used if `thinking` is empty."
     )
 
 
@@ -73,7 +73,7 @@ def _reject_media(block: Any) -> Any:
         kind = f"document of {source.get('type')}"
     elif kind not in ("image", "search_result", "container_upload"):
         return block
-    raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
+    raise PydanticCustomError("unreadable", "this model reads only text, not {kind}", {"kind": shown(kind)})
 
 
 ToolResultContent = Annotated[
@@ -121,7 +121,7 @@ def _check_tool_type(tool: Any) -> Any:
     if kind in (None, "custom"):
         return tool
     raise PydanticCustomError(
-        "tool", "{kind}: there are no tools but those with an input_schema", {"kind": shown(kind)}
+        "tool", "tools of type {kind} are not supported: a tool must have an input_schema", {"kind": shown(kind)}
     )
 
 
@@ -159,9 +159,11 @@ Display = Literal["summarized", "omitted"]
 class ThinkingOn(RequestModel):
     type: Literal["enabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT] | None = Field(
-        None, description="Most tokens of thinking; 0: no thinking."
+        None, description="Maximum number of thinking tokens; 0: no thinking."
     )
-    display: Display | None = Field(None, description="omitted: the thinking is in the signature only.")
+    display: Display | None = Field(
+        None, description="omitted: `thinking` is empty, and only the signature contains the thinking."
+    )
 
 
 class ThinkingOff(RequestModel):
@@ -179,7 +181,7 @@ class OutputConfig(RequestModel):
 
 
 class CountTokensRequest(TemplateFields):
-    """A chat whose prompt tokens are counted."""
+    """A chat whose prompt tokens are to be counted."""
 
     model: Name
     messages: FailFastList[InputMessage] = Field(min_length=1)
@@ -195,7 +197,7 @@ class CountTokensRequest(TemplateFields):
 
 
 class MessageRequest(CountTokensRequest, SamplingFields):
-    """A chat to be continued by the model. A last message of the assistant is continued."""
+    """A chat that the model continues. If the last message is the assistant's, the model continues this message."""
 
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT]
     stream: bool | None = None
@@ -227,7 +229,7 @@ class OutputToolUseBlock(ResponseModel):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, JsonValue] = Field(description="Of a call that was cut off, the values that are complete.")
+    input: dict[str, JsonValue] = Field(description="The arguments. If the call was cut off, only the complete values.")
     caller: DirectCaller
 
 
@@ -240,8 +242,8 @@ class AnthropicOutputTokensDetails(ResponseModel):
 
 
 class AnthropicUsage(ResponseModel):
-    input_tokens: int = Field(description="Prompt tokens that were not cached.")
-    cache_read_input_tokens: int = Field(description="Prompt tokens from the prefix cache.")
+    input_tokens: int = Field(description="Prompt tokens that were not taken from the prefix cache.")
+    cache_read_input_tokens: int = Field(description="Prompt tokens that were taken from the prefix cache.")
     cache_creation_input_tokens: Literal[0]
     cache_creation: None
     output_tokens: int

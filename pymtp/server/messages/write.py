@@ -1,4 +1,4 @@
-"""Responses of /v1/messages, as one message and as events of a stream."""
+"""Responses of /v1/messages: one message, or the events of a stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 
 
 class MessageWriter:
-    """The events of one message; a client that joins them has the same as `message` returns."""
+    """The writer of one message: as events of a stream, or as a whole. Joined by a client, the events give the same."""
 
     def __init__(self, model_name: str, *, shows_thinking: bool = True) -> None:
-        """shows_thinking: False leaves the blocks of thinking empty; the thinking is in their signature only."""
+        """shows_thinking: if False, the thinking blocks are empty, and only their signatures contain the thinking."""
         self._output = OutputItems()
         self._shows_thinking = shows_thinking
         self._head: dict[str, Any] = {
@@ -37,16 +37,16 @@ class MessageWriter:
         }
 
     def begin(self, prompt_tokens: int) -> list[dict[str, Any]]:
-        """Return the events before the first token."""
+        """Return the first events of the stream, which precede the output."""
         message = self._head | {"usage": _usage(prompt_tokens)}
         return [{"type": "message_start", "message": message}, PING]
 
     def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
-        """Return the events of new output."""
+        """Return the events for new output. events: the new events of the output parser."""
         return self._item_events(self._output.push(events))
 
     def end(self, finish: FinishInfo, more: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the last events. more: further fields of message_delta."""
+        """Return the last events of the stream. more: further fields of the event message_delta."""
         delta = _stop_fields(finish) | {"stop_details": None, "container": None}
         return [
             *self._item_events(self._output.end_item()),
@@ -55,7 +55,7 @@ class MessageWriter:
         ]
 
     def message(self, finish: FinishInfo) -> dict[str, Any]:
-        """Return the whole message, once all output was pushed."""
+        """Return the whole message. Must be called after all output was pushed."""
         blocks = [self._block(item) for item in self._output.items]
         return self._head | {"content": blocks} | _stop_fields(finish) | {"usage": _finish_usage(finish)}
 
@@ -90,7 +90,7 @@ class MessageWriter:
         elif item.kind == "thinking":
             block |= {"thinking": item.text if self._shows_thinking else "", "signature": encode_thinking(item.text)}
         elif item.text:
-            # Clients read the complete values of a call that was cut off: the block has the same.
+            # If the call was cut off, the block has only the complete values, as for clients that join the events.
             block["input"] = from_json(item.text, allow_partial=True)
         return block
 

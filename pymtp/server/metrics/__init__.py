@@ -1,1 +1,1 @@
-"""Prometheus metrics of the server and its engine, and the logs."""
+"""Prometheus metrics of the server and the engine, and the logs of the server."""

@@ -1,4 +1,4 @@
-"""The engine's counters as Prometheus metrics, read at each scrape, so that they cost nothing per token."""
+"""The engine's statistics as Prometheus metrics. They are read at each scrape, and cost nothing per token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pymtp.native.build_info import build_info
 GAUGES = {
     "num_requests_running": "Sequences in prefill or decode.",
     "num_requests_waiting": "Sequences that wait for a slot.",
-    "num_requests_max": "Slots.",
-    "kv_cache_usage_perc": "Used slots, from 0 to 1.",
-    "prefix_cache_bytes": "Host memory of the prefix cache.",
-    "prefix_cache_max_bytes": "Limit of the host memory of the prefix cache.",
+    "num_requests_max": "Number of slots.",
+    "kv_cache_usage_perc": "Share of the slots that are in use, from 0 to 1.",
+    "prefix_cache_bytes": "Bytes of host memory that the prefix cache uses.",
+    "prefix_cache_max_bytes": "Limit of prefix_cache_bytes.",
 }
 COUNTERS = {
     "generation_tokens": "Generated tokens.",
@@ -25,20 +25,20 @@ COUNTERS = {
     "prefix_cache_hits": "Prompt tokens that were found in the prefix cache.",
     "prefix_cache_evictions": "Checkpoints that were evicted from the prefix cache.",
     "rounds": "Decodes of the target that generated or verified tokens.",
-    "spec_decode_num_drafts": "Rounds of a sequence with drafts.",
+    "spec_decode_num_drafts": "Rounds with drafts, counted once for each sequence.",
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
     "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
 }
 LABELLED_COUNTERS = {
-    "rounds_by_depth": ("Rounds by the number of drafts, once for each sequence.", "depth"),
-    "rounds_by_texts": ("Rounds by the number of sequences.", "texts"),
-    "spec_decode_num_draft_tokens_per_pos": ("Draft tokens that were verified, by their position.", "position"),
-    "spec_decode_num_accepted_tokens_per_pos": ("Draft tokens that were accepted, by their position.", "position"),
+    "rounds_by_depth": ("Rounds by number of drafts, counted once for each sequence.", "depth"),
+    "rounds_by_texts": ("Rounds by number of sequences.", "texts"),
+    "spec_decode_num_draft_tokens_per_pos": ("Verified draft tokens by position in the draft.", "position"),
+    "spec_decode_num_accepted_tokens_per_pos": ("Accepted draft tokens by position in the draft.", "position"),
 }
 
 
 class EngineMetrics(Collector):
-    """A collector of the figures of an LLM's engine."""
+    """A Prometheus collector of the statistics of an LLM's engine."""
 
     def __init__(self, llm: LLM, model_name: str) -> None:
         self._llm, self._model_name = llm, model_name
@@ -53,11 +53,11 @@ class EngineMetrics(Collector):
         }
 
     def describe(self) -> Iterator[Metric]:
-        """Return no metrics, so that the registry does not collect on registration."""
+        """Return no metrics; without this method, the registry would call `collect` on registration."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of one snapshot of the figures."""
+        """Yield all metrics, with values from one snapshot of the statistics."""
         figures = self._llm.figures()
         info = GaugeMetricFamily(
             "pymtp:info", "Versions and options of the server; always 1.", labels=tuple(self._info)

@@ -1,4 +1,4 @@
-"""The log on stderr, as text or JSON lines: one line per request, and few others."""
+"""The log on stderr, as text lines or JSON lines: one line per request, and a few others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ LOGGER_NAMES = ("pymtp", "uvicorn")
 
 
 def configure(log_format: LogFormat, level: LogLevel) -> None:
-    """Log on stderr. At level info, uvicorn logs warnings and errors only: our own lines report the requests."""
+    """Configure the loggers to write to stderr.
+
+    At level info, uvicorn logs only warnings and errors, because the request log has a line for each request already.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     for name in LOGGER_NAMES:
@@ -27,13 +30,14 @@ def configure(log_format: LogFormat, level: LogLevel) -> None:
         logger.handlers[:], logger.propagate = [handler], False
         logger.setLevel(level.upper())
     if level == "info":
-        logging.getLogger("pymtp.native").setLevel(logging.WARNING)  # llama.cpp logs a lot while it loads
+        # At level info, llama.cpp would log many lines while it loads a model.
+        logging.getLogger("pymtp.native").setLevel(logging.WARNING)
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 @contextmanager
 def hold_errors(logger: logging.Logger) -> Iterator[None]:
-    """Hold the logger's errors until the end of the context, and drop them where it ends with an exception."""
+    """Hold back the errors of a logger until the context ends, and drop them if it ends with an exception."""
     held: list[logging.LogRecord] = []
 
     def hold(record: logging.LogRecord) -> bool:
@@ -52,7 +56,7 @@ def hold_errors(logger: logging.Logger) -> Iterator[None]:
 
 
 class TextLines(logging.Formatter):
-    """Lines such as `2026-01-31T12:00:00.000Z INFO message key=value …`."""
+    """The format of text lines, such as `2026-01-31T12:00:00.000Z INFO message key=value …`."""
 
     def format(self, record: logging.LogRecord) -> str:
         values = [f"{key}={_word(value)}" for key, value in _fields(record).items()]
@@ -61,14 +65,14 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, message, and the fields of the record."""
+    """The format of JSON lines: an object with time, level, message, and the fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": _time(record), "level": record.levelname.lower(), "message": record.getMessage()}
         line |= _fields(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)  # ASCII: terminals obey some control characters
+        return json.dumps(line, default=str)  # ASCII only, because some other characters control terminals
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -77,17 +81,17 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Return the fields of log.info(…, extra={"fields": …})."""
+    """Return the fields that were passed to the logger as extra={"fields": …}."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     return fields
 
 
 def _word(value: Any) -> str:
-    """Return a value as one word, or in quotes."""
+    """Return the text of a value: without quotes if it is one word, else with quotes."""
     if isinstance(value, float):
         return f"{value:.4g}"
     word = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    if not word.isprintable():  # terminals obey some of these characters
+    if not word.isprintable():  # some of these characters control terminals, so they are escaped
         return json.dumps(word)
     return word if re.fullmatch(r'[^\s"]+', word) else json.dumps(word, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics at /metrics, with vLLM's names after the prefix `pymtp:`."""
+"""The Prometheus metrics at /metrics. Their names are vLLM's, with the prefix `pymtp:`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pymtp.engine.request import Completion
 from pymtp.server.metrics.engine import EngineMetrics
 from pymtp.server.metrics.request_log import LogEntry, current_log_entry
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which no dashboard reads
+# Without this call, each counter and histogram would have a second series with its creation time, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 PER_TOKEN_BUCKETS = (
@@ -43,20 +44,26 @@ TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 2
 REASONS = ("stop", "length", "abort", "error")
 
 HISTOGRAMS = {
-    "time_to_first_token_seconds": ("Seconds from the request to the first token.", FIRST_TOKEN_BUCKETS),
-    "inter_token_latency_seconds": ("Seconds per token between two chunks of a stream.", PER_TOKEN_BUCKETS),
-    "request_time_per_output_token_seconds": ("Seconds per token after the first one.", PER_TOKEN_BUCKETS),
-    "e2e_request_latency_seconds": ("Seconds from the request to its end.", REQUEST_BUCKETS),
+    "time_to_first_token_seconds": ("Seconds from the arrival of a request to its first token.", FIRST_TOKEN_BUCKETS),
+    "inter_token_latency_seconds": (
+        "Seconds between two chunks of a stream, divided by the tokens of the second chunk.",
+        PER_TOKEN_BUCKETS,
+    ),
+    "request_time_per_output_token_seconds": (
+        "Seconds per token of a completion, without its first token.",
+        PER_TOKEN_BUCKETS,
+    ),
+    "e2e_request_latency_seconds": ("Seconds from the arrival of a request to its end.", REQUEST_BUCKETS),
     "request_queue_time_seconds": ("Seconds that a sequence waited for a slot.", REQUEST_BUCKETS),
-    "request_prefill_time_seconds": ("Seconds from the slot to the first token.", REQUEST_BUCKETS),
-    "request_decode_time_seconds": ("Seconds from the first token to the last.", REQUEST_BUCKETS),
+    "request_prefill_time_seconds": ("Seconds from the start in a slot to the first token.", REQUEST_BUCKETS),
+    "request_decode_time_seconds": ("Seconds from the first token to the last token.", REQUEST_BUCKETS),
     "request_prompt_tokens": ("Prompt tokens of a request.", TOKEN_BUCKETS),
     "request_generation_tokens": ("Generated tokens of a completion.", TOKEN_BUCKETS),
 }
 
 
 class Metrics:
-    """The metrics of requests, and the collector of the engine's figures."""
+    """The Prometheus registry: metrics of requests, and the collector of the engine's statistics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -77,7 +84,7 @@ class Metrics:
         self._observe: dict[str, Any] = {}
 
     def register_engine(self, llm: AsyncLLM, model_name: str) -> None:
-        """Register the metrics of the loaded model; they start at 0."""
+        """Register the metrics of the loaded model. Metrics that have a model label start at 0 now."""
         self._model_name = model_name
         self.registry.register(EngineMetrics(llm.llm, model_name))
         self._observe = {name: histogram.labels(model_name).observe for name, histogram in self._histograms.items()}
@@ -90,11 +97,11 @@ class Metrics:
         self._http.labels(method, route, str(status)).inc()
 
     def start_request(self, prompt: object = None) -> RequestMetrics:
-        """Start the metrics of a request. prompt: logged with --log-prompts."""
+        """Return the metrics of a new request. prompt: the prompt, which is logged with --log-prompts."""
         return RequestMetrics(self, prompt)
 
     def observe(self, name: str, value: float) -> None:
-        """Add a value to a histogram."""
+        """Add a value to the histogram of this name."""
         self._observe[name](value)
 
     def count_prompt(self, prompt_tokens: int) -> None:
@@ -103,7 +110,7 @@ class Metrics:
         self.observe("request_prompt_tokens", prompt_tokens)
 
     def count_finished(self, reason: str, n: int = 1) -> None:
-        """Count n completions that ended for a reason."""
+        """Count n completions that ended for this reason, which is one of REASONS."""
         self._success.labels(self._model_name, reason).inc(n)
 
 
@@ -112,11 +119,12 @@ class RequestMetrics:
 
         request_metrics = metrics.start_request(prompt)
         …                                                # the request is prepared
-        with request_metrics.started(prompt_tokens, n):  # the engine has accepted it
-            request_metrics.on_tokens(3)                 # for each delta
-            request_metrics.on_finished(completions)     # after the last token
+        with request_metrics.started(prompt_tokens, n):  # the engine has accepted the request
+            request_metrics.on_tokens(3)                 # called for each delta
+            request_metrics.on_finished(completions)     # called after the last token
 
-    A context that is left without `on_finished` counts as aborted, or as an error where it is left by an exception.
+    If the context ends before `on_finished` was called, the completions count as errors if there is an exception, and
+    as aborted otherwise.
     """
 
     def __init__(self, metrics: Metrics, prompt: object) -> None:
@@ -129,32 +137,34 @@ class RequestMetrics:
         self._finished = False
 
     def started(self, prompt_tokens: int, n: int) -> RequestMetrics:
-        """Note that the engine runs n completions of the request."""
+        """Record that the engine has started n completions of the request. Return the context of their run."""
         self._n_completions = n
         self._entry.prompt_tokens = prompt_tokens
         self._metrics.count_prompt(prompt_tokens)
         return self
 
     def on_tokens(self, n: int) -> None:
-        """Note n new tokens."""
+        """Record n new tokens of the request."""
         now = time.perf_counter()
         if self._last_token_time:
             self._metrics.observe("inter_token_latency_seconds", (now - self._last_token_time) / n)
         else:
-            self._observe_first_token(now - self._arrival_time)
+            self._observe_time_to_first_token(now - self._arrival_time)
         self._last_token_time = now
         self._entry.completion_tokens += n
 
-    def _observe_first_token(self, seconds: float) -> None:
+    def _observe_time_to_first_token(self, seconds: float) -> None:
         self._entry.time_to_first_token = seconds
         self._metrics.observe("time_to_first_token_seconds", seconds)
 
     def on_finished(self, completions: list[Completion]) -> None:
-        """Note the finished completions."""
+        """Record the statistics of the completions, which have all finished."""
         self._finished = True
         all_stats = [completion.stats for completion in completions]
         if not self._last_token_time and any(stats.completion_tokens for stats in all_stats):
-            self._observe_first_token(min(stats.time_to_first_token for stats in all_stats if stats.completion_tokens))
+            self._observe_time_to_first_token(
+                min(stats.time_to_first_token for stats in all_stats if stats.completion_tokens)
+            )
         observe = self._metrics.observe
         for stats in all_stats:
             observe("request_generation_tokens", stats.completion_tokens)
@@ -177,7 +187,8 @@ class RequestMetrics:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
         self._metrics.observe("e2e_request_latency_seconds", time.perf_counter() - self._arrival_time)
         if not self._finished:
-            failed = kind is not None and issubclass(kind, Exception)  # otherwise the client has disconnected
+            # Other exceptions, such as CancelledError, mean that the client has disconnected.
+            failed = kind is not None and issubclass(kind, Exception)
             self._entry.finish_reasons = ["error" if failed else "abort"] * self._n_completions
         for reason in self._entry.finish_reasons:
             self._metrics.count_finished(reason)

@@ -13,21 +13,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pymtp.chat import Chat
 from pymtp.server.metrics.logs import log
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnects before the response
-DEBUG_ROUTES = ("/health", "/metrics", "/figures")  # monitoring requests these every few seconds
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # clients may send any word
-MAX_PATH_CHARACTERS = 200  # the longest shown part of an unknown path
+CLIENT_CLOSED_REQUEST = 499  # nginx's status of requests whose client disconnects before the response
+# Routes that are logged at level debug, because monitoring requests them every few seconds.
+DEBUG_ROUTES = ("/health", "/metrics", "/figures")
+# Methods that are counted by name. Clients may send any other word, which is counted as "other".
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+MAX_PATH_CHARACTERS = 200  # the most characters of an unknown path in a log line
 
 
 class HttpRequestCounter(Protocol):
-    """The counter of HTTP requests by method, route and status."""
+    """A function that counts an HTTP request by method, route and status."""
 
     def __call__(self, method: str, route: str, status: int) -> None: ...
 
 
 @dataclass
 class LogEntry:
-    """The fields of a request's line; several completions are summed."""
+    """The fields of a request's log line. Token counts are sums over all completions of the request."""
 
     prompt: Any = None
     prompt_tokens: int | None = None
@@ -39,7 +41,7 @@ class LogEntry:
     finish_reasons: list[str] = field(default_factory=list)
 
     def generation_fields(self) -> dict[str, Any]:
-        """Return the fields of the completions; {} for a request that generates nothing."""
+        """Return the fields about the completions; {} if the request did not generate anything."""
         if self.prompt_tokens is None:
             return {}
         first = self.time_to_first_token
@@ -58,15 +60,18 @@ _entry: ContextVar[LogEntry | None] = ContextVar("entry", default=None)
 
 
 def current_log_entry() -> LogEntry | None:
-    """Return the log entry of the HTTP request of this task."""
+    """Return the log entry of the HTTP request that the current task handles; None outside requests."""
     return _entry.get()
 
 
 class RequestLogMiddleware:
-    """The middleware that logs each request. An outer middleware sets the request id."""
+    """The middleware that logs and counts each request. RequestIdMiddleware must have set the request id before."""
 
     def __init__(self, app: ASGIApp, count: HttpRequestCounter, *, prompts: bool = False) -> None:
-        """prompts: log the prompts, too."""
+        """count: counts each request.
+
+        prompts: whether the log lines include the prompts.
+        """
         self._app, self._count, self._prompts = app, count, prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +91,7 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send_and_note_status)
         except Exception:
             status = 500
-            raise  # the handler that answers it logs the traceback
+            raise  # the exception handler that answers the request logs the traceback
         finally:
             _entry.reset(token)
             self._write(scope, entry, status, time.perf_counter() - start)
@@ -110,6 +115,9 @@ class RequestLogMiddleware:
 
 
 def _route(scope: Scope) -> str | None:
-    """Return the pattern of the route: unlike paths, there are few of them."""
+    """Return the path pattern of the route, such as /v1/models/{name}; None for an unknown path.
+
+    Metrics are labelled with patterns instead of paths, because clients could send any number of different paths.
+    """
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else None

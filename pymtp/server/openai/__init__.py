@@ -1,1 +1,1 @@
-"""/v1/chat/completions, /v1/completions and /v1/models: OpenAI's APIs with extensions of llama.cpp and vLLM."""
+"""The routes of OpenAI's chat completions, completions and models, with extensions of llama.cpp and vLLM."""

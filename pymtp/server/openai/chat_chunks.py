@@ -1,4 +1,4 @@
-"""Chunks of a chat completion's stream, built as bytes: only texts go through a JSON encoder."""
+"""The chunks of a chat completion's stream, assembled from bytes: for speed, only their texts are JSON-encoded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from pymtp.server.service import Delta
 
 
 class ChatChunks:
-    """The chunks of one stream with n completions."""
+    """The writer of the chunks of one stream with n completions."""
 
     def __init__(self, model: Model, model_name: str, n: int, *, include_usage: bool, origins: bool) -> None:
-        """include_usage: a last chunk without choices has the usage. origins: chunks tell the drafted characters."""
+        """model_name: the name of the model in the chunks.
+
+        n: the number of completions.
+        include_usage: whether the stream ends with a chunk that has the usage and no choices.
+        origins: whether each chunk says which of its characters were drafted, and at which draft step.
+        """
         begin = response_head(CHAT, model_name) | {"object": "chat.completion.chunk"}
         self._model = model
         self._begin = b"data: " + json.dumps(begin).encode()[:-1] + b', "choices": ['
@@ -29,7 +34,10 @@ class ChatChunks:
         self._started = [False] * n
 
     def chunk(self, delta: Delta) -> bytes:
-        """Return the chunk of a delta; before the first of a completion comes a chunk with the role."""
+        """Return the chunk of a delta; b"" if the delta has nothing to send.
+
+        Before the first chunk of a completion, also returns a chunk with the role of the message.
+        """
         index = delta.index
         fields = self._delta_fields(delta.events)
         logprobs = _logprobs(delta.pieces, self._model)
@@ -43,15 +51,15 @@ class ChatChunks:
         return chunks
 
     def end(self, delta: Delta, last: Sequence[Completion] | None) -> bytes:
-        """Return the chunk with the finish reason.
+        """Return the chunk with the finish reason of a completion.
 
-        last: all completions, where this is the last one to finish; else None.
+        last: all completions of the request, if they have all finished now; else None.
         """
         extension = b"" if last is None or self._include_usage else self._stats_extension(last)
         return self._chunk(delta.index, b"", b"null", delta.finish_reason, extension)
 
     def usage(self, done: Sequence[Completion]) -> bytes:
-        """Return the chunk with the usage, where include_usage asks for it."""
+        """Return the last chunk, which has the usage; b"" unless include_usage is set."""
         if not self._include_usage:
             return b""
         encoded = json.dumps(usage([done])).encode()
@@ -70,7 +78,7 @@ class ChatChunks:
         )
 
     def _delta_fields(self, events: Sequence[OutputEvent]) -> bytes:
-        """Return the fields of a delta object; events of the same field are joined."""
+        """Return the JSON fields of a delta object. Several events for the same field are joined to one value."""
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         fields = []
@@ -93,7 +101,7 @@ class ChatChunks:
 
 
 def _tool_calls(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
-    """Return the tool calls of a delta object: names of new calls, and new text of their arguments."""
+    """Return the `tool_calls` of a delta object: the names of new calls, and the new parts of their arguments."""
     calls: dict[int, dict[str, Any]] = {}
     for event in events:
         if isinstance(event, ToolCallStart):

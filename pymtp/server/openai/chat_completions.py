@@ -26,7 +26,7 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.post(CHAT, response_model=None, responses=endpoint_responses(ChatCompletion, ChatChunk))
 async def chat_completions(request: Request, body: ChatRequest, service: ServiceDep) -> Response:
-    """Create a chat completion."""
+    """Generate one or several completions of a chat."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     ignored = ignored_fields_header(CHAT, fields)

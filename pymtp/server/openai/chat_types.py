@@ -69,7 +69,7 @@ class AssistantMessage(RequestModel):
     role: Literal["assistant"]
     content: str | FailFastList[Annotated[AssistantPart, TEXT_ONLY]] | None = None
     reasoning_content: str | None = Field(None, description="The thinking before the content.")
-    reasoning: str | None = Field(None, description="The same, as vLLM names it.")
+    reasoning: str | None = Field(None, description="vLLM's name of reasoning_content.")
     refusal: str | None = None
     tool_calls: FailFastList[AssistantToolCall] | None = None
 
@@ -107,9 +107,9 @@ class ChatNamedToolChoice(RequestModel):
 
 
 class ChatRequest(CompletionFields, TemplateFields):
-    """A chat to be continued by the model."""
+    """A chat that the model continues."""
 
-    model: str  # OpenAI's API requires it
+    model: str  # required, as in OpenAI's API
     messages: FailFastList[Message] = Field(min_length=1)
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
     logprobs: bool | None = None
@@ -118,12 +118,14 @@ class ChatRequest(CompletionFields, TemplateFields):
     tool_choice: Literal["auto", "none", "required"] | ChatNamedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    thinking: ThinkingConfig | None = Field(None, description="disabled: the template's enable_thinking is false.")
+    thinking: ThinkingConfig | None = Field(
+        None, description="disabled: sets the template variable enable_thinking to false."
+    )
     reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
-        None, description="none: the thinking stays in the content."
+        None, description="none: the content includes the thinking."
     )
     continue_final_message: bool | None = Field(
-        None, description="The last message is the assistant's, and the model continues it."
+        None, description="Whether the model continues the last message, which must be the assistant's."
     )
     functions: None = Field(None, description="Not supported: use tools.")
     function_call: None = Field(None, description="Not supported: use tool_choice.")
@@ -212,7 +214,7 @@ class ChunkChoice(ResponseModel):
 
 
 class ChatChunk(ResponseModel):
-    """A chunk of a stream."""
+    """A chunk of the stream of a chat completion."""
 
     id: str
     object: Literal["chat.completion.chunk"]

@@ -24,14 +24,14 @@ Tokens = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
 
 class CompletionRequest(CompletionFields):
-    """Prompts to be completed."""
+    """One or several prompts that the model continues."""
 
     prompt: (
         Text
         | Tokens
         | Annotated[FailFastList[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
         | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
-    ) = Field(description="A text, a list of token ids, or a list of either.")
+    ) = Field(description="A text, a list of token ids, a list of texts, or a list of lists of token ids.")
     echo: bool | None = Field(None, description="Return the prompt before the completion.")
     logprobs: TopLogprobs | None = None
     suffix: None = Field(None, description="Not supported.")
@@ -53,7 +53,7 @@ class CompletionChoice(ResponseModel):
 
 
 class TextCompletion(ResponseModel):
-    """A completion, or a chunk of a stream: `choices` has its new text, and the last chunk has `usage`."""
+    """A whole completion, or a chunk of a stream: a chunk has only new text, and only the last chunk has `usage`."""
 
     id: str
     object: Literal["text_completion"]

@@ -32,18 +32,18 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.post(TEXT, response_model=None, responses=endpoint_responses(TextCompletion, TextCompletion))
 async def completions(request: Request, body: CompletionRequest, service: ServiceDep) -> Response:
-    """Create a completion of one or several prompts."""
+    """Generate completions of one or several prompts."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     ignored = ignored_fields_header(TEXT, fields)
     prompts = text_prompts(fields)
-    # The fields are read once for all prompts, on a thread: compiling a schema takes a while.
+    # The fields are read once for all prompts, and on a thread, because compiling a schema takes long.
     first = await service.prepare(
         lambda: read_generate_request(TEXT, fields | {"prompt": prompts[0]}, service.sampling)
     )
     requests = [replace(first, prompt=prompt) for prompt in prompts]
     if fields.get("echo") and fields.get("logprobs") is not None:
-        raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")
+        raise InvalidRequestError("echo and logprobs cannot be combined, because prompts have no log-probabilities")
     if not requests[0].stream:
         return AsciiJSONResponse(
             await run_with_cancellation(request, _whole_completion(service, requests, fields)), headers=ignored
@@ -75,15 +75,16 @@ async def _whole_completion(
 
 
 def _slot_semaphore(service: Service, n: int) -> asyncio.Semaphore:
-    """Return a semaphore that lets prompts of one request, each of n completions, run while they fit into the slots.
+    """Return a semaphore that limits the prompts of one request that run at the same time.
 
-    Other requests take their turns between the prompts.
+    The limit is the number of prompts with n completions each that fit into the slots. Further prompts wait outside the
+    engine's queue, so that other requests can run between the prompts.
     """
     return asyncio.Semaphore(max(1, service.llm.llm.context.n_seq_max // n))
 
 
 class _RunningPrompts:
-    """The prompts of one request, which run concurrently."""
+    """The prompts of one streaming request, which run concurrently."""
 
     def __init__(self, service: Service, requests: Sequence[GenerateRequest]) -> None:
         self._service, self._requests = service, requests
@@ -91,12 +92,12 @@ class _RunningPrompts:
 
     @property
     def done(self) -> list[list[Completion]]:
-        """Return the completions of each prompt, after the last delta."""
+        """Return the completions of each prompt; complete after the last delta."""
         return self._done
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
-        """Yield (number of a prompt, delta) until all have finished. Raises the first error of any prompt."""
-        # The queue holds one delta: while the client is slow, each request joins its new pieces to its next delta.
+        """Yield pairs (index of a prompt, delta) until all prompts have finished. Raises the first error of any."""
+        # The queue holds only one delta: while the client is slow, the pieces of a prompt are joined to fewer deltas.
         queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue(1)
         n = self._requests[0].params.n
         slots = _slot_semaphore(self._service, n)
@@ -142,7 +143,7 @@ async def _events(service: Service, prompts: _RunningPrompts, fields: dict[str, 
 
 
 class _CompletionChunks:
-    """The chunks of one stream."""
+    """The writer of the chunks of one stream."""
 
     def __init__(self, service: Service, fields: dict[str, Any]) -> None:
         self._model = service.llm.llm.model
@@ -157,7 +158,7 @@ class _CompletionChunks:
         self._n_unfinished = self._n * len(self._prompts)
 
     def chunk(self, i: int, delta: Delta, prompts: _RunningPrompts) -> bytes:
-        """Return the chunk of a delta of the i-th prompt."""
+        """Return the chunk of a delta of prompt i, or b"" if it has nothing new."""
         index = i * self._n + delta.index
         start = self._lengths.get(index, 0)
         text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
@@ -177,7 +178,7 @@ class _CompletionChunks:
         return self._begin + b', "choices": [' + json.dumps(choice).encode() + b"]" + extension + b"}\n\n"
 
     def usage(self, prompts: _RunningPrompts) -> bytes:
-        """Return the chunk with the usage, where include_usage asks for it."""
+        """Return the last chunk, which has the usage; b"" unless include_usage is set."""
         if not self._include_usage:
             return b""
         encoded = json.dumps(usage(prompts.done)).encode()

@@ -1,4 +1,4 @@
-"""/v1/models, and /props of llama.cpp's server."""
+"""The routes of /v1/models, and of /props as in llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModelMeta(BaseModel):
     n_ctx_train: int
     mtp: bool
     sampling: dict[str, int | float] = Field(
-        description="Default sampling parameters of a chat. A seed of -1 is random."
+        description="Default sampling parameters of a chat. Seed -1: a random seed."
     )
 
 
@@ -45,7 +45,7 @@ class ModelList(BaseModel):
 
 
 class Props(BaseModel):
-    """Properties of the server, as /props of llama.cpp's server has them."""
+    """Properties of the server, with the field names of /props of llama.cpp's server."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int
@@ -58,15 +58,19 @@ class Props(BaseModel):
 @router.get("/v1/models", responses=error_responses())
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> ModelList:
-    """List the model, once for each of its names."""
+    """List the model once under each of its names."""
     return ModelList(data=[_model_card(service, name) for name in service.model_names])
 
 
 @router.get("/v1/models/{name:path}", responses=error_responses())
-async def model(service: ServiceDep, name: Annotated[str, Path(description="One of /v1/models.")]) -> ModelCard:
-    """Return the card of the model by one of its names."""
+async def model(
+    service: ServiceDep, name: Annotated[str, Path(description="One of the names that /v1/models lists.")]
+) -> ModelCard:
+    """Return the card of the model. name: one of the names of the model."""
     if name not in service.model_names:
-        raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(service.model_names)}")
+        raise UnknownModelError(
+            f"there is no model {shown(name)}; the model's names are {', '.join(service.model_names)}"
+        )
     return _model_card(service, name)
 
 
@@ -83,7 +87,7 @@ def _model_card(service: Service, name: str) -> ModelCard:
 
 
 def _sampling_defaults(service: Service) -> dict[str, float]:
-    """Return the default sampling parameters, by the names of llama.cpp's server, which requests may use too."""
+    """Return the default sampling parameters by their names in llama.cpp's server. Requests may use these names."""
     params = default_params(CHAT, service.sampling)
     return {
         "temperature": params.temperature,

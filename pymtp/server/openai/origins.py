@@ -1,4 +1,4 @@
-"""The origin of each character of a text: the draft step that proposed its token, or the target model."""
+"""The origin of each character of a completion: the draft step that proposed its token, or the target model."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ from pymtp.model.model import Model
 
 
 class OriginTracker:
-    """The origins of the characters of one completion."""
+    """A tracker of the characters of one completion, which determines whether each character was drafted.
+
+    The origin of a character is the draft step that proposed its token: 1 for the first draft of a round, 2 for the
+    second, and so on. The origin is 0 if the token was sampled from the target model.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        # The text has the same decoder: a character belongs to the token that completes it.
+        # A character belongs to the token that completes it. The text was decoded by the same kind of decoder, so the
+        # lengths agree.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._runs: list[tuple[int, int]] = []  # (end of a run of characters, step), of the characters not yet sent
+        self._runs: list[tuple[int, int]] = []  # pairs (end, step) of the runs of characters that were not sent yet
         self._length = 0
 
     def push(self, pieces: Sequence[Piece], events: Sequence[OutputEvent]) -> dict[str, Any] | None:
-        """Return the `pymtp` object of a chunk with new pieces and events; None where there is nothing to say.
+        """Return the `pymtp` object of the chunk for new pieces and events; None if the chunk needs none.
 
-        origins: [field, characters, step] in the order of the text; step 0 for tokens sampled from the target, k for
-        drafts of step k. rounds: [drafts verified, drafts accepted] of each round.
+        The object has two fields. `origins` lists [name of the delta's field, number of characters, draft step] in the
+        order of the text. `rounds` lists [number of verified drafts, number of accepted drafts] of each round.
+
+        pieces: the new pieces of the engine, which have the tokens and the number of accepted drafts.
+        events: the new events of the output parser, which have the characters that the chunk sends.
         """
         for piece in pieces:
             for i, token in enumerate(piece.token_ids):
@@ -40,7 +48,7 @@ class OriginTracker:
         return {"origins": origins, "rounds": rounds} if origins or rounds else None
 
     def _slice(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return (characters, step) of the runs in a slice of the text. Slices must come in the order of the text."""
+        """Return pairs (number of characters, draft step) for a slice of the text. Slices must not go backwards."""
         self._runs = [run for run in self._runs if run[0] > start]
         runs: list[tuple[int, int]] = []
         for stop, step in self._runs:
@@ -51,4 +59,5 @@ class OriginTracker:
                 else:
                     runs.append((n, step))
                 start += n
-        return [*runs, (end - start, 0)] if start < end else runs  # the text ended within a character
+        # If the text ended within a character, its replacement character belongs to no token, and gets step 0.
+        return [*runs, (end - start, 0)] if start < end else runs

@@ -1,6 +1,6 @@
-"""Models and field types that the APIs share, with the accepted ranges.
+"""Pydantic models and field types that the APIs share, with the accepted ranges of values.
 
-They check the form of a request only; pymtp/openai/request_body.py reads its meaning.
+The models check only the form of a request; pymtp/openai/request_body.py interprets the values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pymtp.validation import replace_surrogates, shown
 
 
 def _float_to_int(value: object) -> object:
-    # JSON Schema, and clients written in JavaScript, take 1.0 for an integer.
+    # 1.0 is accepted as an integer, as in JSON Schema and JavaScript.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -28,16 +28,18 @@ def _replace_surrogates(value: object) -> object:
 
 
 T = TypeVar("T")
-# A list stops at its first wrong entry: errors for all entries would take a hundred times the memory of the body.
+# Validation of a list stops at its first wrong entry, because errors for all entries could take a hundred times the
+# memory of the body.
 FailFastList = Annotated[list[T], Field(fail_fast=True)]
-VALID_TEXT = BeforeValidator(_replace_surrogates)  # pydantic's limits refuse lone surrogates
-FLOAT_AS_INT = BeforeValidator(_float_to_int)  # after the limits in Annotated: limits before it are in the JSON schema
-OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # 0 == False in Python
+# Replaces lone surrogates, because pydantic's length limits refuse strings that have them.
+VALID_TEXT = BeforeValidator(_replace_surrogates)
+FLOAT_AS_INT = BeforeValidator(_float_to_int)  # must follow the limits in Annotated, or the JSON schema would lack them
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # refuses 0, although 0 == False in Python
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
-# The thread of the engine compares each new token with all stop strings, while all requests wait.
+# Stop strings are limited, because the engine compares each new token with all of them while all requests wait.
 StopString = Annotated[str, StringConstraints(max_length=1000), VALID_TEXT]
 StopStrings = Annotated[FailFastList[StopString], Field(max_length=64)]
 ThinkingBudget = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
@@ -45,9 +47,9 @@ TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), FLOAT_AS_INT]
 
 
 def max_pairs(limit: int) -> BeforeValidator:
-    """Return a validator that refuses larger mappings before pydantic reads them.
+    """Return a validator that refuses mappings of more than `limit` pairs before pydantic reads the pairs.
 
-    pydantic would first make an error of each wrong pair, and check their number afterwards.
+    pydantic itself checks the number of pairs last, and would first create an error for each wrong pair.
     """
 
     def check(value: object) -> object:
@@ -59,7 +61,7 @@ def max_pairs(limit: int) -> BeforeValidator:
 
 
 MAX_BIASES = 1024
-# pydantic's schema of a mapping allows other names.
+# additionalProperties is set, because pydantic's schema would allow names that do not match the pattern.
 LogitBias = Annotated[
     dict[TokenKey, Penalty | Literal[False]],
     Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
@@ -67,9 +69,11 @@ LogitBias = Annotated[
 ]
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # REASONING_EFFORTS in chat/template.py
+Effort = Literal[
+    "none", "minimal", "low", "medium", "high", "xhigh", "max"
+]  # the same as REASONING_EFFORTS in chat/template.py
 
-# Content is a text or a list of parts: an error is about the form that came.
+# Content is a text or a list of parts. The discriminator makes errors refer only to the form that the client sent.
 Text = Annotated[str, Tag("text")]
 BY_JSON_TYPE = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
 
@@ -77,27 +81,29 @@ BY_JSON_TYPE = Discriminator(lambda value: "text" if isinstance(value, str) else
 def _reject_media(part: object) -> object:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("image_url", "input_image", "input_file", "input_audio", "input_video", "file", "video_url"):
-        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
+        raise PydanticCustomError("unreadable", "this model reads only text, not {kind}", {"kind": shown(kind)})
     return part
 
 
-TEXT_ONLY = BeforeValidator(_reject_media)  # for the parts of a message's content
+TEXT_ONLY = BeforeValidator(_reject_media)  # for the parts of a message's content: refuses images and other media
 
 
 class RequestModel(BaseModel):
-    """An object of a request. Types are strict; unknown fields are allowed."""
+    """The base of the objects in requests. Types are checked strictly; unknown fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
 class ResponseModel(BaseModel):
-    """An object of a response. Unknown fields are an error."""
+    """The base of the objects in responses. Unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class StreamOptions(RequestModel):
-    include_usage: bool | None = Field(None, description="A last chunk without choices has the usage.")
+    include_usage: bool | None = Field(
+        None, description="Whether the stream ends with a chunk that has the usage and no choices."
+    )
 
 
 class TextFormat(RequestModel):
@@ -106,13 +112,15 @@ class TextFormat(RequestModel):
 
 class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
-    schema_: dict[str, JsonValue] | None = Field(None, alias="schema", description="As llama.cpp's server takes it.")
+    schema_: dict[str, JsonValue] | None = Field(
+        None, alias="schema", description="A JSON schema of the output, as for llama.cpp's server."
+    )
 
 
 class JsonSchema(RequestModel):
     name: str | None = None
     description: str | None = None
-    strict: bool | None = Field(None, description="Output always follows the schema.")
+    strict: bool | None = Field(None, description="No effect: the output always follows the schema.")
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
@@ -125,11 +133,13 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Fie
 
 
 class PymtpOptions(RequestModel):
-    origins: bool | None = Field(None, description="Each chunk says which characters were drafted, and at which step.")
+    origins: bool | None = Field(
+        None, description="Whether each chunk says which of its characters were drafted, and at which draft step."
+    )
 
 
 class SamplingFields(RequestModel):
-    """Sampling parameters, in all APIs."""
+    """Sampling parameters, which all APIs accept."""
 
     temperature: Annotated[float, Field(ge=0, le=MAX_MAGNITUDE)] | None = Field(
         None, description="Default: the server's option, else the value of the model's file, else 1."
@@ -139,28 +149,30 @@ class SamplingFields(RequestModel):
         None, description="0 and -1: all tokens."
     )
     min_p: Probability | None = None
-    seed: Annotated[int, FLOAT_AS_INT] | None = Field(None, description="Taken modulo 2**64. -1: random.")
+    seed: Annotated[int, FLOAT_AS_INT] | None = Field(None, description="The seed, modulo 2**64; -1: a random seed.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = None
-    logit_bias: LogitBias | None = Field(None, description="false: never this token.")
-    grammar: str | None = Field(None, description="GBNF.")
+    logit_bias: LogitBias | None = Field(
+        None, description="Maps token ids to biases; false: the token is never sampled."
+    )
+    grammar: str | None = Field(None, description="A grammar of the output in GBNF.")
     draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFTS), FLOAT_AS_INT] | None = Field(
-        None, description="0: no drafts."
+        None, description="Maximum number of drafts per round; 0: no drafts."
     )
     timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
         None, description="Seconds until the request is aborted."
     )
     thinking_budget: ThinkingBudget | None = Field(
-        None, description="Most tokens of thinking; 0: no thinking, -1: no limit."
+        None, description="Maximum number of thinking tokens; 0: no thinking, -1: no limit."
     )
-    thinking_budget_tokens: ThinkingBudget | None = Field(None, description="llama.cpp's name.")
-    reasoning_budget: ThinkingBudget | None = Field(None, description="The same.")
-    reasoning_budget_tokens: ThinkingBudget | None = Field(None, description="The same.")
+    thinking_budget_tokens: ThinkingBudget | None = Field(None, description="llama.cpp's name of thinking_budget.")
+    reasoning_budget: ThinkingBudget | None = Field(None, description="The same as thinking_budget.")
+    reasoning_budget_tokens: ThinkingBudget | None = Field(None, description="The same as thinking_budget.")
 
 
 class ThinkingConfig(RequestModel):
-    """Thinking, in the form of Anthropic's API."""
+    """Options of thinking, in the form of Anthropic's API."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
     budget_tokens: ThinkingBudget | None = Field(None, description="The same as thinking_budget.")
@@ -188,24 +200,26 @@ class CompletionFields(SamplingFields):
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
     stop: StopString | StopStrings | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
-        None, description="llama.cpp's name."
+        None, description="llama.cpp's name of repetition_penalty."
     )
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
-        None, description="0: none, -1: all."
+        None, description="Number of last tokens that penalties count; 0: none, -1: all tokens."
     )
     ignore_eos: bool | None = None
-    json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
+    json_schema: dict[str, JsonValue] | None = Field(
+        None, description="A JSON schema of the output, as for llama.cpp's server."
+    )
     response_format: ResponseFormat | None = None
     pymtp: PymtpOptions | None = None
 
 
 class PromptTokensDetails(ResponseModel):
-    cached_tokens: int = Field(description="Prompt tokens from the prefix cache.")
+    cached_tokens: int = Field(description="Prompt tokens that were taken from the prefix cache.")
 
 
 class CompletionTokensDetails(ResponseModel):
     reasoning_tokens: int = Field(
-        description="Tokens of the thinking, without its tags and the server's closing message."
+        description="Thinking tokens, without the thinking tags and the server's message at the end of the budget."
     )
 
 
@@ -218,17 +232,17 @@ class Usage(ResponseModel):
 
 
 class DraftingStats(ResponseModel):
-    """Statistics of multi-token prediction, summed over all completions, and times in seconds.
+    """Statistics of the drafts, summed over all completions, and times in seconds.
 
-    queue_seconds, time_to_first_token and cached_tokens are those of the first completion, prefill_seconds and
-    decode_seconds the longest.
+    queue_seconds, time_to_first_token and cached_tokens are the values of the first completion. prefill_seconds and
+    decode_seconds are the longest times of any completion.
     """
 
     drafted: int
     accepted: int
     acceptance_rate: float
     accepted_per_position: list[int]
-    depths: list[int] = Field(description="Drafts of each round.")
+    depths: list[int] = Field(description="Number of drafts of each round.")
     rounds: int
     prefill_seconds: float
     decode_seconds: float
@@ -240,10 +254,11 @@ class DraftingStats(ResponseModel):
 
 
 class Origins(ResponseModel):
-    """The origins of the characters of a chunk.
+    """Says which characters of a chunk were drafted.
 
-    origins: [field, number of characters, draft step], where step 0 is the target model.
-    rounds: [drafts verified, drafts accepted] of each round.
+    origins: lists [field of the delta, number of characters, draft step] in the order of the text; the draft step is 0
+        for characters of tokens that were sampled from the target model.
+    rounds: lists [number of verified drafts, number of accepted drafts] of each round.
     """
 
     origins: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]

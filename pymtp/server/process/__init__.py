@@ -1,1 +1,1 @@
-"""The processes of `pymtp serve`: a supervisor that owns the listening socket, and a worker that serves."""
+"""The two processes of `pymtp serve`: a supervisor that owns the listening socket, and a worker that serves."""

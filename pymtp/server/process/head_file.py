@@ -1,4 +1,4 @@
-"""The separate head of a model of the hub, as a worker loaded it: one file or several parts."""
+"""The file of a separate MTP head that a worker has loaded from the hub, and a check whether it has changed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pymtp.hub.files import split_paths
 
 
 class HeadFile:
-    """The files of a head and their sizes at load time. A head alone is no model, so only the sizes are checked."""
+    """The files of a separate head, and their sizes at the time of loading.
+
+    The check compares only the sizes, because a head cannot be opened without its model.
+    """
 
     def __init__(self, path: str) -> None:
-        """path: the file, or the first part of a split head."""
+        """path: the file of the head, or its first part if the head is split into several files."""
         self.path = path
         self._sizes = {part: _size(part) for part in split_paths(Path(path))}
 
     def check(self) -> None:
-        """Raise ModelLoadError where a file is gone, or has another size."""
+        """Raise ModelLoadError if a file of the head is missing, or has another size than at the time of loading."""
         for part, size in self._sizes.items():
             if (now := _size(part)) != size:
-                state = "no such file" if now is None else f"{now:,} bytes, and {size or 0:,} when it was loaded"
+                state = "no such file" if now is None else f"{now:,} bytes, but {size or 0:,} when it was loaded"
                 raise ModelLoadError(f"{part}: {state}")
 
 

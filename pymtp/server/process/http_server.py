@@ -1,4 +1,4 @@
-"""uvicorn on the listening socket, and its messages to the supervisor."""
+"""The HTTP server of the worker: uvicorn on the listening socket, with messages to the supervisor."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pymtp.server.metrics.logs import log
 from pymtp.server.process.worker_config import FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
 from pymtp.server.settings import ServerSettings
 
-HEARTBEAT_SECONDS = 2  # between two heartbeats
-SHUTDOWN_MARGIN = 2  # seconds after the grace, to send clients the errors of their aborted requests
-MAX_CONNECTIONS = 4096  # an idle connection takes 5 to 9 KiB
-RESERVED_FILES = EXTRA_CONNECTIONS + 256
+HEARTBEAT_SECONDS = 2  # seconds between two heartbeats
+SHUTDOWN_MARGIN = 2  # seconds after the grace in which clients of aborted requests still get an error
+MAX_CONNECTIONS = 4096  # an idle connection takes 5 to 9 KiB of memory
+RESERVED_FILES = EXTRA_CONNECTIONS + 256  # open files that the connection limit leaves for other uses
 
 
 def max_connections() -> int:
-    """Return the limit of connections, and raise this process's limit of open files to it.
+    """Return the highest number of connections. Also raises the limit of open files of this process.
 
-    The limit is lower where the system's hard limit allows fewer files.
+    The number is below MAX_CONNECTIONS if the system's hard limit of open files is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MAX_CONNECTIONS + RESERVED_FILES
@@ -45,10 +45,13 @@ def max_connections() -> int:
 
 
 class HttpServer:
-    """The application on uvicorn. It tells the supervisor that it is ready, is alive, or has failed to load."""
+    """The application on uvicorn. It sends the supervisor messages: READY, HEARTBEAT, or FAILED if loading failed."""
 
     def __init__(self, settings: ServerSettings, load: Callable[[], LLM], control: socket.socket) -> None:
-        """load: loads the model; it may raise."""
+        """load: loads the model, or raises an exception.
+
+        control: the socket to the supervisor.
+        """
         self._control = control
         self._app = create_app(settings, load, self._loaded)
         self._server = _UvicornServer(
@@ -63,7 +66,7 @@ class HttpServer:
                 server_header=False,
                 timeout_keep_alive=int(IDLE_TIMEOUT),
                 timeout_graceful_shutdown=math.ceil(settings.grace) + SHUTDOWN_MARGIN,
-                timeout_notify=0,  # at each tick
+                timeout_notify=0,  # call callback_notify at each tick
                 callback_notify=self._heartbeat,
             ),
             self._app,
@@ -71,14 +74,14 @@ class HttpServer:
         )
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve until SIGTERM, and until the requests that run then have ended, or the grace is over."""
+        """Serve until SIGTERM; then wait for the running requests, at most for the grace, and return."""
         self._server.run([listener])
 
     def _loaded(self, error: Exception | None) -> None:
         if error is None:
             service = self._app.state.service
             if service.sampling:
-                log.info("sampling where a request leaves it open", extra={"fields": service.sampling})
+                log.info("default sampling parameters", extra={"fields": service.sampling})
             model = service.llm.llm.model
             self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head})
             return
@@ -89,12 +92,15 @@ class HttpServer:
         self._server.end()
 
     async def _heartbeat(self) -> None:
-        """Send a heartbeat, but none before the server is ready: the READY message must find room in the socket."""
+        """Send a heartbeat if the server is ready.
+
+        Earlier heartbeats could fill the buffer of the socket, and the READY message would be lost.
+        """
         if self._app.state.service is not None:
             self._send({HEARTBEAT: True})
 
     def _send(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # the supervisor is stopped, or has ended
+        with suppress(OSError):  # the supervisor is stopped and the buffer is full, or the supervisor has ended
             self._control.send(encode_message(message), socket.MSG_DONTWAIT)
 
 
@@ -106,27 +112,30 @@ class _UvicornServer(uvicorn.Server):
         self._exit = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Replace uvicorn's loop: one tick per heartbeat, not ten per second, so that an idle server sleeps."""
+        """Replace uvicorn's loop of ten ticks per second by one tick per heartbeat, so that an idle server sleeps."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._exit.wait(), HEARTBEAT_SECONDS)
 
     def end(self) -> None:
-        """End `main_loop`; signal handlers may call this."""
+        """End `main_loop`. Signal handlers may call this method."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._exit.set)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal to end, once or several times."""
+        """Handle SIGTERM or SIGINT: refuse new requests, and end `main_loop`.
+
+        If the model is still being loaded, the process exits at once.
+        """
         self._state.ending = True
         self.end()
         if self._state.service is None:
-            os._exit(0)  # loading a model cannot be cancelled, and no request waits
+            os._exit(0)  # loading a model cannot be cancelled, and there is no request to wait for
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Extend uvicorn's shutdown: abort the requests that outlast the grace, with an error to their clients."""
+        """Extend uvicorn's shutdown: requests that still run after the grace are aborted, and end with an error."""
         if self._state.service is not None:
             asyncio.get_running_loop().call_later(self._grace, self._state.service.llm.llm.cancel)
         await super().shutdown(sockets)

@@ -8,26 +8,30 @@ import socket
 
 from pymtp.errors import InvalidRequestError, PymtpError
 
-BACKLOG = 2048  # connections that wait while no worker runs
+BACKLOG = 2048  # connections that may wait while no worker runs
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams to /dev/null: a child would lose a socket that took the number of one."""
+    """Open /dev/null for each standard stream that is closed.
+
+    Otherwise the listening socket could get the file descriptor of a standard stream, and a worker, whose standard
+    streams are opened anew, would lose the socket.
+    """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address. Port 0 takes any free port.
+    """Return a socket that listens on a host and port. Port 0 selects any free port.
 
-    Raises InvalidRequestError for a host without an address, PymtpError where listening fails.
+    Raises InvalidRequestError if the host has no address, and PymtpError if the socket cannot listen.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise InvalidRequestError(f"--host {host!r} has no address: {error}") from error
-    # A name such as localhost may have addresses of both families: most clients try IPv4.
+    # A name such as localhost may have both IPv4 and IPv6 addresses. IPv4 is preferred, because most clients try it.
     family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
     dual_stack = family == socket.AF_INET6 and ipaddress.ip_address(address[0]).is_unspecified
     try:
@@ -43,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """Return the URL of the server for clients on this machine."""
+    """Return the URL by which clients on this machine reach the server."""
     host, port = listener.getsockname()[:2]
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
@@ -52,7 +56,7 @@ def url(listener: socket.socket) -> str:
 
 
 def is_local(listener: socket.socket) -> bool:
-    """Tell whether only clients on this machine can connect."""
+    """Return whether only clients on this machine can connect to the listening socket."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 

@@ -1,7 +1,8 @@
-"""The supervisor of `pymtp serve`: it runs one worker process, and restarts it on the same socket when it dies.
+"""The supervisor of `pymtp serve`: it runs one worker process at a time, and starts a new one when the worker dies.
 
-Clients that connect meanwhile wait in the socket's backlog. The worker is in a session of its own: Ctrl-C in a terminal
-signals the supervisor only, which then asks the worker to end.
+All workers serve on the same listening socket. Clients that connect while no worker runs wait in the socket's backlog.
+The worker runs in a session of its own, so that Ctrl-C in a terminal sends SIGINT to the supervisor only; the
+supervisor then sends SIGTERM to the worker.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ from pymtp.server.process.listener import url
 from pymtp.server.process.worker_config import FAILED, FILE, HEAD, READY, WORKER_PROGRAM, WorkerConfig, encode_message
 from pymtp.validation import is_hub_name
 
-HEALTHY_SECONDS = 60.0  # after so long without a failure, the next restart has no delay
-MAX_RESTART_DELAY = 30.0  # seconds
-SILENCE_TIMEOUT = 60.0  # seconds without a message, after which a hung worker is killed
-MAX_TICK = 5.0  # seconds; longer gaps count as so much silence, since this process itself may have been stopped
-KILL_DELAY = 5.0  # seconds after the grace, until a worker that should end is killed
+# If a worker has served for this number of seconds before it dies, the next worker starts without delay.
+HEALTHY_SECONDS = 60.0
+MAX_RESTART_DELAY = 30.0  # the most seconds before a restart
+SILENCE_TIMEOUT = 60.0  # seconds without a message from a worker, after which it is killed
+# The most seconds that one pass of the loop adds to the silence of a worker: if the supervisor itself was stopped, it
+# must not take the time for silence of the worker.
+MAX_TICK = 5.0
+KILL_DELAY = 5.0  # seconds after the grace, after which a worker that has not ended is killed
 
 
 def supervise(listener: socket.socket, config: WorkerConfig) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code: 0, or 128 + the number of a second signal.
 
-    Raises the error that the first worker failed to load the model with, or SystemExit with the worker's exit code
-    where the first worker died before it was ready.
+    Raises the exception of the first worker if that could not load the model. If the first worker died before it was
+    ready, raises SystemExit with the worker's exit code.
     """
     log.info("loading the model", extra={"fields": {"url": url(listener)}})
     with TerminationSignals() as signals, listener:
@@ -48,22 +52,24 @@ def supervise(listener: socket.socket, config: WorkerConfig) -> int:
 
 
 class Supervisor:
+    """The supervisor of the workers of a listening socket; see `supervise`."""
+
     def __init__(self, listener: socket.socket, config: WorkerConfig, signals: TerminationSignals) -> None:
         self._listener, self._config, self._signals = listener, config, signals
         self._url = url(listener)
-        self._received: list[int] = []  # signals
-        self._failures = 0  # since a worker was healthy
-        self._model_file: str | None = None  # the file of a hub model that a worker has loaded
-        self._head_file: HeadFile | None = None  # its head, where it has a separate one
-        self._asks_hub = True  # the next worker resolves the name of the model
+        self._received: list[int] = []  # the received signals
+        self._failures = 0  # the number of failed workers in succession
+        self._model_file: str | None = None  # the file of the hub model that a worker has loaded
+        self._head_file: HeadFile | None = None  # the separate head of that model, if any
+        self._asks_hub = True  # whether the next worker asks the hub for the files of the model
 
     def run(self) -> int:
-        """Run workers until a signal; see supervise."""
+        """Run workers until a signal, and return the exit code; see `supervise`."""
         has_served = False
         while True:
             try:
                 worker = WorkerProcess(self._listener, self._next_config())
-            except OSError as error:  # memory or processes are exhausted: a later try may succeed
+            except OSError as error:  # no memory or no free process id: a later attempt may succeed
                 if not has_served:
                     raise
                 if self._wait_to_restart(self._restart_delay(None), f"it cannot be started: {error}"):
@@ -80,24 +86,31 @@ class Supervisor:
                 raise worker.error
             reason = str(worker.error) if worker.error is not None else f"it ended with {_exit_text(code)}"
             if not has_served:
-                log.error("the worker never served: %s", reason)
+                log.error("the worker failed before it was ready: %s", reason)
                 raise SystemExit(128 - code if code < 0 else code or 1)
             if self._wait_to_restart(self._restart_delay(worker.ready_time), reason):
                 return 0
             self._choose_source(worker)
 
     def _next_config(self) -> WorkerConfig:
-        """Return the config of the next worker: with the files of an earlier worker, else with the model's name."""
+        """Return the config of the next worker.
+
+        If an earlier worker has loaded a model of the hub, the config has the paths of its files, so that the next
+        worker loads the same files. Otherwise the config has the name of the model, as the user gave it.
+        """
         if self._asks_hub or self._model_file is None:
             return self._config
         head = {} if self._head_file is None else {"head": self._head_file.path}
         return replace(self._config, model=self._model_file, llm={**self._config.llm, **head})
 
     def _choose_source(self, worker: WorkerProcess) -> None:
-        """Choose whether the next worker loads the files of an earlier worker, or resolves the model's name.
+        """Choose whether the next worker loads the files of an earlier worker, or asks the hub for the model.
 
-        It loads the same files, even if the hub has others by now. If a file is missing or damaged, it resolves the
-        name; if that fails, it tries the files again.
+        The choice changes only after a worker that has never become ready. By default, the next worker loads the files
+        of the earlier worker, even if the hub has newer files. If a file is missing or damaged, it asks the hub; if
+        asking the hub fails, the worker after it tries the files again.
+
+        worker: the worker that has died.
         """
         if self._model_file is None or worker.ready_time is not None:
             return
@@ -112,32 +125,43 @@ class Supervisor:
         except ModelLoadError as error:
             self._asks_hub = True
             log.warning(
-                "%s. %s is asked for by its name: the hub may have another file by now", error, self._config.model
+                "%s. The next worker asks the hub for %s; the hub may have another file by now",
+                error,
+                self._config.model,
             )
 
     def _remember_files(self, file: str, head: str | None) -> None:
-        """Remember the files of a worker that serves a model of the hub."""
+        """Remember the files that a worker has loaded, if the model comes from the hub.
+
+        file: the path of the model's file.
+        head: the path of the separate head; None if the model's file contains the head.
+        """
         if self._config.model is not None and is_hub_name(self._config.model):
             self._model_file, self._asks_hub = file, False
             self._head_file = None if head is None else HeadFile(head)
 
     def _restart_delay(self, ready_time: float | None) -> float:
-        """Return the seconds until the next start. ready_time: when the last worker became ready."""
+        """Return the number of seconds to wait before the next start. Also counts the failure.
+
+        ready_time: the time when the last worker became ready; None if it never was.
+        """
         if ready_time is not None and time.monotonic() - ready_time >= HEALTHY_SECONDS:
             self._failures = 0
         self._failures += 1
         return 0.0 if self._failures == 1 else min(MAX_RESTART_DELAY, 2.0 ** (self._failures - 2))
 
     def _wait_to_restart(self, seconds: float, reason: str) -> bool:
-        """Wait before a restart; return True where a signal came."""
-        log.error("the worker is gone: %s. A new one starts%s", reason, f" in {seconds:g} s" if seconds else "")
+        """Wait before a restart, and return whether a signal ended the waiting. Also logs why the worker ended."""
+        log.error(
+            "the worker failed: %s. A new worker starts%s", reason, f" in {seconds:g} s" if seconds else " at once"
+        )
         end = time.monotonic() + seconds
         while not self._received and (remaining := end - time.monotonic()) > 0:
             self._received += self._signals.wait(remaining)
         return bool(self._received)
 
     def _watch(self, worker: WorkerProcess) -> None:
-        """Watch a worker until it has exited, or must be killed."""
+        """Handle the messages of a worker and the signals, until the worker has exited or must be killed."""
         with selectors.DefaultSelector() as selector:
             selector.register(worker.control, selectors.EVENT_READ)
             selector.register(self._signals, selectors.EVENT_READ)
@@ -161,26 +185,35 @@ class Supervisor:
                 if len(self._received) > 1:
                     return
                 if self._received and end == float("inf"):
-                    log.info("ending: no new requests", extra={"fields": {"grace": self._config.settings.grace}})
-                    self._listener.close()  # the worker has its own copy
+                    log.info(
+                        "shutting down: new requests are refused",
+                        extra={"fields": {"grace": self._config.settings.grace}},
+                    )
+                    self._listener.close()  # the worker closes its own copy, so that new connections are refused
                     worker.process.terminate()
                     end = time.monotonic() + self._config.settings.grace + KILL_DELAY
                 now = time.monotonic()
                 silence = 0.0 if got_message else silence + min(now - last_check, MAX_TICK)
                 last_check = now
                 if silence >= SILENCE_TIMEOUT and worker.ready_time is not None and not self._received:
-                    log.error("the worker has not answered for %g s: its threads follow", SILENCE_TIMEOUT)
-                    worker.process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks of its threads
+                    log.error(
+                        "the worker has not answered for %g s and is killed; the stacks of its threads follow",
+                        SILENCE_TIMEOUT,
+                    )
+                    # On SIGABRT, faulthandler in the worker prints the stacks of all threads.
+                    worker.process.send_signal(signal.SIGABRT)
                     with suppress(subprocess.TimeoutExpired):
                         worker.process.wait(KILL_DELAY)
                     return
 
 
 class WorkerProcess:
-    """A worker process, which ends when the supervisor does.
+    """A worker process. It exits when the supervisor exits.
 
-    ready_time: when it became ready; None before. error: the error that loading failed with. has_exited: it has ended
-        by itself.
+    control: the socket to the worker.
+    ready_time: the time when the worker became ready; None before that.
+    error: the error that made loading the model fail; None if there was none.
+    has_exited: whether the worker has exited by itself.
     """
 
     def __init__(self, listener: socket.socket, config: WorkerConfig) -> None:
@@ -200,11 +233,11 @@ class WorkerProcess:
         self.error: PymtpError | None = None
         self.has_exited = False
         self._unread = b""
-        with suppress(OSError):  # it has exited, which the next read shows
+        with suppress(OSError):  # the worker has exited already, and the next read notices it
             self.control.sendall(encode_message({"path": sys.path, "listener": listener.fileno(), **config.to_json()}))
 
     def read_messages(self) -> list[dict[str, Any]]:
-        """Read the messages that have come."""
+        """Return the messages that have arrived from the worker. Also sets ready_time, error and has_exited."""
         try:
             data = self.control.recv(2**16)
         except OSError:
@@ -220,7 +253,7 @@ class WorkerProcess:
         return messages
 
     def end(self) -> int:
-        """Kill the process unless it exits by itself, and return its exit code: negative for a signal."""
+        """Kill the process unless it exits by itself, and return its exit code: -N if signal N ended it."""
         try:
             self.process.wait(KILL_DELAY if self.has_exited else 0)
         except subprocess.TimeoutExpired:
@@ -230,7 +263,7 @@ class WorkerProcess:
 
 
 class TerminationSignals:
-    """A context that collects SIGTERM and SIGINT. A signal that is ignored stays ignored."""
+    """A context in which SIGTERM and SIGINT are collected; a signal that was ignored before stays ignored."""
 
     def __enter__(self) -> TerminationSignals:
         self._reader, self._writer = socket.socketpair()
@@ -252,11 +285,11 @@ class TerminationSignals:
         self._writer.close()
 
     def fileno(self) -> int:
-        """Return the file descriptor that is readable once a signal has come."""
+        """Return a file descriptor that becomes readable when a signal arrives."""
         return self._reader.fileno()
 
     def wait(self, seconds: float) -> list[int]:
-        """Return the signals that have come, or come within `seconds`."""
+        """Return the numbers of the collected signals; wait up to `seconds` for a first one. Also removes them."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             if not selector.select(seconds):

@@ -1,4 +1,4 @@
-"""The worker process: it loads the model and runs the HTTP server. The supervisor starts it."""
+"""The worker process, which the supervisor starts: it loads the model and runs the HTTP server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def run_worker(control: socket.socket, message: Mapping[str, Any]) -> None:
-    """Serve until SIGTERM, or until loading the model fails. message: the first message of the supervisor."""
+    """Serve until SIGTERM, or until loading the model fails.
+
+    control: the socket to the supervisor.
+    message: the first message of the supervisor, which has the config of the worker.
+    """
     exit_with_supervisor(control)
     faulthandler.enable()
     config = WorkerConfig.from_json(message)
     logs.configure(config.settings.log_format, config.settings.log_level)
-    # The model loads while the HTTP modules are imported, which takes a third of a second.
+    # The HTTP modules are imported while a thread loads the model, because the import takes a third of a second.
     loading = ThreadPoolExecutor(1, "pymtp load").submit(load_model, config)
     from pymtp.server.process.http_server import HttpServer
 
@@ -38,9 +42,9 @@ def run_worker(control: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def load_model(config: WorkerConfig) -> LLM:
-    """Load the model; see pymtp.load.load.
+    """Load the model as `pymtp.load.load` does.
 
-    llama.cpp's errors are in the exception that this raises, so they are not logged as well.
+    If loading fails, llama.cpp's errors are not logged, because the exception has them.
     """
     with logs.hold_errors(logging.getLogger("pymtp.native")):
         llm = load(config.model, config.llm, config.prefix, lambda note: logs.log.warning("%s", note), times_later=True)
@@ -48,20 +52,20 @@ def load_model(config: WorkerConfig) -> LLM:
         logs.log.warning("%s", note)
     if llm.template_source is not None:
         try:
-            _ = llm.chat_template  # compile it now, not at the first chat
-        except InvalidRequestError as error:  # the model file's template is broken, but completions work
-            logs.log.warning("chats will be refused, for %s; --chat-template-file gives another", error)
+            _ = llm.chat_template  # compile the template now, so that the first chat is not delayed
+        except InvalidRequestError as error:  # the template of the model file is broken: /v1/completions still works
+            logs.log.warning("the server will refuse chats: %s. Use --chat-template-file for another template", error)
     return llm
 
 
 def exit_with_supervisor(control: socket.socket) -> None:
-    """End this process when the supervisor ends, in whatever way, and whatever runs here."""
+    """Make this process exit when the supervisor exits, even if the supervisor is killed or this process is busy."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def wait_for_end() -> None:
-        with suppress(OSError):  # the supervisor ended before it read all messages
-            while control.recv(1):  # the supervisor sends nothing more
+        with suppress(OSError):  # the supervisor exited before it had read all messages
+            while control.recv(1):  # returns no data when the supervisor exits; until then it sends nothing
                 pass
         os._exit(1)
 

@@ -1,8 +1,8 @@
-"""The configuration of a worker process, and its messages to the supervisor.
+"""The configuration of a worker process, and the messages from the worker to the supervisor.
 
-Both share a socket pair with one JSON object per line: first the WorkerConfig, then the messages of the worker. Each
-sees by the end of the stream that the other has ended. API keys are not in the command line, which all users of the
-machine can read.
+The supervisor and the worker talk over a socket pair, with one JSON object per line. The supervisor sends the
+WorkerConfig; after that, only the worker sends messages. When one process exits, the other one reads the end of the
+stream. The config is not sent as command line arguments, because all users of the machine could read its API keys.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from pymtp.server.settings import ServerSettings
 from pymtp.validation import absolute_path
 
-# The worker runs with -I, which ignores the environment and the working directory, and takes the supervisor's sys.path.
-# Its argument is the file descriptor of the socket.
+# The program of the worker, for `python -I -c`. Because of -I, the import path does not depend on the environment or
+# the working directory; the program sets it to the supervisor's sys.path. The argument of the program is the file
+# descriptor of the socket to the supervisor.
 WORKER_PROGRAM = """\
 import json, socket, sys
 control = socket.socket(fileno=int(sys.argv[1]))
@@ -27,16 +28,18 @@ from pymtp.server.process.worker import run_worker
 run_worker(control, config)
 """
 
-READY, FAILED, HEARTBEAT = "ready", "failed", "beat"  # keys of a worker's messages
-FILE, HEAD = "file", "head"  # paths beside READY; the head is None where the model's file has it
+READY, FAILED, HEARTBEAT = "ready", "failed", "beat"  # the keys that tell the kind of a worker's message
+FILE, HEAD = "file", "head"  # further keys of READY, for paths; HEAD is None if the model's file contains the head
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
     """The configuration of a worker process.
 
-    model: a file, or a name of the hub; None for the shipped model. llm: keyword arguments of LLM.
-    prefix: the file of a saved prefix.
+    settings: the settings of the server.
+    model: the path of a model file, or the name of a model on the hub; None for the shipped model.
+    llm: the keyword arguments of LLM.
+    prefix: the file of a saved prefix that the worker loads; None for no prefix.
     """
 
     settings: ServerSettings = field(default_factory=ServerSettings)
@@ -45,12 +48,12 @@ class WorkerConfig:
     prefix: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return an object for JSON."""
+        """Return the config as a JSON object."""
         return {**asdict(self), "prefix": _text(self.prefix)}
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> WorkerConfig:
-        """Read the object of `to_json` after JSON; further keys are ignored."""
+        """Return the config that `to_json` has converted to a JSON object. Ignores unknown keys of the object."""
         settings: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in message["settings"].items()
         }
@@ -58,12 +61,12 @@ class WorkerConfig:
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
-    """Encode a message as one line."""
+    """Encode a message as one line of JSON."""
     return json.dumps(message).encode() + b"\n"
 
 
 def _text(path: Path | None) -> str | None:
-    """Return an absolute path, which does not depend on the worker's directory."""
+    """Return the path as an absolute path, because the worker may have another working directory."""
     return None if path is None else absolute_path(str(path))
 
 

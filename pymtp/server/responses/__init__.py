@@ -1,1 +1,1 @@
-"""/v1/responses: OpenAI's responses API."""
+"""The routes of /v1/responses: OpenAI's responses API."""

@@ -14,11 +14,11 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def to_chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
-    """Convert a validated body to the body of a chat completion.
+    """Convert a validated body of /v1/responses to a body of /v1/chat/completions.
 
-    messages: those of the previous response, and of the input (see `input_messages`).
+    messages: the messages of the previous response, then the messages of the input (see `input_messages`).
 
-    Raises InvalidRequestError where tool_choice demands a call, and the body has no tool that can be called.
+    Raises InvalidRequestError if tool_choice requires a call, but the server can call none of the tools.
     """
     chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
     instructions = body.get("instructions")
@@ -31,7 +31,7 @@ def to_chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
         ]
     elif body.get("tools") and body.get("tool_choice") not in (None, "auto", "none"):
         raise InvalidRequestError(
-            f"tool_choice asks for a call, and only functions can be called here: the tools are "
+            f"tool_choice requires a call, but only functions can be called, and the request has only tools of type "
             f"{', '.join(sorted({tool['type'] for tool in body['tools']}))}",
             "tool_choice",
         )
@@ -45,7 +45,7 @@ def to_chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
 
 
 def function_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the function tools that the model can call, with their full names."""
+    """Return the function tools that the model can call. The functions of namespaces have their full names."""
     tools: list[dict[str, Any]] = []
     for tool in body.get("tools") or ():
         if tool["type"] == "function":
@@ -56,17 +56,17 @@ def function_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known fields of a function tool; those that are absent are None."""
+    """Return the known fields of a function tool; a field that the tool does not have is None."""
     return {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """Return the name by which the model calls a tool: its namespace, two underscores, and its name."""
+    """Return the name by which the model calls a tool: namespace, two underscores, and the name in the namespace."""
     return name if not namespace else f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Map the full names of tools in namespaces to their namespace and their name within it."""
+    """Return a mapping of the full names of tools in namespaces to pairs (namespace, name in the namespace)."""
     return {
         full_name(each["name"], tool["name"]): (tool["name"], each["name"])
         for tool in body.get("tools") or ()
@@ -76,9 +76,9 @@ def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
-    """Return the full names of the tools that tool_choice allows; None allows all.
+    """Return the full names of the tools that tool_choice allows; None if it allows all tools.
 
-    Raises InvalidRequestError for a name that is no tool of the body.
+    Raises InvalidRequestError if tool_choice names a tool that the body does not have.
     """
     match body.get("tool_choice"):
         case {"type": "allowed_tools", "tools": allowed}:
@@ -90,7 +90,7 @@ def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
 
 
 def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Convert the input of a body to messages of a chat."""
+    """Convert the `input` of a body, which is a text or a list of items, to chat messages."""
     builder = MessageBuilder()
     for item in [{"role": "user", "content": content}] if isinstance(content, str) else content:
         match item:

@@ -32,7 +32,7 @@ class OutputFunctionCall(ResponseModel):
     call_id: str
     name: str
     namespace: str | None = None
-    arguments: str = Field(description="JSON of an object; of an incomplete call its beginning.")
+    arguments: str = Field(description="JSON of an object. An incomplete call has only the beginning.")
     status: Status
 
 
@@ -46,7 +46,9 @@ class OutputReasoning(ResponseModel):
     id: str
     summary: Annotated[list[JsonValue], Field(max_length=0)]
     content: list[OutputReasoningText]
-    encrypted_content: str | None = Field(None, description="Where `include` asks for it: the thinking as base64.")
+    encrypted_content: str | None = Field(
+        None, description="The thinking as base64, if `include` has reasoning.encrypted_content."
+    )
     status: Status
 
 
@@ -54,7 +56,7 @@ OutputItem = Annotated[OutputMessage | OutputFunctionCall | OutputReasoning, Fie
 
 
 class InputTokensDetails(ResponseModel):
-    cached_tokens: int = Field(description="Input tokens from the prefix cache.")
+    cached_tokens: int = Field(description="Input tokens that were taken from the prefix cache.")
     cache_write_tokens: Literal[0]
 
 
@@ -100,7 +102,7 @@ class ResponseReasoning(ResponseModel):
 
 
 class Response(ResponseModel):
-    """A response."""
+    """A response of /v1/responses: the output, its status, and fields of the request."""
 
     id: str
     object: Literal["response"]

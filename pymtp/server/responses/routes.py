@@ -1,4 +1,4 @@
-"""Routes of /v1/responses."""
+"""The routes of /v1/responses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ StoreDep = Annotated[ResponseStore, Depends(_get_store)]
 
 
 class _ResponseJob:
-    """The job of one response: its request, its writer, and the store."""
+    """The creation of one response, which is stored at the end if the request wants that."""
 
     def __init__(self, service: Service, store: ResponseStore, body: ResponseRequest) -> None:
         self._service, self._store = service, store
@@ -70,7 +70,7 @@ class _ResponseJob:
         self._writer = ResponseWriter(self._body, generate_request.params, service.settings.replica)
 
     async def response(self) -> PreencodedObject:
-        """Run the request, and return the whole response."""
+        """Run the request, and return the whole response. Also stores it."""
         async with self._service.run_request(self.generate_request) as running:
             async for delta in running:
                 self._writer.push(delta.events)
@@ -78,7 +78,11 @@ class _ResponseJob:
         return response
 
     async def events(self, running: RunningRequest, stack: AsyncExitStack) -> AsyncIterator[bytes]:
-        """Yield the events of the stream. stack: contexts that are left with it."""
+        """Yield the encoded events of the stream. Also stores the response.
+
+        running: the running request.
+        stack: the contexts to leave when the stream ends.
+        """
         async with stack:
             yield encode_events(self._writer.begin())
             async for delta in running:
@@ -87,7 +91,7 @@ class _ResponseJob:
             yield encode_events(self._end(running, delta)) + DONE
 
     def encode_error(self, error: Exception) -> bytes:
-        """Return the last events of a stream that failed."""
+        """Return the last encoded events of a stream that fails with `error`."""
         return encode_events(self._writer.fail(error_info(error))) + DONE
 
     def _end(self, running: RunningRequest, last: Delta) -> list[dict[str, Any]]:
@@ -106,13 +110,15 @@ def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequenc
     if name is None:
         return ()
     if (stored := store.get(name)) is None:
-        raise UnknownResponseError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
+        raise UnknownResponseError(
+            f"previous_response_id: there is no stored response {name!r:.80}; it may have been removed"
+        )
     return stored.messages
 
 
 @router.post(RESPONSES, response_model=None, responses=_RESPONSES_SCHEMA)
 async def responses(request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep) -> HttpResponse:
-    """Create a response."""
+    """Generate a response to an input."""
     service.check_model(body.model)
     job = _ResponseJob(service, store, body)
     if not job.generate_request.stream:
@@ -124,7 +130,7 @@ async def responses(request: Request, body: ResponseRequest, service: ServiceDep
 
 @router.post(f"{RESPONSES}/compact", include_in_schema=False)
 async def compact() -> None:
-    """Return 404: without this route the path would be the id of a response, and the status 405."""
+    """Return status 404. Without this route, "compact" would be read as a response id, and the status would be 405."""
     raise HTTPException(404)
 
 
@@ -142,11 +148,11 @@ async def stored_response(response_id: str, store: StoreDep) -> AsciiJSONRespons
 
 @router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=error_responses())
 async def delete_response(response_id: str, store: StoreDep) -> DeletedResponse:
-    """Delete a stored response. Responses that continued it stay."""
+    """Delete a stored response. Responses that continued the deleted response are kept."""
     if not store.remove(response_id):
         raise _not_found(response_id)
     return DeletedResponse(id=response_id)
 
 
 def _not_found(response_id: str) -> HTTPException:
-    return HTTPException(404, f"there is no response {response_id!r:.80}, or no longer")
+    return HTTPException(404, f"there is no stored response {response_id!r:.80}; it may have been removed")

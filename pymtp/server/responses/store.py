@@ -1,4 +1,4 @@
-"""The store of the last responses, in memory, for previous_response_id."""
+"""The store of recent responses in memory, for requests with previous_response_id."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 from pymtp.server.http.json_response import PreencodedObject
 
 MAX_RESPONSES = 1000
-MAX_CHARACTERS = 64 * 2**20  # JSON of all stored responses; each includes the messages of the turns before it
+MAX_CHARACTERS = 64 * 2**20  # the most characters of the JSON of all stored responses; each includes its chat
 
 
 class StoredResponse(NamedTuple):
-    """A response, and the messages of its chat with it, without instructions, in the form of chat completions."""
+    """A response, and its chat.
+
+    messages: the messages of the chat in OpenAI's form, up to this response and without the instructions.
+    """
 
     response: PreencodedObject
     messages: Sequence[Mapping[str, Any]]
 
 
 class ResponseStore:
-    """An LRU store, limited in responses and in characters."""
+    """A store that evicts the least recently used responses. The numbers of responses and characters are limited."""
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_responses, self._max_characters = max_responses, max_characters
@@ -33,7 +36,7 @@ class ResponseStore:
         return len(self._stored)
 
     def put(self, stored: StoredResponse) -> None:
-        """Store a response, and evict the least recently used ones; a response larger than the limit is not stored."""
+        """Store a response unless it alone exceeds the limit. Also evicts old responses until the limits hold."""
         response_id = stored.response["id"]
         size = len(stored.response.json()) + len(json.dumps(stored.messages))
         if size > self._max_characters:
@@ -44,14 +47,14 @@ class ResponseStore:
             self.remove(next(iter(self._stored)))
 
     def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response, and mark it as used; None where it is not stored."""
+        """Return a response, or None if it is not stored. Also marks the response as recently used."""
         stored = self._stored.get(response_id)
         if stored is not None:
             self._stored.move_to_end(response_id)
         return stored
 
     def remove(self, response_id: str) -> bool:
-        """Remove a response, and tell whether it was stored."""
+        """Remove a response, and return whether it was stored."""
         if self._stored.pop(response_id, None) is None:
             return False
         self._characters -= self._sizes.pop(response_id)

@@ -36,7 +36,7 @@ Metadata = Annotated[
     max_pairs(16),
 ]
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-# OpenAI runs these tools itself; agents offer them to any server.
+# Tools that OpenAI's servers run. They are accepted and ignored, because agents offer them to every server.
 HostedToolType = Literal[
     "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
 ]
@@ -96,7 +96,9 @@ class ReasoningItem(RequestModel):
     id: str | None = None
     summary: FailFastList[SummaryText]
     content: FailFastList[ReasoningText] | None = None
-    encrypted_content: str | None = Field(None, description="Used where there is no content.")
+    encrypted_content: str | None = Field(
+        None, description="The thinking as base64, which is used if there is no content."
+    )
 
 
 def _item_type(item: Any) -> Any:
@@ -106,9 +108,11 @@ def _item_type(item: Any) -> Any:
 def _known_item(item: Any) -> Any:
     kind = _item_type(item)
     if kind == "item_reference":
-        raise PydanticCustomError("item", "items are not kept one by one: send the item, or previous_response_id")
+        raise PydanticCustomError(
+            "item", "items are not stored separately: send the item itself, or use previous_response_id"
+        )
     if isinstance(item, dict) and kind not in ITEMS:
-        raise PydanticCustomError("item", "no item of type {kind} can be read here", {"kind": shown(kind)})
+        raise PydanticCustomError("item", "items of type {kind} are not supported", {"kind": shown(kind)})
     return item
 
 
@@ -133,7 +137,7 @@ class ResponsesFunctionTool(RequestModel):
 
 
 class NamespaceTool(RequestModel):
-    """A group of functions; their names must differ within the group only."""
+    """A group of functions. Only functions of the same group must have different names."""
 
     type: Literal["namespace"]
     name: ToolName
@@ -142,7 +146,7 @@ class NamespaceTool(RequestModel):
 
 
 class HostedTool(RequestModel):
-    """A tool that OpenAI runs. It is ignored here."""
+    """A tool that OpenAI's servers run. This server ignores it."""
 
     type: HostedToolType
 
@@ -152,7 +156,7 @@ def _check_tool_type(tool: Any) -> Any:
     if kind in (None, "function", "namespace", *get_args(HostedToolType)):
         return tool
     raise PydanticCustomError(
-        "tool", "tools of type {kind} cannot be called here: only functions can", {"kind": shown(kind)}
+        "tool", "tools of type {kind} are not supported: only functions are", {"kind": shown(kind)}
     )
 
 
@@ -169,7 +173,7 @@ class ResponsesNamedToolChoice(RequestModel):
 
 
 class AllowedToolsChoice(RequestModel):
-    """A subset of the tools that may be called; the prompt lists all tools."""
+    """The tools that the model may call. The prompt still lists all tools of the request."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required", "none"] = "auto"
@@ -188,7 +192,7 @@ class ResponsesSchemaFormat(RequestModel):
     name: str
     description: str | None = None
     schema_: dict[str, JsonValue] = Field(alias="schema")
-    strict: bool | None = Field(None, description="Output always follows the schema.")
+    strict: bool | None = Field(None, description="No effect: the output always follows the schema.")
 
 
 class TextOptions(RequestModel):
@@ -197,7 +201,7 @@ class TextOptions(RequestModel):
 
 
 class ResponseRequest(SamplingFields, TemplateFields):
-    """Input to be answered by the model."""
+    """An input that the model answers."""
 
     model: Name
     input: Annotated[Text | Annotated[FailFastList[Item], Tag("parts")], BY_JSON_TYPE]
@@ -218,7 +222,7 @@ class ResponseRequest(SamplingFields, TemplateFields):
     )
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    include: FailFastList[str] | None = Field(None, description="reasoning.encrypted_content is supported.")
+    include: FailFastList[str] | None = Field(None, description="Only reasoning.encrypted_content has an effect.")
     metadata: Metadata | None = None
     truncation: Literal["auto", "disabled"] | None = Field(None, description="Ignored: input is never truncated.")
     top_logprobs: Annotated[int, Field(ge=0, le=0), FLOAT_AS_INT] | None = Field(

@@ -1,4 +1,4 @@
-"""Responses of /v1/responses, as one object and as events of a stream."""
+"""Responses of /v1/responses: one object, or the events of a stream."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class ResponseWriter:
-    """The events of one response; the last of them has the whole response."""
+    """The writer of the events of one response. The last event contains the whole response."""
 
     def __init__(self, body: Mapping[str, Any], params: SamplingParams, replica: str = "") -> None:
-        """replica: the name of the server that stores the response, where there are several."""
+        """body: the validated body of the request.
+
+        params: the sampling parameters, which the response reports.
+        replica: the name of the server that stores the response; "" if there is only one server.
+        """
         self._output = OutputItems()
         self._sequence_number = 0
         self._includes_encrypted = "reasoning.encrypted_content" in (body.get("include") or ())
@@ -41,17 +45,21 @@ class ResponseWriter:
         self._response = _initial_response(body, params, replica)
 
     def begin(self) -> list[dict[str, Any]]:
-        """Return the events before the first token."""
+        """Return the first events of the stream, which precede the output."""
         names = ("response.created", "response.in_progress")
         return self._number_events({"type": name, "response": self._response} for name in names)
 
     def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
-        """Return the events of new output."""
+        """Return the events for new output. events: the new events of the output parser."""
         return self._number_events(self._item_events(self._output.push(events)))
 
     def end(self, finish: FinishInfo, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the last events; the last one has the whole response. more: further fields of the response."""
-        # Clients look for a message, even an empty one.
+        """Return the last events. The last event contains the whole response.
+
+        finish: how the completion ended.
+        more: further fields of the response.
+        """
+        # Empty output gets an empty message, because clients expect at least one message.
         sent = [] if self._output.items else self._item_events(self._output.start_item("text"))
         self._finish = finish
         sent += self._item_events(self._output.end_item())
@@ -67,13 +75,13 @@ class ResponseWriter:
         return self._number_events([*sent, {"type": f"response.{status}", "response": self._response.replace(changes)}])
 
     def fail(self, error_info: ErrorInfo) -> list[dict[str, Any]]:
-        """Return the last event of a response that failed in the middle."""
+        """Return the last event of a response that fails during generation."""
         error = {"code": _CODES.get(error_info.status, "server_error"), "message": error_info.message}
         response = self._response.replace({"status": "failed", "error": error, "output": self._output_json()})
         return self._number_events([{"type": "response.failed", "response": response}])
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return the output as messages of a chat."""
+        """Return the output as chat messages. Incomplete tool calls are left out."""
         builder = MessageBuilder()
         for item in self._output.items:
             if item.kind == "thinking":
@@ -170,7 +178,7 @@ def _done(item: OutputItem) -> dict[str, Any]:
 
 
 def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: str) -> PreencodedObject:
-    """Return the response before the first token; it repeats fields of the request."""
+    """Return the response without output and usage. Many of its fields repeat fields of the request."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     own_fields = {
         "id": new_response_id(replica),
@@ -206,7 +214,7 @@ def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: 
 
 
 def _listed_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a tool as the response lists it; None for a hosted tool, which is ignored."""
+    """Return the JSON object by which a response lists a tool; None for a hosted tool, which is ignored."""
     if tool["type"] == "namespace":
         about = {name: tool.get(name) for name in ("type", "name", "description")}
         return about | {"tools": [tool_fields(function) for function in tool["tools"]]}

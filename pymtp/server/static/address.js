@@ -1,6 +1,6 @@
 // The addresses that a page may link to.
 
-/** Returns the URL in a text; null where it is none, or of a scheme that could run code. */
+/** Returns `text` as a URL; null if `text` is not a URL, or if the URL's scheme could run code. */
 export function safeAddress(text) {
   if (!/^(https?:\/\/|mailto:)/i.test(text)) return null;
   try {

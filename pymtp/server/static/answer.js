@@ -1,23 +1,24 @@
-// One answer of the model: its texts, its tool calls and its draft statistics, without any DOM.
+// The data of one answer of the model: thinking, content, tool calls and draft statistics. This module has no DOM code.
 
 import { ColouredText } from "./coloured_text.js";
 
-/** reason: null while it runs; the server's "stop", "length" or "tool_calls"; "stopped" by the user; "failed". */
+/** An answer. reason: why the answer ended; null while it runs. It is the server's finish reason ("stop", "length",
+ * "tool_calls"), "stopped" if the user stopped the answer, or "failed". */
 export class Answer {
   thinking = new ColouredText();
   content = new ColouredText();
   calls = []; // { id, name, arguments }
   rounds = []; // [drafted, accepted] of each round
-  verified = []; // drafts verified, by position
-  accepted = [];
-  figures = null; // the server's statistics in the last chunk
+  verified = []; // the number of verified drafts by position in the draft
+  accepted = []; // the number of accepted drafts by position in the draft
+  figures = null; // the server's statistics, which the last chunk has
   tokens = 0;
   reason = null;
-  #finishReason = "stop"; // the server's finish reason
-  #firstTokenTime = 0; // in milliseconds
+  #finishReason = "stop"; // the finish reason from the server
+  #firstTokenTime = 0; // the time of the first token, in milliseconds
   #lastTokenTime = 0;
 
-  /** request: the body of its request. */
+  /** request: the body of the request that the answer belongs to. */
   constructor(request) {
     this.request = request;
   }
@@ -26,25 +27,25 @@ export class Answer {
     return this.request.draft_tokens !== 0;
   }
 
-  /** Tokens per second after the first token. */
+  /** The number of tokens per second, measured from the first token to the last. */
   get speed() {
     if (this.figures) return this.figures.tokens_per_second;
     const seconds = (this.#lastTokenTime - this.#firstTokenTime) / 1000;
     return seconds > 0 ? (this.tokens - 1) / seconds : 0;
   }
 
-  /** The share of accepted drafts; null without drafts. */
+  /** The share of verified drafts that were accepted; null without drafts. */
   get acceptance() {
     const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
     return this.verified.length ? sum(this.accepted) / sum(this.verified) : null;
   }
 
-  /** All output as one string, to compare two answers. */
+  /** The whole output as one string, by which two answers can be compared. */
   get comparable() {
     return JSON.stringify([this.thinking.text, this.content.text, this.calls.map((call) => [call.name, call.arguments])]);
   }
 
-  /** Adds a chunk of the stream. */
+  /** Adds the output and statistics of a chunk of the stream. */
   push(chunk) {
     this.#pushStats(chunk.pymtp ?? {});
     if (chunk.usage) this.tokens = chunk.usage.completion_tokens;
@@ -59,7 +60,7 @@ export class Answer {
     if (choice.finish_reason) this.#finishReason = choice.finish_reason;
   }
 
-  /** Ends the answer. reason: where it differs from the server's. */
+  /** Ends the answer. reason: why it ended; by default, the server's finish reason. */
   end(reason = this.#finishReason) {
     this.reason = reason;
   }
@@ -88,12 +89,12 @@ export class Answer {
     call.arguments += called?.arguments ?? "";
   }
 
-  /** The calls with complete arguments. */
+  /** The tool calls whose arguments are complete JSON. */
   get completeCalls() {
     return this.calls.filter((call) => isJson(call.arguments));
   }
 
-  /** The message for the next request. */
+  /** The answer as an assistant message for the next request. */
   get message() {
     const message = { role: "assistant", content: this.content.text };
     if (this.thinking.text) message.reasoning_content = this.thinking.text;
@@ -112,7 +113,7 @@ function isJson(text) {
   }
 }
 
-/** Returns the first difference of two texts in UTF-16 units; -1 where they are equal. */
+/** Returns the position of the first difference between two texts, in UTF-16 units; -1 if the texts are equal. */
 export function firstDifference(first, second) {
   if (first === second) return -1;
   let i = 0;

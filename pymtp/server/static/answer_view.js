@@ -1,4 +1,4 @@
-// The view of an answer: thinking, text, calls, tokens and speed.
+// The view of an answer: thinking, text, tool calls, number of tokens and speed.
 
 import { CallView } from "./call_view.js";
 import { el } from "./dom.js";
@@ -30,13 +30,13 @@ export class AnswerView {
     this.#content.classList.add("writing");
   }
 
-  /** Sets the title, where another answer stands beside it. */
+  /** Sets the title, which an answer has only if a second answer is shown beside it. */
   set title(text) {
     this.#title.textContent = text;
     this.#title.hidden = false;
   }
 
-  /** Draws new output. */
+  /** Draws the output that was added since the last call. */
   draw() {
     const { answer } = this;
     const ended = answer.reason !== null;
@@ -52,7 +52,7 @@ export class AnswerView {
     if (ended) this.#end();
   }
 
-  /** The views of the calls, with a field for each result. */
+  /** The views of the tool calls. Each view has a field for the result of the call. */
   get callViews() {
     return this.#callViews;
   }
@@ -74,7 +74,7 @@ export class AnswerView {
   }
 }
 
-/** The text without Markdown. */
+/** A view that shows text as it is, without Markdown. */
 class Plain {
   #drawn = 0;
 

@@ -1,10 +1,11 @@
-// Requests of the pages to the server, and messages for its errors.
+// Requests of the pages to the server, and messages for the user when a request fails.
 
 import { events } from "./sse.js";
 
-const KEY = "pymtp.key"; // in sessionStorage: the browser forgets the key with the tab
+const KEY = "pymtp.key"; // the name in sessionStorage, which the browser deletes with the tab
 
-/** An error with a message for the user. status: of HTTP, or 0. wait: seconds until a retry makes sense. */
+/** An error with a message for the user. status: the HTTP status; 0 without a response. wait: the number of seconds
+ * after which a retry makes sense; null if unknown. */
 export class Failure extends Error {
   constructor(message, { status = 0, wait = null } = {}) {
     super(message);
@@ -27,7 +28,7 @@ function headers() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-/** Returns the JSON of a GET request. Throws Failure. */
+/** Sends a GET request, and returns the JSON of the response. Throws Failure. */
 export async function get(path, signal) {
   const response = await send(path, { headers: headers(), signal });
   try {
@@ -49,7 +50,7 @@ export async function* answerChunks(request, signal) {
   try {
     for await (const data of events(response.body)) {
       isComplete ||= data === "[DONE]";
-      if (isComplete) continue; // read to the end: leaving before it cancels the request
+      if (isComplete) continue; // read to the end, because leaving the loop would cancel the request
       const chunk = parse(data);
       if (chunk.error) throw new Failure(chunk.error.message ?? "the server gave up");
       yield chunk;
@@ -92,7 +93,7 @@ async function responseFailure(response) {
   try {
     message = (await response.json()).error.message;
   } catch {
-    // the body is no JSON of ours: perhaps a proxy's page
+    // the body is not JSON of this server, but perhaps an error page of a proxy
   }
   const retryHint = wait === null ? "Try again later." : `Try again in ${wait} s.`;
   if (status === 401) return new Failure("The server asks for an API key. Enter it in the settings.", { status });

@@ -17,13 +17,13 @@ export class CallView {
     return this.#field.value;
   }
 
-  /** ended: the answer has ended, so the arguments are formatted. */
+  /** Draws the call. ended: whether the answer has ended; if so, the arguments are formatted. */
   draw(ended) {
     this.#name.textContent = this.call.name;
     this.#arguments.textContent = ended ? pretty(this.call.arguments) : this.call.arguments;
   }
 
-  /** Allows the result to be entered. */
+  /** Sets whether the user is asked for the result. */
   set asks(asks) {
     this.#result.hidden = !asks && this.#field.value === "";
     this.#field.readOnly = !asks;
@@ -34,6 +34,6 @@ function pretty(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    return text; // the call was cut off
+    return text; // the arguments are not JSON, because the call was cut off
   }
 }

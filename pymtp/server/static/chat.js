@@ -13,9 +13,9 @@ const question = byId("question");
 const settings = new Settings();
 const running = new Running();
 const turns = [];
-let abortController = null; // of the running answer
+let abortController = null; // aborts the running answer; null if no answer runs
 
-/** Shows the controls that are possible now. */
+/** Shows only the controls that can be used in the current state. */
 function updateControls() {
   const idle = abortController === null;
   const lastOfPerson = turns.findLast((turn) => turn instanceof UserTurn);
@@ -25,7 +25,7 @@ function updateControls() {
   byId("welcome").hidden = turns.length > 0;
 }
 
-/** Announces a text to screen readers: the begin and the end of an answer, not every token. */
+/** Announces a text to screen readers. Used at the start and the end of an answer, not for every token. */
 function announce(text) {
   byId("status").textContent = text;
 }
@@ -64,7 +64,7 @@ function regenerate() {
   generate(request);
 }
 
-/** Generates an answer to the conversation so far. */
+/** Generates an answer to the current conversation. */
 function generate(request = settings.request()) {
   if (!request) return;
   const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
@@ -74,7 +74,7 @@ function generate(request = settings.request()) {
   streamAnswer(turn, { ...request, messages });
 }
 
-/** Repeats the last request with drafts, or without where the first answer had drafts. */
+/** Repeats the last request without drafts, or with drafts if the first answer had none. */
 async function compare() {
   const turn = turns.at(-1);
   const { draft_tokens: _, ...request } = turn.answer.request;

@@ -1,15 +1,15 @@
-// A text that grows, and the origin of each of its characters.
+// A text that grows, with the origin of each character.
 
-export const UNKNOWN = -1; // the server sent no origin
+export const UNKNOWN = -1; // the step of characters for which the server sent no origin
 
-/** Positions count UTF-16 units, as in JavaScript's strings. A step is 0 for tokens of the target model, and k for drafts
- * of step k. */
+/** A text in which each character has a draft step: k if the k-th draft step proposed its token, and 0 if the token was
+ * sampled from the target model. Positions count UTF-16 units, as in JavaScript's strings. */
 export class ColouredText {
   text = "";
-  #ends = []; // the ends of runs with one step
-  #steps = [];
+  #ends = []; // the end positions of runs of characters with the same step
+  #steps = []; // the step of each run
 
-  /** Appends a text. runs: [characters, step] of the server, which counts code points. */
+  /** Appends a text. runs: pairs [number of characters, step] from the server, which counts code points. */
   append(text, runs) {
     let from = 0;
     for (const [count, step] of runs) {
@@ -31,7 +31,7 @@ export class ColouredText {
     }
   }
 
-  /** Yields [from, to, step] of the runs between two positions. */
+  /** Yields [from, to, step] for each run between two positions. */
   *runs(from, to) {
     let low = 0;
     let high = this.#ends.length;
@@ -47,7 +47,8 @@ export class ColouredText {
     }
   }
 
-  /** Appends a slice to an element, one span per run: its class is o0, o1, …, its data-at the position. */
+  /** Appends a slice of the text to the element `parent`, as one span per run. A span has the class o0, o1, … for the
+   * step, and the attribute data-at for the position. */
   paint(parent, from, to) {
     for (const [start, end, step] of this.runs(from, to)) {
       const span = document.createElement("span");

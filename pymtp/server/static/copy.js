@@ -1,4 +1,4 @@
-// Copying to the clipboard.
+// A button that copies text to the clipboard.
 
 import { el } from "./dom.js";
 
@@ -17,7 +17,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copySelected(text); // without TLS, browsers give pages of other machines no clipboard
+    return copySelected(text); // browsers provide no clipboard object to pages from other machines without TLS
   }
 }
 

@@ -1,11 +1,11 @@
-// Creation of elements without HTML strings.
+// Functions that create DOM elements without HTML strings.
 
-/** Creates an element with attributes and children. A function is an event listener: {onclick: …}. */
+/** Creates an HTML element. An attribute whose value is a function becomes an event listener, as in {onclick: …}. */
 export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** Creates an SVG element in the same way. */
+/** Creates an SVG element; the parameters are those of `el`. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
@@ -19,7 +19,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Returns the element with an id. */
+/** Returns the element with this id. */
 export function byId(id) {
   return document.getElementById(id);
 }

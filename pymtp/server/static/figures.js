@@ -1,4 +1,4 @@
-// The page of the engine's figures: it polls once a second while it is visible.
+// The page of the engine's statistics. The page polls the server once a second while it is visible.
 
 import { get, readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
@@ -11,7 +11,7 @@ const POLL_INTERVAL = 1000; // milliseconds
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
-/** Returns rows of Bars: the share of each number among all counted. */
+/** Returns rows for Bars: for each key, the share of its count in the sum of all counts. */
 function frequencyRows(times) {
   const all = sum(Object.values(times));
   return Object.entries(times).map(([name, n]) => [name, share(n, all), percent(share(n, all))]);
@@ -56,7 +56,7 @@ const panels = [
   ]),
 ];
 
-let previous = null; // the last response, and its time
+let previous = null; // the last response of the server, and the time of the response
 let timer = 0;
 
 async function poll() {
@@ -72,7 +72,7 @@ async function poll() {
     showProblem(error);
     if (error.status === 401) return;
   }
-  clearTimeout(timer); // another call may have started a timer meanwhile
+  clearTimeout(timer); // another call of this function may have started a timer meanwhile
   timer = setTimeout(poll, POLL_INTERVAL);
 }
 

@@ -1,9 +1,10 @@
-// Panels of the figures page. add(now, before, seconds) takes a response of the server and the previous one, if any.
+// The panels of the figures page. Each panel has a method add(now, before, seconds): `now` is the last response of the
+// server, `before` is the previous response, if any, and `seconds` is the time between the two.
 
 import { el } from "./dom.js";
 import { Bars, Plot, drawNumbers } from "./plot.js";
 
-const MAX_POINTS = 120; // of a plot
+const MAX_POINTS = 120; // the most points of a plot
 
 export const rate = (value) => value.toFixed(value < 100 ? 1 : 0);
 export const bytes = (n) => (n < 2 ** 20 ? `${(n / 2 ** 10).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
@@ -12,7 +13,7 @@ function panel(title, ...parts) {
   return el("section", { class: "panel" }, el("h2", {}, title), ...parts);
 }
 
-/** Values over time. lines: functions that return a value, by the name of the line. */
+/** A plot of values over time. lines: for the name of each line, a function that returns its value. */
 export class PlotPanel {
   #getters;
   #values;
@@ -35,7 +36,7 @@ export class PlotPanel {
   }
 }
 
-/** Bars of the counters since the model was loaded. rows: returns the rows of Bars. */
+/** Bars for counters since the model was loaded. rows: a function that returns the rows for `Bars`. */
 export class BarsPanel {
   #bars = new Bars(el("div", { class: "bars" }));
 
@@ -49,7 +50,7 @@ export class BarsPanel {
   }
 }
 
-/** Numbers with their names. */
+/** A list of names and numbers. numbers: a function that returns pairs [name, number]. */
 export class NumbersPanel {
   #list = el("dl", { class: "numbers" });
 

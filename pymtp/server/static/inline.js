@@ -1,15 +1,15 @@
-// Inline Markdown: code, emphasis, links. Anything else is plain text, HTML too.
+// A parser of inline Markdown: code, emphasis, links. Everything else is plain text, including HTML.
 
 import { safeAddress } from "./address.js";
 
-const LIMIT = 1000; // characters that a construct may span; new text makes no more than these be parsed again
+const LIMIT = 1000; // the most characters of a construct; when new text arrives, no more old text is parsed again
 const PLAIN = /[^\\`*_~[<h]+/y;
 const ESCAPED = /[!-/:-@[-`{-~\n]/;
 const WORD = /[\p{L}\p{N}]/u;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const AFTER_ADDRESS = /[.,;:!?'"*_~\]]+$/;
 
-/** The parsed operations in order: ["text", from, to], ["open", tag, href], ["close"]. */
+/** The result of the parser: operations ["text", from, to], ["open", tag, href], ["close"] in the order of the text. */
 export class Operations {
   list = [];
   inLink = false;
@@ -29,11 +29,11 @@ export class Operations {
   }
 }
 
-/** The text of a paragraph. sure: the number of characters that have come; more may follow. reached: the parser looked
- * beyond them. */
+/** The text of a paragraph. sure: the number of characters that have arrived; further characters may follow. reached:
+ * whether the parser looked beyond the arrived characters, so that new text may change its result. */
 export class Source {
   reached = false;
-  #codeEnds = new Map(); // by the position of the opening backticks
+  #codeEnds = new Map(); // maps the position of opening backticks to the end of the code span
 
   constructor(text, sure) {
     this.text = text;
@@ -45,7 +45,7 @@ export class Source {
     return this.text[i] ?? "";
   }
 
-  /** Returns the length of the run of equal characters at i. */
+  /** Returns the length of the run of equal characters that starts at i. */
   run(i) {
     const mark = this.at(i);
     let end = i + 1;
@@ -53,7 +53,7 @@ export class Source {
     return end - i;
   }
 
-  /** Returns the end of the code span at i; -1 where none begins there. */
+  /** Returns the end of the code span that starts at i; -1 if no code span starts there. */
   codeEnd(i) {
     if (!this.#codeEnds.has(i)) this.#codeEnds.set(i, this.#findCodeEnd(i));
     return this.#codeEnds.get(i);
@@ -71,7 +71,8 @@ export class Source {
     return -1;
   }
 
-  /** Returns the first position from i to end, at most LIMIT away, where `matches` is true; -1: none. `next` advances. */
+  /** Returns the first position from i to end, at most LIMIT away, for which `matches` is true; -1 if there is none.
+   * next: returns the next position to try. */
   find(i, end, matches, next = (j) => j + 1) {
     const stop = Math.min(end, i + LIMIT);
     let j = i;
@@ -79,11 +80,11 @@ export class Source {
       if (matches(j)) return j;
       j = next(j);
     }
-    if (stop === end) this.at(end); // the next character may match
+    if (stop === end) this.at(end); // note that the character after `end`, if it has not arrived, may match
     return -1;
   }
 
-  /** Returns the position behind the escape, the code span or the character at i. */
+  /** Returns the position after the escape sequence, code span or character that starts at i. */
   over(i) {
     const c = this.at(i);
     if (c === "\\") return i + 2;
@@ -93,7 +94,7 @@ export class Source {
   }
 }
 
-/** Parses the construct at i, and returns its end, at most `end`. */
+/** Parses the construct that starts at i, adds its operations to `out`, and returns its end, which is at most `end`. */
 export function readNode(source, i, end, out) {
   const c = source.at(i);
   const read = READERS[c];
@@ -125,7 +126,8 @@ function readCode(source, i, end, out) {
   if (to < 0 || to > end) return -1;
   const length = source.run(i);
   const inner = source.text.slice(i + length, to - length);
-  const pad = inner.startsWith(" ") && inner.endsWith(" ") && inner.trim() ? 1 : 0; // `` ` `` is a single backtick
+  // One space at each end is left out: in `` ` ``, the spaces only separate the backticks.
+  const pad = inner.startsWith(" ") && inner.endsWith(" ") && inner.trim() ? 1 : 0;
   out.open("code");
   out.text(i + length + pad, to - length - pad);
   out.close("code");
@@ -175,8 +177,8 @@ function closes(source, i, n) {
 }
 
 function findClosing(source, from, end, mark, length) {
-  const run = (j) => Math.min(source.run(j), end - j); // an outer construct may use the last marks
-  const fits = (n) => n === length || (n === 3 && mark !== "~"); // of three marks, the last ones close
+  const run = (j) => Math.min(source.run(j), end - j); // marks from `end` on may close an outer construct
+  const fits = (n) => n === length || (n === 3 && mark !== "~"); // a run of three marks can close as well
   const matches = (j) => j > from && source.at(j) === mark && fits(run(j)) && closes(source, j, run(j));
   const at = source.find(from, end, matches, (j) => (source.at(j) === mark ? j + source.run(j) : source.over(j)));
   return at < 0 ? -1 : at + run(at) - length;

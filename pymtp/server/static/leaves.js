@@ -1,7 +1,7 @@
 // The leaves of Markdown's block tree: paragraphs, headings, code, tables.
 //
-// All have `element`, endLine(newline), draw(options), close(), and snapshot(), which returns a function that undoes
-// everything added after it.
+// Each leaf has `element`, endLine(newline), draw(options), close(), and snapshot(), which returns a function that
+// removes everything that was added after the snapshot.
 
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
@@ -10,14 +10,14 @@ import { Paragraph } from "./paragraph.js";
 export class TextLeaf {
   lines = 0;
 
-  /** tag: "p", or a heading such as "h3", which has one line. */
+  /** tag: "p" for a paragraph, or the tag of a heading, such as "h3"; a heading has only one line. */
   constructor(tag, colouredText) {
     this.kind = tag === "p" ? "paragraph" : "heading";
     this.element = el(tag);
     this.text = new Paragraph(this.element, colouredText);
   }
 
-  /** Adds a line. The newline before it is at lineStart - 1. */
+  /** Adds the line from `from` to `to`. The newline before the line is at lineStart - 1. */
   addLine(lineStart, from, to) {
     if (this.lines++) this.text.add(lineStart - 1, lineStart);
     else this.first = [from, to];
@@ -49,9 +49,9 @@ export class TextLeaf {
 
 export class CodeLeaf {
   kind = "code";
-  #fresh = true; // no line has come yet
+  #fresh = true; // whether no line was added yet
 
-  /** The first argument is the match of the line that opens the fence. */
+  /** The first argument is the match of FENCE for the line that opens the code block. */
   constructor([, indent, marks, language], colouredText) {
     this.colouredText = colouredText;
     this.indent = indent.length;
@@ -62,7 +62,7 @@ export class CodeLeaf {
     this.element = el("div", { class: "code" }, head, el("pre", { tabindex: "0" }, this.code));
   }
 
-  /** text: the line without the marks of its containers. */
+  /** Adds a line of code. text: the line without the marks of quotes and list items. */
   addLine(text, from, to) {
     const blanks = /^ */.exec(text)[0].length;
     this.extend(from + Math.min(blanks, this.indent), to);
@@ -92,7 +92,7 @@ export class CodeLeaf {
 export class TableLeaf {
   kind = "table";
 
-  /** alignments: of the columns; "" for the default. [from, to]: the line with the names of the columns. */
+  /** alignments: the alignment of each column; "" for the default. [from, to]: the line with the column names. */
   constructor(alignments, [from, to], colouredText) {
     this.colouredText = colouredText;
     this.alignments = alignments;
@@ -134,7 +134,7 @@ export class TableLeaf {
   close() {}
 }
 
-/** Returns [from, to] of the cells of a line. */
+/** Returns [from, to] for each cell of a table line. */
 export function cellsOf(line) {
   const cells = [];
   let from = 0;
@@ -158,7 +158,7 @@ function trimmed(line, from, to) {
   return [from, to];
 }
 
-/** Returns the alignments of a table's columns by the line below their names. */
+/** Returns the alignments of a table's columns. line: the delimiter line below the names of the columns. */
 export function alignmentsOf(line) {
   return cellsOf(line).map(([from, to]) => {
     const [left, right] = [line[from] === ":", line[to - 1] === ":"];

@@ -1,7 +1,8 @@
-// Markdown's blocks, parsed line by line while the text is streamed. Complete lines are drawn once.
+// A parser of Markdown's blocks, line by line while the text is streamed. A complete line is drawn once.
 //
-// A line that may still become something else is drawn tentatively, and undone when more of it comes. So the same text
-// gives the same page in any pieces, and a long text costs no more per character than a short one.
+// An incomplete line is drawn tentatively, because its rest may change its meaning; the drawing is undone when more of
+// the line arrives. So the page does not depend on the pieces in which a text arrives, and the cost per character does
+// not grow with the length of the text.
 
 import { el } from "./dom.js";
 import { CodeLeaf, TableLeaf, TextLeaf, alignmentsOf, cellsOf } from "./leaves.js";
@@ -13,24 +14,25 @@ const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|\s*$)/;
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]{0,200})$/;
 const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
 
-// A line of only these characters may become any block; another character decides its kind.
+// A line that has only these characters may still become any kind of block; any other character decides the kind.
 const STRUCTURE = /^[\s>\-*+_#`~|:=\d.)]*$/;
-const FENCE_ANYWHERE = /^[\s>\-*+\d.)]*(?:`{3}|~{3})/; // the line must be complete
+// A line that begins with a fence must be complete before its kind is decided.
+const FENCE_ANYWHERE = /^[\s>\-*+\d.)]*(?:`{3}|~{3})/;
 
 export class Markdown {
-  #read = 0; // characters of the lines that were parsed
-  #stack; // open containers
-  #leaf = null; // the open leaf
-  #lineOpen = false; // the last line is incomplete
-  #undo = null; // the steps that undo a tentative line
+  #read = 0; // the number of characters of all parsed lines
+  #stack; // the open containers: quotes, lists and list items
+  #leaf = null; // the open leaf block; null if there is none
+  #lineOpen = false; // whether the last line is incomplete
+  #undo = null; // the functions that undo the tentative line
 
-  /** whole: the ColouredText to draw in `root`. */
+  /** root: the element to draw in. colouredText: the text to draw. */
   constructor(root, colouredText) {
     this.colouredText = colouredText;
     this.#stack = [{ kind: "root", element: root }];
   }
 
-  /** Draws the text that came since the last call. final: the text is complete. */
+  /** Draws the text that was added since the last call. final: whether the text is complete. */
   draw(final = false) {
     this.#undoTentative();
     const { text } = this.colouredText;
@@ -89,7 +91,8 @@ export class Markdown {
     else this.#openLeaf(rest, depth, start, start + at, end);
   }
 
-  /** Returns the position behind the marks of open containers, and the number of containers that the line continues. */
+  /** Returns the position after the marks of open containers in a line, and the number of containers that the line
+   * continues. */
   #matchContainers(line) {
     let at = 0;
     let depth = 1;
@@ -102,7 +105,7 @@ export class Markdown {
         at += mark[0].length;
       } else if (kind === "item" && rest.trim() !== "") {
         const [columns, length] = indentation(rest, indent);
-        // CommonMark asks for three columns below "1. ", but many nest lists with two
+        // CommonMark requires three columns below "1. ", but many texts nest lists with only two
         if (columns < indent && !(columns >= 2 && ITEM.test(rest.slice(length)))) break;
         at += length;
       }
@@ -110,7 +113,7 @@ export class Markdown {
     return [at, depth];
   }
 
-  /** Opens the quote or list item that a line begins. Returns the length of its mark; 0 where it begins none. */
+  /** Opens the quote or list item that starts with a line. Returns the length of the mark; 0 if none starts there. */
   #openContainer(rest, depth) {
     const quote = QUOTE.exec(rest);
     if (quote) {
@@ -124,7 +127,8 @@ export class Markdown {
     const [matched, blanks, mark, gap] = item;
     const empty = rest.trim() === mark;
     const interrupts = this.#leaf?.kind === "paragraph" && depth === this.#stack.length;
-    if (interrupts && (empty || (mark !== "1." && mark !== "1)" && /\d/.test(mark)))) return 0; // "… in\n1986. It …"
+    // A number other than 1 does not interrupt a paragraph, which may contain "… in\n1986. It …".
+    if (interrupts && (empty || (mark !== "1." && mark !== "1)" && /\d/.test(mark)))) return 0;
     this.#closeTo(depth);
     this.#openList(mark);
     const indent = empty || gap.length > 4 ? blanks.length + mark.length + 1 : matched.length;
@@ -168,7 +172,8 @@ export class Markdown {
     if (RULE.test(rest)) this.#append(el("hr"));
     else if (fence) this.#leaf = new CodeLeaf(fence, this.colouredText);
     else if (heading) {
-      this.#leaf = new TextLeaf(`h${Math.min(6, heading[1].length + 2)}`, this.colouredText); // h1 and h2 are the page's
+      // The highest level is h3, because the page itself uses h1 and h2.
+      this.#leaf = new TextLeaf(`h${Math.min(6, heading[1].length + 2)}`, this.colouredText);
       this.#leaf.addLine(lineStart, from + heading[0].length, to);
     } else {
       this.#leaf = new TextLeaf("p", this.colouredText);
@@ -200,7 +205,7 @@ function startsBlock(rest) {
   return HEADING.test(rest) || RULE.test(rest) || FENCE.test(rest);
 }
 
-/** Returns the columns of a line's leading blanks, and the number of characters that fill `limit` of them. */
+/** Returns the number of columns of a line's leading blanks, and the number of characters that fill `limit` columns. */
 function indentation(rest, limit) {
   let columns = 0;
   let length = 0;

@@ -1,11 +1,11 @@
-// The model's name, at the top of a page and in each request.
+// The model's name, which is shown at the top of a page and sent with each request.
 
 import { get } from "./api.js";
 import { byId } from "./dom.js";
 
 let cachedCard = null;
 
-/** Fetches the model's card from /v1/models once. Throws Failure. */
+/** Returns the model's card, which is fetched from /v1/models only once. Throws Failure. */
 async function modelCard(signal) {
   cachedCard ??= (await get("v1/models", signal)).data[0];
   return cachedCard;
@@ -16,7 +16,7 @@ export async function modelName(signal) {
   return (await modelCard(signal)).id;
 }
 
-/** Shows the name once the server has loaded the model. onCard: called with the card then. */
+/** Shows the name of the model as soon as the server has loaded the model, and then calls `onCard` with its card. */
 export async function showModel(onCard = () => {}) {
   const element = byId("model");
   try {

@@ -1,13 +1,13 @@
-// A text with inline Markdown, which grows at its end.
+// A paragraph with inline Markdown, whose text grows at the end.
 
 import { Operations, Source, readNode } from "./inline.js";
 
-/** Draws slices of a ColouredText into an element. Text that cannot change any more is drawn once. */
+/** Draws slices of a ColouredText into an element. A part whose parse can no longer change is drawn only once. */
 export class Paragraph {
   #text = "";
-  #pieces = []; // [position in #text, position in colouredText] of each slice
-  #settled = 0; // characters of #text that are parsed for good
-  #settledNodes = 0; // nodes of the element that are drawn for good
+  #pieces = []; // a pair [position in #text, position in colouredText] for each slice
+  #settled = 0; // the number of characters of #text whose parse can no longer change
+  #settledNodes = 0; // the number of nodes of the element that can no longer change
   changed = false;
 
   constructor(element, colouredText) {
@@ -22,7 +22,8 @@ export class Paragraph {
     this.changed = true;
   }
 
-  /** Returns a function that undoes everything added after this call; until then, draw tentatively. */
+  /** Returns a function that removes everything that was added after this call. Until that function is called, `draw`
+   * must be called with `tentative`. */
   snapshot() {
     const [length, pieces] = [this.#text.length, this.#pieces.length];
     return () => {
@@ -32,13 +33,13 @@ export class Paragraph {
     };
   }
 
-  /** final: the text is complete. tentative: the last additions may be undone. */
+  /** Draws the new text. final: whether the text is complete. tentative: whether the last additions may be undone. */
   draw({ final = false, tentative = false } = {}) {
     while (this.element.childNodes.length > this.#settledNodes) this.element.lastChild.remove();
     const out = new Operations();
     const source = new Source(this.#text, final ? Infinity : this.#text.length);
     let settling = !tentative;
-    let settled = 0; // operations
+    let settled = 0; // the number of operations that can no longer change
     for (let i = this.#settled; i < this.#text.length; ) {
       source.reached = false;
       i = readNode(source, i, this.#text.length, out);
@@ -53,7 +54,7 @@ export class Paragraph {
 
   #put(operations) {
     let parent = this.element;
-    let [from, to] = [0, 0]; // text to paint
+    let [from, to] = [0, 0]; // the part of #text that is not painted yet
     const paint = () => {
       if (from < to) this.#paint(parent, from, to);
       from = to = 0;

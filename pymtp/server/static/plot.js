@@ -4,12 +4,13 @@ import { el, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [300, 80];
 
-/** Lines over time. The caption has their names and last values, for screen readers too. */
+/** A plot of lines over time. The caption has the names and last values of the lines, also for screen readers. */
 export class Plot {
   #lines;
   #caption = el("figcaption");
 
-  /** names: of the lines. show: formats a value. steps: draws steps. least: the smallest maximum of the axis. */
+  /** names: the names of the lines. show: a function that formats a value. steps: whether to draw steps instead of
+   * sloped lines. least: the lowest value that the top of the axis may have. */
   constructor(names, { show = String, steps = false, least = 1 } = {}) {
     Object.assign(this, { names, show, steps, least });
     this.#lines = names.map((_, i) => svg("path", { class: i ? "second" : null }));
@@ -17,7 +18,7 @@ export class Plot {
     this.element = el("figure", { class: "plot" }, svg("svg", box, ...this.#lines), this.#caption);
   }
 
-  /** series: the last values of each line. room: the number of points on the axis. */
+  /** Draws the lines. series: the values of each line. room: the number of points for which the axis has room. */
   draw(series, room) {
     const top = Math.max(this.least, ...series.flat());
     for (const [i, values] of series.entries()) this.#lines[i].setAttribute("d", this.#path(values, room, top));
@@ -33,7 +34,7 @@ export class Plot {
   }
 }
 
-/** Horizontal bars of shares. Only changed rows are drawn again. */
+/** Horizontal bars that show shares. Only rows that have changed are drawn again. */
 export class Bars {
   #rows = [];
 
@@ -41,7 +42,7 @@ export class Bars {
     this.element = element;
   }
 
-  /** rows: [label, share of 1, text]. */
+  /** Draws the bars. rows: for each bar [label, share from 0 to 1, text]. */
   draw(rows) {
     while (this.#rows.length > rows.length) this.#rows.pop().row.remove();
     for (const [i, [label, share, text]] of rows.entries()) {
@@ -65,15 +66,15 @@ export function percent(share) {
   return `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 }
 
-/** Returns rows of Bars: the share of accepted drafts by position. */
+/** Returns rows for `Bars`: for each position in the draft, the share of verified drafts that were accepted. */
 export function positionRows(verified, accepted) {
   return verified.map((n, i) => {
-    const share = n ? (accepted[i] ?? 0) / n : 0; // `accepted` may lack positions without accepted drafts
+    const share = n ? (accepted[i] ?? 0) / n : 0; // `accepted` has no entry for later positions without acceptance
     return [String(i + 1), share, n ? percent(share) : "–"];
   });
 }
 
-/** Fills a <dl> with names and values. */
+/** Fills a <dl> element with names and values. numbers: pairs [name, value]. */
 export function drawNumbers(list, numbers) {
   const texts = numbers.map(([name, value]) => `${name}\n${value}`).join("\n");
   if (list.dataset.texts === texts) return;

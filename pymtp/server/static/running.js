@@ -1,9 +1,9 @@
-// The figures of the running answer, beside the conversation.
+// The panel with the statistics of the running answer, beside the conversation.
 
 import { byId } from "./dom.js";
 import { Bars, Plot, drawNumbers, percent, positionRows } from "./plot.js";
 
-const MAX_ROUNDS = 100; // in the plot
+const MAX_ROUNDS = 100; // the most rounds that the plot shows
 
 export class Running {
   #numbers = byId("numbers");

@@ -1,9 +1,9 @@
-// The settings: the fields of a request, and the values stored for the next visit.
+// The settings of the chat page: the fields of requests. The browser stores their values for the next visit.
 
 import { readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
 
-const STORAGE_KEY = "pymtp.settings"; // in localStorage
+const STORAGE_KEY = "pymtp.settings"; // the name in localStorage
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const TEXTS = ["system", "thinking", "tools", "tool_choice"];
 const SWITCHES = ["markdown", "coloured", "mtp"];
@@ -31,7 +31,7 @@ export class Settings {
     return byId("system").value;
   }
 
-  /** Returns the fields of a request; null where a field is invalid, which then has the focus. */
+  /** Returns the fields of a request. If a field is invalid, moves the focus to it and returns null. */
   request() {
     this.#checkTools();
     const invalidField = this.#form.querySelector(":invalid");
@@ -50,14 +50,14 @@ export class Settings {
     return request;
   }
 
-  /** Shows the server's defaults in empty fields. defaults: by the fields of a request. */
+  /** Shows the server's defaults as placeholders of empty fields. defaults: maps request fields to their defaults. */
   showDefaults(defaults) {
     for (const id of ["temperature", "top_p", "top_k", "min_p"]) {
       if (id in defaults) byId(id).placeholder = id === "top_k" && defaults[id] === 0 ? "off" : String(defaults[id]);
     }
   }
 
-  /** Opens the settings at the field for the key. */
+  /** Opens the settings, and moves the focus to the field for the API key. */
   askForKey() {
     byId("settings").open = true;
     byId("key").focus();

@@ -1,16 +1,16 @@
-// A parser of server-sent events, for pieces of any size.
+// A parser of server-sent events, which may arrive in pieces of any size.
 
-/** An incremental parser; `push` returns the data of the completed events. */
+/** An incremental parser of events. `push` takes a piece, and returns the data of the events that are now complete. */
 export class EventReader {
   #line = ""; // the incomplete last line
-  #data = []; // data lines of the incomplete event
-  #afterReturn = false; // the last piece ended with \r, so a following \n belongs to it
+  #data = []; // the data lines of the incomplete event
+  #afterReturn = false; // whether the last piece ended with \r, so that a following \n does not end another line
 
   push(piece) {
     const events = [];
     if (this.#afterReturn && piece.startsWith("\n")) piece = piece.slice(1);
     if (piece !== "") this.#afterReturn = piece.endsWith("\r");
-    const lines = piece.split(/\r\n|\n|\r/); // no other character ends a line: answers may have U+2028
+    const lines = piece.split(/\r\n|\n|\r/); // other line separators, such as U+2028, do not end a line of the stream
     for (let i = 0; i < lines.length - 1; i++) {
       this.#take(this.#line + lines[i], events);
       this.#line = "";
@@ -26,11 +26,11 @@ export class EventReader {
     } else if (line === "data" || line.startsWith("data:")) {
       const value = line.slice(5);
       this.#data.push(value.startsWith(" ") ? value.slice(1) : value);
-    } // comments and other fields are ignored
+    } // comments and fields other than `data` are ignored
   }
 }
 
-/** Yields the data of each event of a response's body. Pieces may cut characters. */
+/** Yields the data of each event of a response's body. A piece of the body may end within a character. */
 export async function* events(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -42,6 +42,6 @@ export async function* events(body) {
       yield* lines.push(decoder.decode(value, { stream: true }));
     }
   } finally {
-    reader.cancel().catch(() => {}); // the loop was left early; the stream may have failed already
+    reader.cancel().catch(() => {}); // ignore errors: the stream may have failed already
   }
 }

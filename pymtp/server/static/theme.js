@@ -1,4 +1,4 @@
-// The theme: light, dark or the system's. This runs before the page is drawn, so that it does not flash.
+// The theme: light, dark or the system's. This script runs before the page is drawn; otherwise the page would flash.
 
 (() => {
   const NAME = "pymtp.theme";

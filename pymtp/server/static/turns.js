@@ -5,11 +5,11 @@ import { AnswerView } from "./answer_view.js";
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
 
-/** A turn of the user. */
+/** A turn of the user: one message. */
 export class UserTurn {
   #edit;
 
-  /** onEdit: called when the user edits the turn. */
+  /** onEdit: called when the user wants to edit the turn. */
   constructor(text, onEdit) {
     this.text = text;
     this.#edit = el("button", { type: "button", class: "quiet", onclick: onEdit }, "Edit");
@@ -21,13 +21,13 @@ export class UserTurn {
     return [{ role: "user", content: this.text }];
   }
 
-  /** lastOfPerson: this is the user's last turn. idle: no answer runs. */
+  /** lastOfPerson: whether this is the user's last turn. idle: whether no answer runs. */
   updateControls({ lastOfPerson, idle }) {
     this.#edit.hidden = !lastOfPerson || !idle;
   }
 }
 
-/** A turn of the model: one answer, or two to compare. */
+/** A turn of the model: one answer, or two answers to be compared. */
 export class AnswerTurn {
   views = [];
   #columns = el("div", { class: "columns" });
@@ -37,7 +37,7 @@ export class AnswerTurn {
   #compare;
   #sendResults;
 
-  /** on: the handlers { regenerate, compare, sendResults } of the buttons. */
+  /** on: the event handlers { regenerate, compare, sendResults } of the buttons. */
   constructor(on) {
     const button = (label, press) => el("button", { type: "button", class: "quiet", hidden: true, onclick: press }, label);
     this.#regenerate = button("Regenerate", on.regenerate);
@@ -52,7 +52,7 @@ export class AnswerTurn {
     return this.views[0].answer;
   }
 
-  /** The messages of the answer and of the results of its calls. */
+  /** The messages for the next request: the answer, and the results of its tool calls. */
   get messages() {
     const { message, completeCalls } = this.answer;
     if (!message.content && !completeCalls.length) return [];
@@ -60,7 +60,7 @@ export class AnswerTurn {
     return [message, ...views.map(({ call, result }) => ({ role: "tool", tool_call_id: call.id, content: result }))];
   }
 
-  /** Adds an answer, beside the first one if there is one. */
+  /** Adds an answer; a second answer is shown beside the first one. */
   add(answer, asMarkdown) {
     const view = new AnswerView(answer, asMarkdown);
     this.views.push(view);
@@ -75,7 +75,7 @@ export class AnswerTurn {
     this.#verdict.textContent = "";
   }
 
-  /** Shows why the answer failed; null clears the error. */
+  /** Shows the message why the answer failed; null removes the message. */
   fail(message) {
     this.#error.textContent = message ?? "";
   }
@@ -91,7 +91,7 @@ export class AnswerTurn {
     for (const view of this.views[0].callViews) view.asks = asks && completeCalls.includes(view.call);
   }
 
-  /** Shows whether two answers to the same request are equal. */
+  /** Shows whether the two answers of this turn are equal. */
   compare() {
     const [first, second] = this.views.map((view) => view.answer);
     const ended = (answer) => answer.reason !== "failed" && answer.reason !== "stopped";

@@ -10,12 +10,13 @@
 namespace pymtp {
 
 static constexpr int MAX_BLOCKS = CHUNK_KV/BLOCK_KV;
-// The distance of the scores of two rows. 4096 bytes would map all rows to the same cache sets.
+// The distance between the scores of two rows, in floats. With CHUNK_KV floats (4096 bytes), all rows would be in the
+// same cache sets.
 static constexpr int SCORE_STRIDE = CHUNK_KV + BLOCK_KV;
 
 int64_t block_scratch_size(int64_t DK, int64_t DV) {
-    // A block of K or V in F32. For each row the sums of V, the scores, and q in the vec_dot type of K. Space for
-    // alignment.
+    // The scratch holds a block of K or V in F32; for each row the weighted sums of V, the scores, and q in the vec_dot
+    // type of K; and space for alignment.
     return BLOCK_KV*std::max(DK, DV) + BLOCK_Q*(DV + SCORE_STRIDE + DK) + 2*CACHE_LINE_SIZE_F32;
 }
 
@@ -28,7 +29,7 @@ static void to_f32(ggml_type type, const char * x, float * y, int64_t n) {
     }
 }
 
-// The K or V of a head in a chunk of KV cells.
+// The K or V of one KV head in a chunk of cells.
 struct Cells {
     const ggml_tensor * t;
     const char        * data;
@@ -43,8 +44,8 @@ struct Cells {
     const char * at(int b, int j) const { return data + (b*BLOCK_KV + j)*t->nb[1]; }
     int          count(int b)     const { return std::min<int64_t>(BLOCK_KV, n_cells - b*BLOCK_KV); }
 
-    // Calls f(cells, stride) with a full block of cells: the F16 cells themselves, if n rows can read these, or F32
-    // cells in y.
+    // Calls f(cells, stride) for block b, with BLOCK_KV cells. These are the F16 cells of the cache, if the block is
+    // full and can_read_f16() is true for n rows; else F32 copies of the cells, in y.
     template <typename F> void with_block(int b, float * y, int n, F f) const {
         if (t->type == GGML_TYPE_F16 && can_read_f16(t->ne[0], n) && count(b) == BLOCK_KV) {
             f((const ggml_fp16_t *) at(b, 0), t->nb[1]/sizeof(ggml_fp16_t));
@@ -56,7 +57,8 @@ struct Cells {
         }
     }
 
-    // Fetches a block into the cache. The cells of a head lie far apart, so the hardware does not prefetch them.
+    // Fetches block b into the CPU's cache. The cells of a KV head are far apart in memory, so the hardware does not
+    // prefetch them.
     void prefetch(int b) const {
 #if defined(__AVX2__)
         const int64_t size = ggml_row_size(t->type, t->ne[0]);
@@ -72,15 +74,15 @@ struct Cells {
     }
 };
 
-// A row of q, with its mask for a chunk of KV cells.
+// A row of q, and its mask for a chunk of KV cells.
 struct Row {
-    alignas(CACHE_LINE_SIZE) float max[BLOCK_KV]; // the largest scores so far, for each index in a block
+    alignas(CACHE_LINE_SIZE) float max[BLOCK_KV]; // the largest score so far at each index of a block
 
     const float       * q;
-    const ggml_fp16_t * mask;                   // mask of the chunk, or null
-    ggml_fp16_t         partial_mask[BLOCK_KV]; // mask of a block that is not full
+    const ggml_fp16_t * mask;                   // mask of the chunk, or null if nothing is masked
+    ggml_fp16_t         partial_mask[BLOCK_KV]; // mask of the last block, if it is not full
     float               slope;
-    uint16_t            visible[MAX_BLOCKS];    // the visible cells of each block, as bits
+    uint16_t            visible[MAX_BLOCKS];    // bit j of visible[b]: the row sees cell j of block b
 
     void init(int64_t n_cells) {
         std::fill(max, max + BLOCK_KV, -INFINITY);
@@ -123,7 +125,7 @@ void attend_block(
     const float max_bias      = ggml_get_op_params_f32(dst, 1);
     const float logit_softcap = ggml_get_op_params_f32(dst, 2);
 
-    // ALiBi, https://arxiv.org/abs/2108.12409
+    // slopes of ALiBi, https://arxiv.org/abs/2108.12409
     const uint32_t n_head      = neq2;
     const uint32_t n_head_log2 = 1u << (uint32_t) floor(log2(n_head));
 
@@ -164,7 +166,7 @@ void attend_block(
     }
     memset(sums, 0, n_rows*DV*sizeof(float));
 
-    // skip blocks that no row sees: those after the last token, and those of other sequences
+    // Skip the blocks of which no row sees a cell: blocks after the last token, and blocks of other sequences.
     int blocks[MAX_BLOCKS];
     int n_blocks = 0;
     for (int b = 0; b*BLOCK_KV < n_cells; ++b) {
@@ -188,7 +190,7 @@ void attend_block(
         }
         const float * q_rows[BLOCK_Q];
         float       * score_rows[BLOCK_Q];
-        int           n = 0; // rows that see a cell of the block
+        int           n = 0; // number of rows that see a cell of the block
         for (int r = 0; r < n_rows; ++r) {
             float * s = scores + r*SCORE_STRIDE + i*BLOCK_KV;
             if (rows[r].visible[b] == 0) {
@@ -231,7 +233,8 @@ void attend_block(
         const float max = *std::max_element(rows[r].max, rows[r].max + BLOCK_KV);
         float *     s   = scores + r*SCORE_STRIDE;
 
-        // NaN stays NaN, also where all other scores are minus infinity
+        // max ignores NaN. If it is minus infinity, the scores are not shifted: then a NaN score, which may be among
+        // them, still gives NaN.
         partials[r*partial_stride]     = max;
         partials[r*partial_stride + 1] = ggml_vec_soft_max_f32(n_blocks*BLOCK_KV, s, s, max == -INFINITY ? 0.0f : max);
     }
@@ -260,7 +263,7 @@ void attend_block(
         memcpy(partials + r*partial_stride + 2, sums + r*DV, DV*sizeof(float));
     }
 
-    // a sink counts as one more cell of the first chunk, with a V of 0
+    // An attention sink counts as one more cell of the first chunk, with a V of 0.
     for (int r = 0; sinks && ic_start == 0 && r < n_rows; ++r) {
         float * partial = partials + r*partial_stride;
 

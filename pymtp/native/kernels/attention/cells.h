@@ -1,5 +1,5 @@
-// The inner loops of attention, for rows and a block of KV cells. Two rows at a time read each cell once, in F16 or
-// F32. Each row has the bits that it has alone.
+// The inner loops of attention, for several rows and one block of KV cells. Each cell (F16 or F32) is read once for two
+// rows. A row has the same bits, whether it is computed alone or with another row.
 
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace pymtp {
 
-static constexpr int BLOCK_KV = 16; // cells that are computed together
+static constexpr int BLOCK_KV = 16; // number of cells in a block, which are computed together
 
-// Returns the cells of a block that a mask does not hide, as bits.
+// Returns one bit for each cell of a block: 1 if the mask does not hide the cell.
 static inline uint32_t visible_cells(const ggml_fp16_t * mask) {
     constexpr uint16_t MINUS_INF = 0xfc00;
 #if defined(PYMTP_AVX2)
@@ -67,7 +67,8 @@ static inline void dot_cells(int64_t n, const float * const * q, const T * k, in
     }
 }
 
-// Adds all cells of a block to N vectors of y, which stay in registers.
+// Adds the visible cells v of a block, times their weights p, to N vectors of each of R rows y. The sums stay in
+// registers.
 template <int R, int N, typename T>
 static inline void mad_part(
         float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
@@ -114,7 +115,7 @@ static inline void mad_part(
 template <int R, typename T>
 static inline void mad_cells(
         int64_t n, float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
-    constexpr int N = simd::LANES/2; // uses R*N of the 32 or 16 registers
+    constexpr int N = simd::LANES/2; // the sums need R*N of the 32 or 16 registers
     float * part[R];
     int64_t i = 0;
     const auto next = [&](auto size) {
@@ -132,8 +133,8 @@ static inline void mad_cells(
 
 #endif
 
-// Computes s = s*scale + mask*slope, or minus infinity where the mask is. Updates the maximum of each lane, which
-// ignores NaN.
+// Sets each score s[j] to s[j]*scale + mask[j]*slope, or to minus infinity where the mask is minus infinity. Raises
+// max[j] to the new s[j] if that is larger; ignores NaN.
 static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, float slope, float * max) {
 #if defined(PYMTP_SIMD_F32)
     const simd::fvec minus_inf = simd::frepeat(-INFINITY);
@@ -159,8 +160,8 @@ static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, 
 #endif
 }
 
-// Returns whether n_rows rows read F16 cells of n values without a copy in F32. NEON converts with instructions of its
-// own, so for more than two rows a copy takes less time.
+// Returns whether n_rows rows should read F16 cells of n values directly, without a copy in F32. NEON needs separate
+// instructions for the conversion, so with more than two rows a copy takes less time there.
 static inline bool can_read_f16(int64_t n, int n_rows) {
 #if defined(PYMTP_SIMD_F32) && defined(__ARM_NEON)
     return n%simd::LANES == 0 && n_rows <= 2;
@@ -174,7 +175,7 @@ static inline bool can_read_f16(int64_t n, int n_rows) {
 #endif
 }
 
-// Computes s[r][j] = q[r]*k[j], for all cells of a block.
+// Computes the scores s[r][j], the dot products of row q[r] and cell k[j], for all cells j of a block.
 template <typename T>
 static inline void dot_rows(
         int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
@@ -198,7 +199,8 @@ static inline void dot_rows(
     }
 }
 
-// Computes y[r] += p[r][j]*v[j], for the cells that row r sees. Other cells may hold NaN.
+// Adds p[r][j]*v[j] to y[r] for each cell j that row r sees. Skips the other cells, because they may hold NaN, which a
+// weight of 0 would not remove.
 template <typename T>
 static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * v, int64_t stride,
         const uint32_t * visible, const float * const * p) {

@@ -1,16 +1,16 @@
-// FLASH_ATTN_EXT by blocks of KV cells, in F32, for all rows that share a KV head.
+// FLASH_ATTN_EXT in F32. Each block of KV cells is computed for several rows that share a KV head.
 //
-// Exactness: plain decoding has one row, a verification of drafts 1 + n, a prefill one for each token of the ubatch,
-// and a row must have the same bits in all of them. llama.cpp splits the cells of a single row by the number of
-// threads, does not split those of two rows, and computes 64 rows by tiles. Here the result of a row is merged, in
-// order, from chunks of a fixed number of cells. It depends only on the row: not on other rows of the batch, unused
-// cells or the number of threads.
+// Exactness: plain decoding computes one row, a verification of n drafts computes 1 + n rows, and a prefill one row for
+// each token of the ubatch. A row must have the same bits in all three. llama.cpp splits the KV cells among the threads
+// for a single row, does not split them for two rows, and uses another algorithm (tiles) from 64 rows on. Here the
+// result of a row is merged, in order, from chunks of a fixed number of cells. So it depends only on the row and its
+// cells: not on other rows of the batch, unused cells or the number of threads.
 //
-// Speed: llama.cpp adds V to a row's result cell by cell, in F16 and in memory, and converts a cell again for each head
-// that shares it. Here a block of cells is read for up to 16 rows. Two rows at a time use it, whose sums stay in
-// registers. The softmax uses SIMD, once all scores of a chunk of cells are known. F32 is more precise, too: after
-// 1,100 tokens decoded one by one, llama.cpp's logits of a small F32 model differ by 0.01 from those of the same prompt
-// in one decode call, which uses tiles.
+// Speed: llama.cpp adds V to a row's result cell by cell, in F16 and in memory, and converts a cell again for each
+// query head that shares the cell. Here up to 16 rows use a block of cells, two rows at a time, whose sums stay in
+// registers. The softmax uses SIMD, once all scores of a chunk are known. F32 is more precise, too: after 1,100 tokens
+// decoded one by one, llama.cpp's logits of a small F32 model differ by 0.01 from its logits for the same tokens in one
+// decode call, which uses tiles.
 
 #include "attention/block.h"
 #include "simd.h"
@@ -22,13 +22,14 @@
 
 namespace pymtp {
 
-// The largest number of rows that we compute over F32 and F16 caches, for which llama.cpp has tiles. With SIMD there is
-// no limit, since prompts take less time so. Elsewhere the results of other products depend on the number of rows
+// For F32 and F16 caches, llama.cpp has a kernel with tiles. MAX_ROWS is the largest number of rows that we compute for
+// these caches ourselves. With SIMD there is no limit, since prompts take less time with this kernel, too. Without
+// SIMD, longer prompts are left to the tiles: there, the results of matrix products depend on the number of rows
 // anyway.
 #if defined(PYMTP_SIMD_F32)
 static constexpr int64_t MAX_ROWS = INT64_MAX;
 #else
-static constexpr int64_t MAX_ROWS = 65; // a verification of 64 drafts
+static constexpr int64_t MAX_ROWS = 65; // the rows of a verification of 64 drafts
 #endif
 
 static bool is_supported(const ggml_tensor * dst) {
@@ -56,13 +57,14 @@ size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst) {
     const int64_t DK = dst->src[1]->ne[0];
     const int64_t DV = dst->src[2]->ne[0];
 
-    // Partial results [M, S, VKQ]: of a block of rows and of their sums. A single token has them for all chunks, too.
+    // Each thread needs partial results [M, S, VKQ] for a block of rows, and for the sums of these rows. For a single
+    // token, the partial results of all chunks are stored, too.
     const int64_t n_partials = 2*BLOCK_Q*n_threads + (q->ne[1] == 1 ? q->ne[2]*n_chunks_of(dst) : 0);
 
     return sizeof(float)*(n_partials*(2 + DV) + n_threads*block_scratch_size(DK, DV));
 }
 
-// Returns the number of rows of q that share a KV head. Each KV cell is read once for a block of them.
+// Returns the number of rows of q that share a KV head. Each cell of the head is read once for a block of such rows.
 static int64_t n_shared_rows(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];
@@ -71,7 +73,8 @@ static int64_t n_shared_rows(const ggml_tensor * dst) {
     return k->ne[2] == v->ne[2] ? q->ne[1]*(q->ne[2]/k->ne[2]) : q->ne[1];
 }
 
-// Adds the partial result of a chunk of KV cells to the sum of those before. Its S is 0 where no cell is visible.
+// Adds the partial result of a chunk of KV cells to the sum over the earlier chunks. A partial result with S = 0 (no
+// visible cell) changes nothing.
 static void add_partial(int64_t DV, float * sum, const float * partial) {
     if (partial[1] == 0.0f) {
         return;
@@ -119,7 +122,7 @@ static void attend_rows(const ggml_compute_params * params, ggml_tensor * dst, i
     const int64_t n_shared     = n_shared_rows(dst);
     const int64_t partial_size = 2 + DV;
 
-    // after the scratch of attend_block
+    // The partial results and their sums are in the work space, after the scratch of attend_block().
     float * partials = (float *) params->wdata +
         params->nth*block_scratch_size(DK, DV) + params->ith*2*BLOCK_Q*partial_size;
     float * sums     = partials + BLOCK_Q*partial_size;
@@ -143,7 +146,8 @@ static void attend_rows(const ggml_compute_params * params, ggml_tensor * dst, i
     }
 }
 
-// Computes the rows of a single token. The threads also split the chunks of KV cells. The result is the same.
+// Computes the rows of a single token: one for each query head. Not only the rows but also the chunks of KV cells are
+// split among the threads. The result has the same bits as that of attend_rows().
 static void attend_single_token(const ggml_compute_params * params, ggml_tensor * dst) {
     const int64_t DK   = dst->src[1]->ne[0];
     const int64_t DV   = dst->src[2]->ne[0];
@@ -157,19 +161,20 @@ static void attend_single_token(const ggml_compute_params * params, ggml_tensor 
     const int64_t n_shared     = n_shared_rows(dst);
     const int64_t partial_size = 2 + DV;
 
-    // after the scratch of attend_block: a sum per thread, then the partials [row][chunk]
+    // After the scratch of attend_block(), the work space has a sum for each thread, then the partial results, as
+    // [row][chunk].
     float * base     = (float *) params->wdata + nth*block_scratch_size(DK, DV);
     float * sum      = base + ith*partial_size;
     float * partials = base + nth*partial_size;
 
-    // take as many heads together as possible, but leave work for each thread
+    // Compute as many heads together as possible, but leave work for each thread.
     int64_t n_rows = std::min<int64_t>(n_shared, BLOCK_Q);
     while (n_rows > 1 && nr/n_shared*((n_shared + n_rows - 1)/n_rows)*n_chunks < nth) {
         n_rows--;
     }
-    const int64_t n_sets = (n_shared + n_rows - 1)/n_rows; // sets of rows of a KV head
+    const int64_t n_sets = (n_shared + n_rows - 1)/n_rows; // number of sets of rows in a KV head
 
-    // the order of the work: all rows over a chunk before the next chunk
+    // Order of the work: all rows over the first chunk, then all rows over the next chunk.
     const int64_t n  = nr/n_shared*n_sets*n_chunks;
     const int64_t dn = (n + nth - 1)/nth;
 
@@ -209,8 +214,8 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     const int64_t nr       = q->ne[1]*q->ne[2]*q->ne[3];
     const int64_t n_shared = n_shared_rows(dst);
 
-    // Four pieces per thread. But a piece does not split rows that share their cells, if each thread gets a piece
-    // anyway.
+    // The rows are split into four pieces per thread. But rows that share their cells stay in one piece, if each thread
+    // gets a piece anyway.
     const auto    div_up = [](int64_t n, int64_t parts) { return (n + parts - 1)/parts; };
     const int64_t set_size = div_up(n_shared, div_up(n_shared, BLOCK_Q));
 

@@ -1,8 +1,9 @@
 // ARGMAX on CUDA with a defined result: of equal numbers the first wins, and NaN is above all numbers. The CPU has the
 // same rule (ops/argmax_top_k.cpp).
 //
-// argmax.cu includes this file and calls it instead of llama.cpp's kernel, which takes any of equal numbers, skips NaN,
-// and returns -1 where nothing is above -FLT_MAX, so that ggml_get_rows reads out of bounds.
+// llama.cpp's argmax.cu includes this file, and calls pymtp_argmax_f32 instead of llama.cpp's kernel. That kernel takes
+// any of equal numbers, skips NaN, and returns -1 where no number is above -FLT_MAX, so that ggml_get_rows would read
+// out of bounds.
 
 #pragma once
 
@@ -12,10 +13,11 @@ struct pymtp_best {
     float val = -INFINITY;
     int   col = INT_MAX;
 
-    // Takes the other element if it is above this one, or equal and before it. The order of the calls does not matter.
+    // Replaces this element by the other one if the other is larger, or equal and in an earlier column. The order of
+    // the calls does not matter.
     __device__ __forceinline__ void take(const float other_val, const int other_col) {
         const bool nan   = isnan(val);
-        const bool above = !nan & !(other_val <= val); // also where other_val is NaN
+        const bool above = !nan & !(other_val <= val); // also true where other_val is NaN
         const bool equal = (other_val == val) | (nan & isnan(other_val));
         if (above | (equal & (other_col < col))) {
             val = other_val;
@@ -34,20 +36,20 @@ struct pymtp_best {
     }
 };
 
-// One block of whole warps for each row.
+// Writes the argmax of one row. The grid has one block for each row, and a block consists of whole warps.
 static __global__ void pymtp_argmax_f32(const float * __restrict__ x, int32_t * __restrict__ dst, const int64_t ncols) {
     const float * row = x + blockIdx.x*ncols;
 
     pymtp_best best;
 
-    // A row may be as long as the vocabulary: eight loads run at once.
+    // A row may be as long as the vocabulary, so each thread has eight loads in flight.
     constexpr int n_loads = 8;
     for (int64_t col0 = threadIdx.x; col0 < ncols; col0 += n_loads*blockDim.x) {
         float vals[n_loads];
 #pragma unroll
         for (int i = 0; i < n_loads; ++i) {
             const int64_t col = col0 + i*blockDim.x;
-            vals[i] = col < ncols ? row[col] : -INFINITY; // an element past the end comes after all equal ones
+            vals[i] = col < ncols ? row[col] : -INFINITY; // past the end: cannot win, as its column is the last
         }
 #pragma unroll
         for (int i = 0; i < n_loads; ++i) {

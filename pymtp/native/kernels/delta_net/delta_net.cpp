@@ -1,11 +1,12 @@
-// GATED_DELTA_NET of a target model whose recurrent memory is in host memory. One node replays accepted tokens,
-// computes new tokens, and stores the inputs of the new tokens for a later replay.
+// GATED_DELTA_NET for a target model whose recurrent memory is in host memory. One node replays the accepted tokens of
+// the last round, computes new tokens, and stores the inputs of the new tokens for a later replay.
 //
-// The node has more sources than that of ggml_gated_delta_net: see graphs/replay_graph.cpp. llama.cpp's kernel reads
-// the state of a head four times per token, and copies it before and after. Here up to 32 rows of the state stay in the
-// L1 cache for all tokens, are read once per token, and are updated in place (S_v 16, 32, 64 and 128, on AVX2, AVX-512
-// and NEON). The steps for a token do not depend on the number of tokens or on the replay, so a verification of drafts
-// has the bits of single tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
+// Such a node has more sources than a node of ggml_gated_delta_net(): see graphs/replay_graph.cpp. llama.cpp's kernel
+// reads the state of a head four times per token, and copies the state before and after. Here up to 32 rows of the
+// state stay in the L1 cache for all tokens, are read once per token, and are updated in place (S_v 16, 32, 64 and 128,
+// on AVX2, AVX-512 and NEON). The steps for a token do not depend on the number of tokens or on the replay, so a token
+// has the same bits in a verification of drafts as alone. Formulas: ggml_gated_delta_net in ggml.h, and
+// https://arxiv.org/abs/2412.06464.
 
 #include "kernels.h"
 #include "simd.h"
@@ -17,7 +18,7 @@
 
 namespace pymtp {
 
-static constexpr int64_t MAX_TOKENS = 72;  // more tokens than a verification has
+static constexpr int64_t MAX_TOKENS = 72;  // most tokens in a block; a verification has fewer
 
 // The inputs and outputs of a block of tokens, for one head.
 struct Tokens {
@@ -30,27 +31,28 @@ struct Tokens {
     float beta[MAX_TOKENS];
 };
 
-// Updates rows of the state of a head, from row j on: first by the replayed tokens, without output, then by the new
-// tokens. Stores the state after the replay or, without store_after_replay, at the end. The state is stored transposed:
-// row j is column j of S.
+// Updates rows of a head's state, from row j on: first with the replayed tokens, which need no output, then with the
+// new tokens. With store_after_replay, stores the state as it is after the replay, because new tokens may be rejected;
+// else the state after all tokens. The stored state is transposed: its row j is column j of S.
 typedef void (*run_rows_fn)(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state,
         bool store_after_replay, float * work);
 
 #if defined(PYMTP_SIMD_F32)
 
-// Updates R rows of NV vectors each. A step reads the state once: it applies the update of a token, and multiplies the
-// new state by that token's q and by the next token's k. The sums of LANES rows become one vector.
+// Updates R rows of the state, of NV vectors each. step() reads these rows once: it updates them with a token, and
+// multiplies the updated rows by that token's q and by the next token's k. The products of LANES rows are stored as one
+// vector.
 template <int NV, int R>
 struct simd_rows {
     static constexpr int n    = NV*simd::LANES;
     static constexpr int HALF = simd::LANES/2;
     static_assert(R%simd::LANES == 0);
 
-    const float * src;          // the state before the token
-    float         decay;        // decay, k, delta: of the token
+    const float * src;          // the state before the current token
+    float         decay;        // decay, k and delta are those of the current token
     const float * k;
     alignas(64) float delta[R];
-    alignas(64) float sum[R];   // the state times the k of the next token
+    alignas(64) float sum[R];   // products of the state with the next token's k
 
     void begin(const float * state, const float * k_next) {
         src = state;
@@ -68,7 +70,7 @@ struct simd_rows {
 
     template <bool has_token, bool has_output, bool has_next>
     void step(float * to, float * out, const float * q, float scale, const float * k_next) {
-        // local copies, so that the compiler knows that no store changes them
+        // Local copies of k, q and k_next, so that the compiler knows that no store changes them.
         simd::fvec kv[NV];
         simd::fvec qv[NV];
         simd::fvec next[NV];
@@ -88,7 +90,7 @@ struct simd_rows {
                     const int row = r0 + h*HALF + r;
                     o[r] = s[r] = simd::fzero();
                     if constexpr (!has_token) {
-                        simd::prefetch<NV*simd::BYTES>(src + (row + R)*n); // the next R rows
+                        simd::prefetch<NV*simd::BYTES>(src + (row + R)*n); // fetch the next R rows
                     }
                     const simd::fvec d = has_token ? simd::frepeat(delta[row]) : simd::fzero();
                     for (int i = 0; i < NV; ++i) {
@@ -151,7 +153,7 @@ struct simd_rows {
 
 #endif
 
-// Updates one row of any length, on any processor.
+// Updates one row of the state, of any length, on any processor.
 static void scalar_row(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state,
         bool store_after_replay, float * s) {
     const int   n     = S_v;
@@ -186,7 +188,7 @@ static void scalar_row(const Tokens & replayed, const Tokens & tokens, int64_t j
 
 struct row_kernel {
     run_rows_fn run = scalar_row;
-    int64_t     n   = 1;  // rows of a call
+    int64_t     n   = 1;  // number of rows that a call of run() updates
 
     explicit row_kernel(int64_t S_v) {
 #if defined(PYMTP_SIMD_F32)
@@ -202,15 +204,15 @@ struct row_kernel {
     }
 };
 
-// The sources of a node. input_cache has rows with the inputs of tokens: k, v, g and beta. replay_ids are the rows of
-// the tokens to replay, store_ids the rows for the new tokens. The last row of input_cache is zeros; its index ends
-// replay_ids.
+// The sources of a node. Each row of input_cache holds the inputs of one token: k, v, g and beta. replay_ids are the
+// rows of the tokens to replay, store_ids the rows in which the inputs of the new tokens are stored. The last row of
+// input_cache is all zeros; its index in replay_ids marks the end of the list.
 struct Inputs {
     explicit Inputs(const ggml_tensor * dst) :
         dst(dst), q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), g(dst->src[3]), beta(dst->src[4]), state(dst->src[5]),
         input_cache(dst->src[6]), replay_ids(dst->src[7]), store_ids(dst->src[8]), S_v(v->ne[0]), H(v->ne[1]),
         n_tokens(v->ne[2]), n_seqs(v->ne[3]) {
-        // the graph may have repeated k for all heads
+        // The size of k follows from the size of a row, because the graph may have repeated k for all heads.
         n_k = input_cache ? input_cache->ne[0] - H*S_v - 2*H : 0;
     }
 
@@ -225,7 +227,7 @@ struct Inputs {
 
     float * input_row(int32_t i) const { return (float *) ((char *) input_cache->data + i*input_cache->nb[1]); }
 
-    // Sets x to the new tokens from t0 on, for head i1 and sequence i3.
+    // Sets x to the new tokens from t0 on, at most MAX_TOKENS, for head i1 and sequence i3.
     void load_tokens(Tokens & x, int64_t i1, int64_t i3, int64_t t0) const {
         x.n = std::min(n_tokens - t0, MAX_TOKENS);
         const int64_t i1_q = i1%q->ne[1];
@@ -240,7 +242,7 @@ struct Inputs {
         }
     }
 
-    // Sets x to the tokens to replay.
+    // Sets x to the tokens to replay, for head i1 and sequence i3.
     void load_replayed(Tokens & x, int64_t i1, int64_t i3) const {
         const int32_t * rows  = (const int32_t *) at(replay_ids, i3, 0, 0);
         const int32_t   zeros = input_cache->ne[1] - 1;
@@ -256,7 +258,7 @@ struct Inputs {
         }
     }
 
-    // Stores the inputs of new token t of sequence i3.
+    // Stores the inputs of new token t of sequence i3 in input_cache.
     void store(int64_t t, int64_t i3) const {
         float * to = input_row(((const int32_t *) store_ids->data)[i3*n_tokens + t]);
 
@@ -267,7 +269,7 @@ struct Inputs {
     }
 };
 
-// Computes heads ir0 to ir1. The heads of all sequences are numbered in a row.
+// Computes heads ir0 to ir1 (excluded), numbered through all sequences: head h of sequence s is number s*H + h.
 static void run_heads(const Inputs & inputs, int64_t ir0, int64_t ir1, float * work) {
     const row_kernel kernel(inputs.S_v);
 
@@ -294,13 +296,13 @@ static void run_heads(const Inputs & inputs, int64_t ir0, int64_t ir1, float * w
 
 bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst) {
     if (ggml_nelements(dst) != ggml_nelements(dst->src[2])) {
-        return false; // a node of ggml_gated_delta_net, whose dst has space for states
+        return false; // made by ggml_gated_delta_net(), whose dst has space for states: llama.cpp computes it
     }
     const Inputs inputs(dst);
     GGML_ASSERT(!inputs.store_ids || inputs.n_tokens <= MAX_TOKENS);
     GGML_ASSERT(inputs.g->ne[0] == 1);
 
-    // four pieces per thread
+    // The heads are split into four pieces per thread.
     const int     nth  = params->nth;
     const int64_t nr   = inputs.H*inputs.n_seqs;
     const int64_t size = (nr + 4*nth - 1)/(4*nth);
@@ -321,7 +323,7 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst) {
         run_heads(inputs, dr*i, std::min(dr*(i + 1), nr), work);
     }
     if (inputs.store_ids) {
-        ggml_barrier(params->threadpool); // heads share the rows of k that they replay, and store() may overwrite them
+        ggml_barrier(params->threadpool); // store() may overwrite rows that other heads still replay
         for (int64_t i = params->ith; i < inputs.n_tokens*inputs.n_seqs; i += nth) {
             inputs.store(i%inputs.n_tokens, i/inputs.n_tokens);
         }

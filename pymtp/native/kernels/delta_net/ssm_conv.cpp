@@ -1,6 +1,7 @@
-// SSM_CONV with a kernel of size 4, which delta nets have: four channels of four products at once.
+// SSM_CONV with a convolution kernel of size 4, as in delta nets. Four channels, with four products each, are computed
+// at once.
 //
-// llama.cpp multiplies number by number. ops/norms.cpp says how much time that took.
+// llama.cpp multiplies one number after the other. ops/norms.cpp says how much time that took.
 
 #include "kernels.h"
 

@@ -1,4 +1,5 @@
-// Activations in blocks of 32, quantized as Q8_0, for kernels where a lane of 32 bits is a row of the weights.
+// Activations in blocks of 32 elements, quantized to Q8_0, for kernels in which each lane of 32 bits belongs to one row
+// of the weights.
 
 #pragma once
 
@@ -16,9 +17,9 @@ namespace pymtp::blocks {
 
 constexpr int LANE_BYTES = 4;
 
-// A block of a prepared row. dot() starts from `correction`: it is minus the weights' zero point times the sum of the
-// quants that a lane is multiplied by, since kernels store a weight as an unsigned number, its value plus the zero
-// point.
+// A block of a prepared row of activations. Kernels store a weight as an unsigned number: its value plus a zero point.
+// `correction` removes the zero point from the sums of products, which start from it: it is minus the zero point times
+// the sum of the quants that a lane is multiplied by.
 struct activations {
     int8_t qs[QK8_0];
     char   correction[LANE_BYTES];

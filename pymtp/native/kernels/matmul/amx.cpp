@@ -1,4 +1,5 @@
-// MUL_MAT of few rows with weights in an AMX buffer. The kernels are in amx.h, which llama.cpp's amx/mmq.cpp compiles.
+// MUL_MAT of few rows with weights in an AMX buffer. The kernels are in amx.h, which is compiled as a part of
+// llama.cpp's amx/mmq.cpp.
 
 #include "kernels.h"
 

@@ -1,12 +1,13 @@
-// MUL_MAT of 2 to 8 rows with weights in an AMX buffer, by AVX-512 VNNI. llama.cpp's amx/mmq.cpp includes this file,
-// which uses its types, its dispatch and its layout of the weights.
+// MUL_MAT of 2 to 8 rows with weights in an AMX buffer, with AVX-512 VNNI. llama.cpp's amx/mmq.cpp includes this file,
+// because the kernels use the types, the dispatch and the layout of the weights that are defined there.
 //
-// llama.cpp multiplies two rows or more by tiles of 16 rows. In a verification of drafts the tiles are almost empty,
-// but take as long as full ones: each block of weights is unpacked to memory and loaded as a tile, and its sums are
-// stored and loaded again. Two rows take twice as long as a single row, which has a VNNI kernel and waits for memory.
-// Here the weights are unpacked into registers once for all rows, and C stays in registers: two or three rows take
-// little longer than one, eight rows twice as long. A row takes the same steps as in tinygemm_kernel_vnni, the kernel
-// for single rows, so it has the same bits. Q4_1 has no kernel here: tiles multiply it.
+// llama.cpp multiplies two or more rows in AMX tiles of 16 rows. In a verification of drafts the tiles are almost
+// empty, but take as long as full ones: each block of weights is unpacked to memory and loaded as a tile, and its sums
+// are stored and loaded again. So two rows take twice as long as a single row, for which llama.cpp has a VNNI kernel
+// that is as fast as the memory. Here the weights are unpacked into registers once for all rows, and the sums C stay in
+// registers: two or three rows take little longer than one row, eight rows twice as long. A row takes the same steps as
+// in tinygemm_kernel_vnni, llama.cpp's kernel for single rows, so it has the same bits. There is no kernel for Q4_1
+// here: llama.cpp multiplies it in tiles.
 
 #pragma once
 
@@ -14,7 +15,8 @@
 
 namespace {
 
-// Unpacks a group of weights, 4*n along k, to n vectors of unsigned bytes. Each byte is the weight plus zero_point.
+// unpack() unpacks a group of weights to n vectors of unsigned bytes: 4*n consecutive weights of each of 16 rows. Each
+// byte is the weight plus zero_point.
 template <typename TB> struct few_rows_group {};
 
 template <> struct few_rows_group<block_q4_0> {
@@ -55,7 +57,7 @@ template <> struct few_rows_group<block_q5_K> {
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         few_rows_group<block_q4_K>::unpack(B, group, vb);
         const __m512i bits = _mm512_loadu_si512(B + (QK_K/2)*TILE_N + group*64);
-        for (int k = 0; k < n; ++k) { // bit k of each byte becomes its bit 4
+        for (int k = 0; k < n; ++k) { // bit k of each byte of `bits` becomes bit 4 of vb[k]
             const __m512i bit = _mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(1 << k)));
             vb[k] = _mm512_or_si512(vb[k], k < 4 ? _mm512_slli_epi16(bit, 4 - k) : _mm512_srli_epi16(bit, k - 4));
         }
@@ -73,7 +75,7 @@ template <> struct few_rows_group<block_q6_K> {
             vb[k + 0] = _mm512_and_si512(bytes, lowMask);
             vb[k + 1] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), lowMask);
         }
-        for (int k = 0; k < n; ++k) { // bits 2*k and 2*k + 1 become bits 4 and 5
+        for (int k = 0; k < n; ++k) { // bits 2*k and 2*k + 1 of `bits` become bits 4 and 5 of vb[k]
             const __m512i two = _mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(3 << 2*k)));
             vb[k] = _mm512_or_si512(vb[k], k < 2 ? _mm512_slli_epi16(two, 4 - 2*k) : _mm512_srli_epi16(two, 2*k - 4));
         }
@@ -93,7 +95,8 @@ template <> struct few_rows_group<block_iq4_xs> {
     }
 };
 
-// The scale of a block of a row, and the compensation: the part of its sums of products that zero_point adds.
+// The scale d of a block of a row of activations, and the block's compensation: the part of a sum of products that
+// comes from zero_point.
 struct few_rows_scale {
     float   d;
     int32_t comp;
@@ -113,7 +116,7 @@ static void few_rows_scales(const block_q8_0 * A, int KB, few_rows_scale * scale
 template <typename TB, typename TA>
 static void few_rows_scales(const TA *, int, few_rows_scale *) {}
 
-// Returns the sums of 4*n products for each of 16 rows of the weights, less the compensation.
+// Returns the sums of 4*n products for each of 16 rows of the weights, minus the compensation.
 template <int n>
 static ALWAYS_INLINE __m512i few_rows_dot(const __m512i * vb, const int8_t * a, __m512i comp) {
     __m512i sum = _mm512_setzero_si512();
@@ -184,7 +187,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
         }
     }
     for (int i = 0; i < KB; ++i) {
-        // for each row and group: the sum of the activations, and the compensation
+        // For each row and group: the sum of the activations (sums), and the compensation (comp).
         alignas(16) int16_t sums[ROWS][n_groups];
         int32_t comp[ROWS][n_groups];
         for (int r = 0; r < ROWS; ++r) {
@@ -244,7 +247,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
 
 template <typename TA, typename TB, int ROWS>
 void tinygemm_few_rows(int N, int KB, const TA * A, const few_rows_scale * scales, const char * B, float * C, int ldc) {
-    // the sums must fit into the registers
+    // ROWS*COLS vectors of sums must fit into the registers.
     constexpr int COLS = ROWS > 4 ? 2 : 4;
 
     const int TILE_SIZE = get_tile_size<TB>();
@@ -269,7 +272,8 @@ bool is_few_rows(const ggml_tensor * dst) {
     return qtype_has_amx_kernels(type) && type != GGML_TYPE_Q4_1 && dst->ne[1] >= 2 && dst->ne[1] <= 8;
 }
 
-// The work space holds the quantized rows, then a few_rows_scale for each of their blocks.
+// Returns the offset of the scales in the work space, which holds the quantized rows, then a few_rows_scale for each
+// block of each row.
 static size_t few_rows_scales_offset(const ggml_tensor * dst) {
     return GGML_PAD(ggml_backend_amx_desired_wsize(dst), sizeof(few_rows_scale));
 }

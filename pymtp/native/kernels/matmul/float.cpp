@@ -1,11 +1,11 @@
-// MUL_MAT of F32, F16 and BF16 weights with the rows of activations that llamafile_sgemm does not take, on x86 and
-// 64-bit ARM.
+// MUL_MAT with F32, F16 and BF16 weights, for the rows of activations that llama.cpp does not multiply with
+// llamafile_sgemm, on x86 and 64-bit ARM.
 //
-// A verification of drafts multiplies several rows, plain decoding one, and the result of a row must have the same bits
-// in both. llamafile_sgemm takes two rows or more and adds up in one vector. ggml_vec_dot, which llama.cpp uses for a
-// single row and for rows with gaps between them, adds up in several vectors. Here these rows are added up in the order
-// of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On ARM the numbers of rows
-// that llamafile_sgemm takes differ by type, so all rows come here, four at a time.
+// A verification of drafts multiplies several rows, plain decoding one row, and a row must have the same bits in both.
+// llamafile_sgemm multiplies two rows or more, and adds up each product in one vector. For a single row, and for rows
+// with gaps between them, llama.cpp uses ggml_vec_dot, which adds up in several vectors. Here these rows are added up
+// in the order of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On ARM, the
+// number of rows that llamafile_sgemm needs differs by type, so all rows are multiplied here, four at a time.
 
 #include "kernels.h"
 #include "ops.h"
@@ -21,11 +21,12 @@ namespace pymtp {
 
 #if defined(GGML_USE_LLAMAFILE) && (defined(__AVX__) || defined(PYMTP_FLOAT_NEON))
 
-// Computes y[i] = row i of the weights times the row x, for m rows of the weights with k elements, which are nb bytes
-// apart.
+// Computes y[i], the dot product of row i of the weights `a` and the row x of activations. m: number of rows of the
+// weights, which are nb bytes apart. k: number of elements in a row.
 typedef void (*multiply_row_fn)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
 
-// The vector operations of llamafile/sgemm.cpp: load, multiply and add, sum up.
+// The vector operations of llamafile/sgemm.cpp: load() loads a vector, mad() multiplies and adds, sum() adds up the
+// lanes.
 #if defined(__AVX512F__)
 typedef __m512 vec;
 
@@ -64,10 +65,10 @@ static inline float sum(vec x) {
 }
 #endif
 
-// the number of elements that load() takes
+// The number of elements that load() loads.
 template <typename T> static constexpr int64_t load_size = sizeof(vec)/sizeof(float);
 
-// the types of the activations and of the sums, for weights of type T
+// The types of the activations and of the sums, for weights of type T.
 template <typename T> struct operands {
     typedef T   activation;
     typedef vec sums;
@@ -114,7 +115,7 @@ static inline vec load(const ggml_bf16_t * x) {
 }
 #endif
 
-// Multiplies N rows of the weights, which are `step` rows apart, by the row x.
+// Multiplies N rows of the weights, which are `step` rows apart, by the row x of activations.
 template <typename T, int N>
 static void dot_rows(
         int64_t k, const char * a, size_t nb, int64_t step, const typename operands<T>::activation * x, float * y) {
@@ -141,8 +142,9 @@ static void dot_rows(
 
 template <typename T>
 static void multiply_row(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y) {
-    // Rows of the weights that lie far apart are long streams; the hardware does not prefetch several short streams in
-    // one page. Where load() converts elements, each load of x serves more rows of the weights.
+    // N rows of the weights are multiplied at once. They are far apart (m/N rows), so that each is in a long stream:
+    // the hardware does not prefetch several short streams in one page. N is larger where load() converts elements,
+    // because each load of x then serves more rows of the weights.
 #if defined(PYMTP_FLOAT_NEON)
     constexpr int N = 4;
 #else
@@ -160,7 +162,8 @@ static void multiply_row(int64_t m, int64_t k, const char * a, size_t nb, const 
 }
 
 #if defined(PYMTP_FLOAT_NEON)
-// Multiplies R rows at once, each with the bits that it has alone: a load of weights serves all of them.
+// Multiplies R rows of activations at once, so that each load of weights serves R rows. Each row has the same bits as a
+// row that is multiplied alone.
 template <typename T, int R>
 static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const char * const * x, float * const * y) {
     typedef typename operands<T>::activation X;
@@ -200,7 +203,8 @@ static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const
 }
 #endif
 
-// Returns the function for the types and lengths of rows that llamafile_sgemm takes, or nullptr.
+// Returns the function that multiplies a row of k elements by weights of this type, or nullptr if llamafile_sgemm does
+// not support the type or the length.
 static multiply_row_fn multiply_row_for(ggml_type type, int64_t k) {
     switch (type) {
         case GGML_TYPE_F32:  return k%load_size<float>       == 0 ? multiply_row<float>       : nullptr;
@@ -214,13 +218,13 @@ static multiply_row_fn multiply_row_for(ggml_type type, int64_t k) {
     }
 }
 
-// Returns the type of the activations for weights of this type.
+// Returns the type that activations must have for weights of this type.
 static ggml_type activations_type(ggml_type type) {
     return type == GGML_TYPE_F16 && sizeof(operands<ggml_fp16_t>::activation) == sizeof(float) ? GGML_TYPE_F32 : type;
 }
 
-// Returns a row of src1 in activations_type(): in src1, or in the copy that convert_activations() made in the work
-// space.
+// Returns a row of activations of the type activations_type(): the row of src1 if that has this type, else the copy
+// that convert_activations() made in the work space.
 static const char * activation_row(
         const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
     const ggml_tensor * src1 = dst->src[1];
@@ -234,7 +238,7 @@ static const char * activation_row(
     return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
 }
 
-// Copies src1 to the work space in activations_type(). Each thread converts a part of each row.
+// Copies src1 to the work space, converted to activations_type(). Each thread converts a part of each row.
 static void convert_activations(const ggml_compute_params * params, const ggml_tensor * dst) {
     const ggml_tensor * src1 = dst->src[1];
     const ggml_type     type = activations_type(dst->src[0]->type);
@@ -266,20 +270,22 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
 
     const multiply_row_fn multiply_row = multiply_row_for(src0->type, ne00);
 
-    // weights with `extra` have another layout (AMX); llama.cpp computes products with a Hadamard matrix without it
+    // Weights with `extra` have another layout (AMX), and llama.cpp multiplies by a Hadamard matrix without reading the
+    // matrix.
     if (!multiply_row || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
         return false;
     }
     const ggml_type type = activations_type(src0->type);
 
 #if !defined(PYMTP_FLOAT_NEON)
-    // llamafile_sgemm takes several rows without gaps
+    // llama.cpp multiplies several rows without gaps with llamafile_sgemm.
     const bool gaps = src1->type == type && !ggml_is_contiguous(src1);
     if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
         return false;
     }
 #endif
-    // llama.cpp converts src1 from F32 to the type of the weights, or from F16 and BF16 to F32
+    // Other types of src1 are only supported where llama.cpp converts them: F32 to the type of the weights, and F16 and
+    // BF16 to F32.
     if (src1->type != type && src1->type != GGML_TYPE_F32 &&
             (src0->type != GGML_TYPE_F32 || (src1->type != GGML_TYPE_F16 && src1->type != GGML_TYPE_BF16))) {
         return false;
@@ -296,7 +302,8 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
     }
     ggml_barrier(params->threadpool);
 
-    // the threads take pieces of rows of the weights and of rows, as in ggml_compute_forward_mul_mat
+    // The work is split into pieces by rows of the weights and by rows of activations, as in
+    // ggml_compute_forward_mul_mat.
     const int64_t nth  = params->nth;
     const int64_t nr1  = ne1*ne2*ne3;
     const int64_t size = ne0 == 1 || nr1 == 1 ? 64 : 16;

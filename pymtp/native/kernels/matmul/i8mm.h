@@ -1,6 +1,7 @@
-// Kernels for weights in the layout of the file, by ARM's matrix products of bytes (i8mm): two rows of the weights with
-// two or four rows. The sums of a block are integers, so dot products give the same to a row that is left over. The
-// conversion of these sums to floats is the same, too.
+// Kernels for weights in the layout of the GGUF file, with ARM's matrix products of bytes (i8mm). They multiply two
+// rows of the weights by two or four rows of activations. A single row that is left over is multiplied with dot
+// products. It has the same bits, because the sums of a block are integers, and they are converted to floats in the
+// same way.
 
 #pragma once
 
@@ -24,7 +25,8 @@ static inline int8x16_t zip_high(int8x16_t a, int8x16_t b) {
     return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
 }
 
-// Puts the scales of eight runs of two rows of the weights in the lanes of a product: s0, s1, s0, s1.
+// Takes the scales of eight runs in two rows of the weights (s0 and s1). Sets scales[i] to the scales of run i, in the
+// order of the lanes of a matrix product: s0, s1, s0, s1.
 static inline void zip_scales(int16x8_t s0, int16x8_t s1, int32x4_t * scales) {
     const int16x8_t both[2] = {vzip1q_s16(s0, s1), vzip2q_s16(s0, s1)};
     for (int i = 0; i < 2; ++i) {
@@ -37,7 +39,7 @@ static inline void zip_scales(int16x8_t s0, int16x8_t s1, int32x4_t * scales) {
     }
 }
 
-// Multiplies two rows of the weights by 2*PAIRS rows.
+// Multiplies rows i[0] and i[1] of the weights by 2*PAIRS rows of activations.
 template <typename T, int PAIRS>
 static inline void multiply_pairs(
     const typename T::block * const * w, int64_t n_blocks, const char * const * x, float * const * y,
@@ -54,10 +56,10 @@ static inline void multiply_pairs(
     }
 }
 
-// Implements rows_kernel::multiply(). Prepared rows are of block_q8_K. T has
-//   block                                        the block of the weights
-//   dot_row(w, x, n_blocks)                      multiplies a row of the weights by a row
-//   dot_pairs<PAIRS>(w0, w1, x, n_blocks, sums)  multiplies two rows of the weights by 2*PAIRS rows
+// Implements rows_kernel::multiply(). Prepared rows consist of block_q8_K. The type T must have these members:
+//   block                                        type of a block of the weights
+//   dot_row(w, x, n_blocks)                      multiplies a row of the weights by a row of activations
+//   dot_pairs<PAIRS>(w0, w1, x, n_blocks, sums)  multiplies two rows of the weights by 2*PAIRS rows of activations
 template <typename T>
 static void multiply(
     int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {

@@ -15,21 +15,21 @@
 
 namespace pymtp::i8mm {
 
-// The argument T of multiply().
+// The template argument T of i8mm::multiply() for Q4_K.
 struct q4_K {
 
 typedef block_q4_K block;
 
-static constexpr int RUN  = 32;  // elements with one scale and one minimum
-static constexpr int RUNS = 8;   // in a block
+static constexpr int RUN  = 32;  // number of elements that share a scale and a minimum
+static constexpr int RUNS = 8;   // number of runs in a block
 
 struct run_factors {
-    int16x8_t scales, mins;  // one for each run
+    int16x8_t scales, mins;  // one number for each run
 };
 
-// Unpacks the scales and minima, of 6 bits each. w.scales has four scales and four minima in the lower bits of its
-// first 8 bytes; the lower 4 bits of the others are in its last 4 bytes, and their upper 2 bits in the upper bits of
-// the first 8.
+// Unpacks the 8 scales and 8 minima of a block, which have 6 bits each. The first 8 bytes of w.scales have the first
+// four scales and the first four minima in their lower 6 bits. The other scales and minima have their lower 4 bits in
+// the last 4 bytes, and their upper 2 bits in the upper 2 bits of the first 8 bytes.
 static inline run_factors unpack_factors(const block_q4_K & w) {
     uint32_t a, b, c;
     memcpy(&a, w.scales, 4);
@@ -40,7 +40,7 @@ static inline run_factors unpack_factors(const block_q4_K & w) {
     return {vreinterpretq_s16_u16(vmovl_u8(vcreate_u8(scales))), vreinterpretq_s16_u16(vmovl_u8(vcreate_u8(mins)))};
 }
 
-// Unpacks the halves of runs 2*i and 2*i + 1.
+// Unpacks runs 2*i and 2*i + 1 to runs[0] to runs[3]: each run has two halves of 16 elements.
 static inline void unpack(const block_q4_K & w, int i, int8x16_t * runs) {
     const uint8x16_t a = vld1q_u8(w.qs + 32*i);
     const uint8x16_t b = vld1q_u8(w.qs + 32*i + 16);
@@ -51,7 +51,7 @@ static inline void unpack(const block_q4_K & w, int i, int8x16_t * runs) {
     runs[3] = vreinterpretq_s8_u8(vshrq_n_u8(b, 4));
 }
 
-// Returns the sums of the runs of a block of x.
+// Returns the sum of each run of the block x of activations.
 static inline int16x8_t run_sums(const block_q8_K & x) {
     return vpaddq_s16(vld1q_s16(x.bsums), vld1q_s16(x.bsums + 8));
 }
@@ -86,7 +86,8 @@ static inline float dot_row(const block_q4_K * w, const block_q8_K * x, int64_t 
     return sum;
 }
 
-// sums[i] has the products of row 2*i of x with w0 and w1, then those of row 2*i + 1.
+// Multiplies rows w0 and w1 of the weights by 2*PAIRS rows of activations. Sets sums[i] to the products of w0 and w1
+// with x[2*i], then with x[2*i + 1].
 template <int PAIRS>
 static inline void dot_pairs(
     const block_q4_K * w0, const block_q4_K * w1, const block_q8_K * const * x, int64_t n_blocks, float32x4_t * sums) {

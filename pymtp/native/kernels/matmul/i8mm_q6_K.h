@@ -14,20 +14,20 @@
 
 namespace pymtp::i8mm {
 
-// The argument T of multiply().
+// The template argument T of i8mm::multiply() for Q6_K.
 struct q6_K {
 
 typedef block_q6_K block;
 
-static constexpr int RUN  = 16;  // elements with one scale
-static constexpr int RUNS = 8;   // in half a block
+static constexpr int RUN  = 16;  // number of elements that share a scale
+static constexpr int RUNS = 8;   // number of runs in half a block
 
 static inline int8x16_t join_bits(uint8x16_t low, uint8x16_t high) {
     const uint8x16_t bits = vorrq_u8(low, vandq_u8(high, vdupq_n_u8(0x30)));
     return vsubq_s8(vreinterpretq_s8_u8(bits), vdupq_n_s8(32));
 }
 
-// Unpacks the runs of half a block, in the order of ggml_vec_dot_q6_K_q8_K().
+// Unpacks the runs of half a block (half: 0 or 1), in the order of ggml_vec_dot_q6_K_q8_K().
 static inline void unpack(const block_q6_K & w, int half, int8x16_t * runs) {
     const uint8x16_t nibble = vdupq_n_u8(0x0f);
     for (int i = 0; i < 2; ++i) {
@@ -61,7 +61,8 @@ static inline float dot_row(const block_q6_K * w, const block_q8_K * x, int64_t 
     return sum;
 }
 
-// sums[i] has the products of row 2*i of x with w0 and w1, then those of row 2*i + 1.
+// Multiplies rows w0 and w1 of the weights by 2*PAIRS rows of activations. Sets sums[i] to the products of w0 and w1
+// with x[2*i], then with x[2*i + 1].
 template <int PAIRS>
 static inline void dot_pairs(
     const block_q6_K * w0, const block_q6_K * w1, const block_q8_K * const * x, int64_t n_blocks, float32x4_t * sums) {

@@ -1,4 +1,4 @@
-// Chooses the kernel for weights in the layout of the file.
+// Chooses the kernel for weights in the layout of the GGUF file.
 
 #include "matmul/plain_prepare.h"
 #include "matmul/i8mm_q4_K.h"
@@ -9,18 +9,18 @@
 namespace pymtp {
 
 #ifdef PYMTP_AVX2
-// The kernel of plain.h takes any number of rows: on Zen 5, 16 to 512 rows take 0.3 to 0.95 of the time of llama.cpp's
-// tiles and of llamafile_sgemm, with AVX-512 and with AVX2.
+// The kernel of plain.h is used for any number of rows, since it takes less time than llama.cpp's tiles and
+// llamafile_sgemm: on Zen 5, 0.3 to 0.95 of their time for 16 to 512 rows, with AVX-512 and with AVX2.
 template <typename L> static const rows_kernel * kernel() {
     static const rows_kernel it = {1, plain::prepared_size, plain::prepare<L>, plain::multiply<L>, INT64_MAX};
     return &it;
 }
 #endif
 
-// Multiplies row by row with llama.cpp's vec_dot. Some types need this, because llama.cpp multiplies larger numbers of
-// rows in another way, which adds up in another order: on x86 by tiles from 8 rows on; on ARM with dot products by
-// llamafile_sgemm from 2 rows on, or with i8mm in pairs of rows. On ARM only matrices that llama.cpp does not repack
-// come here, such as those with an odd number of rows.
+// Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
+// llama.cpp multiplies several rows in another way, which adds up in another order: on x86 in tiles, from 8 rows on; on
+// ARM with dot products by llamafile_sgemm, from 2 rows on; on ARM with i8mm in pairs of rows. On ARM, this kernel is
+// only used for matrices that llama.cpp does not repack, such as matrices with an odd number of rows.
 template <ggml_type T, int64_t MAX_ROWS = 65> struct row_by_row {
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 
@@ -50,11 +50,12 @@ template <ggml_type T, int64_t MAX_ROWS = 65> struct row_by_row {
 };
 
 #if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
-// Multiplies pairs of rows with llama.cpp's vec_dot for i8mm, which adds up each row in the same order. A row that is
-// left over is paired with itself. That costs nothing for types whose single rows also take two blocks at once. A
-// single row of Q4_K would take 1.7 times as long.
+// Multiplies pairs of rows with llama.cpp's vec_dot for i8mm, which adds up every row in the same order. A row that is
+// left over is paired with itself. For the types that use this kernel, that costs nothing, because llama.cpp's code for
+// a single row also takes two blocks at once. Q4_K does not use it: a single row would take 1.7 times as long.
 template <ggml_type T> struct row_pairs : row_by_row<T> {
-    // vec_dot takes two rows by their distance: prepared rows lie in memory in the order of x.
+    // vec_dot needs the distance in memory between the two rows of activations. It is x[r1] - x[r], because prepared
+    // rows are in memory in the order of x.
     static void multiply(
         int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
         const ggml_vec_dot_t vec_dot = row_by_row<T>::traits()->vec_dot;
@@ -78,7 +79,7 @@ template <ggml_type T> struct row_pairs : row_by_row<T> {
     }
 };
 
-// Multiplies pairs of rows with our own kernels of i8mm.h, with the bits of single rows.
+// Multiplies pairs of rows with our own kernels of i8mm.h. Each row has the same bits as a single row.
 template <ggml_type T, typename Q> struct own_row_pairs : row_by_row<T> {
     static const rows_kernel * kernel() {
         static const rows_kernel it = {
@@ -89,9 +90,10 @@ template <ggml_type T, typename Q> struct own_row_pairs : row_by_row<T> {
 #endif
 
 #if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
-// Rows of Q8_0 of this length or more are streams that the hardware prefetches. Relative to short_q8_0.cpp, a single
-// row from memory takes 0.9 to 1 of the time with plain.h for longer rows (1024 to 3584 elements), and 1.4 to 1.5 times
-// as long for shorter ones (576 to 640 elements, Zen 5).
+// Q8_0 weights with rows of this many elements or more are multiplied by the kernel of plain.h, because the hardware
+// prefetches such long rows. Compared with the kernel of short_q8_0.cpp, it takes 0.9 to 1 of the time for rows of 1024
+// to 3584 elements, and 1.4 to 1.5 of the time for rows of 576 to 640 elements (a single row of activations, weights
+// from memory, Zen 5).
 constexpr int64_t LONG_ROW = 768;
 #endif
 

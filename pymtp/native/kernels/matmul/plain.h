@@ -1,13 +1,14 @@
-// The kernel for weights in the layout of the file. A unit of a row is four vectors of weights, with 16 elements in
-// each lane of 32 bits. So each lane of a unit's integer sums has one scale, whatever the type, and the sums become
-// floats once.
+// The kernel for weights in the layout of the GGUF file. It multiplies a row of the weights unit by unit. A unit is
+// four vectors of weights, in which each lane of 32 bits has 16 elements (4 in each vector). These elements share one
+// scale, whatever the type. So each lane of a unit's integer sums has one scale, and the sums are converted to floats
+// only once.
 //
-// A half is 128 elements, 32 bytes of each vector. Vectors of 64 bytes hold two halves side by side, so that the same
-// code unpacks both sizes of vectors. The layouts of plain_layouts.h unpack a half to four pieces of 32 elements, and
-// transpose() spreads these over the lanes. The activations are quantized like llama.cpp's and lie in the same order
-// (plain_prepare.h).
+// A half is 128 elements of a unit: 32 bytes of each of the four vectors. Vectors of 64 bytes hold two halves side by
+// side, so that the same code unpacks vectors of 64 and of 32 bytes. The layouts of plain_layouts.h unpack a half to
+// four pieces of 32 elements, and transpose() distributes the pieces over the lanes. The activations are quantized as
+// in llama.cpp, and stored in the order of the lanes (plain_prepare.h).
 //
-// L is a type of plain_layouts.h: the layout of the weights.
+// The template parameter L is a type of plain_layouts.h: the layout of the weights.
 
 #pragma once
 
@@ -27,26 +28,28 @@ namespace pymtp::plain {
 
 using namespace simd;
 
-constexpr int HALVES = BYTES/32;   // halves in a unit
-constexpr int UNIT   = HALVES*128; // elements in a unit
+constexpr int HALVES = BYTES/32;   // number of halves in a unit
+constexpr int UNIT   = HALVES*128; // number of elements in a unit
 
-// A unit of a row of the weights. q: the quants plus ZERO_POINT of the layout, as bytes. min: the layout's minimum,
-// which is subtracted from each weight.
+// A unit of a row of the weights. q: the quants, plus the layout's ZERO_POINT, as bytes. scale: the scale of each lane.
+// min: the minimum of each lane, which is subtracted from each weight (only for layouts with MINS).
 struct weights {
     ivec q[4];
     fvec scale;
     fvec min;
 };
 
-// A unit of a row of activations. correction: for layouts with MINS the sums of the elements of each lane, as floats;
-// for others minus ZERO_POINT times the sums of q of each lane, as integers that unit::dot() starts from.
+// A unit of a row of activations. q: the quants. scale: the scale of each lane. correction: a number for each lane. For
+// layouts with MINS, that is the sum of the lane's elements, as a float. For other layouts, it is minus ZERO_POINT
+// times the sum of the lane's quants, as an integer from which unit::dot() starts.
 struct activations {
     int8_t q[4][BYTES];
     int8_t correction[BYTES];
     float  scale[LANES];
 };
 
-// Loads 32 bytes of each half. The halves are `step` bytes apart. Where a vector is one half, `half` is its index.
+// Loads 32 bytes of each half of a unit. The bytes of the second half are `step` bytes after those of the first. half:
+// the half to load, where a vector holds only one half (AVX2).
 static inline ivec load_halves(const uint8_t * x, int step, int half) {
 #if defined(PYMTP_AVX512)
     (void) half;
@@ -58,7 +61,8 @@ static inline ivec load_halves(const uint8_t * x, int step, int half) {
 #endif
 }
 
-// Loads the same 32 bytes for each half, and shifts those of the second half `n` bits to the right, across bytes.
+// Loads the same 32 bytes for each half, and shifts them right by n bits for the second half. Bits that leave a byte
+// enter its neighbour, within 32 bits.
 template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
 #if defined(PYMTP_AVX512)
     (void) half;
@@ -69,7 +73,7 @@ template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
 #endif
 }
 
-// Returns eight bytes of each half.
+// Returns eight bytes for each half: `low` for the first half, `high` for the second.
 static inline __m128i bytes_of(uint64_t low, uint64_t high, int half) {
 #if defined(PYMTP_AVX512)
     (void) half;
@@ -88,7 +92,7 @@ static inline __m128i bytes_at(const void * x, int half) {
 #endif
 }
 
-// Converts these bytes, which are signed, to floats.
+// Converts signed bytes, one for each lane, to floats.
 static inline fvec float_lanes(__m128i x) {
 #if defined(PYMTP_AVX512)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
@@ -105,8 +109,8 @@ static inline fvec repeat_half(uint16_t x) {
 #endif
 }
 
-// Converts the scales `d` of the blocks of 32 in a unit to floats. `order` has a byte for each lane of a half: 2 times
-// the index of the lane's block.
+// Converts the scales `d` of the blocks (of 32 elements) in a unit to floats, one for each lane. order: a byte for each
+// lane of a half, which is 2 times the index of the lane's block in the half.
 template <typename B> static inline fvec block_lanes(const B * b, uint64_t order) {
     __m128i d = _mm_cvtsi32_si128(b[0].d);
     d = _mm_insert_epi16(d, b[1].d, 1);
@@ -134,7 +138,7 @@ static inline fvec as_float(ivec x)      { return _mm256_castsi256_ps(x); }
 static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
 #endif
 
-// multiplies sums of simd::dot() by y
+// Multiplies x, the sums of simd::dot(), by y.
 static inline ivec times(ivec x, int16_t y) {
 #if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
     return _mm512_mullo_epi32(x, repeat4(y));
@@ -147,7 +151,8 @@ static inline ivec times(ivec x, int16_t y) {
 #endif
 }
 
-// Puts four bytes of each run of 16 into each vector, so that a lane of 32 bits has the same run in all four vectors.
+// Transposes four vectors that hold runs of 16 bytes: afterwards each vector has four bytes of each run, and a lane of
+// 32 bits belongs to the same run in all four vectors.
 static inline void transpose(ivec * q) {
 #if defined(PYMTP_AVX512)
     const ivec a = _mm512_unpacklo_epi32(q[0], q[1]), b = _mm512_unpackhi_epi32(q[0], q[1]);
@@ -166,7 +171,7 @@ static inline void transpose(ivec * q) {
 #endif
 }
 
-// The bytes of a unit, which are MAX at most, and their products with activations.
+// A unit of the weights, with bytes of at most MAX. dot() adds the products of these bytes and activations to `sums`.
 template <int MAX> struct unit {
     ivec q[4];
 
@@ -186,8 +191,9 @@ template <int MAX> struct unit {
     }
 };
 
-// The sum of two products of 8 by 8 bits needs more than 16 bits. So without VNNI the bytes are signed, without a
-// ZERO_POINT of 128, and their signs move to the activations.
+// The sum of two products of 8-bit numbers needs more than 16 bits. So without VNNI, types with 8-bit numbers have no
+// ZERO_POINT of 128: their bytes stay signed. unit<255> then multiplies the magnitudes of these bytes, and gives their
+// signs to the activations.
 #if defined(PYMTP_VNNI)
 constexpr int BYTE_ZERO_POINT = 128;
 #else
@@ -234,11 +240,11 @@ template <int R, typename F> static inline void unroll(F f) {
     unroll(std::make_integer_sequence<int, R>(), f);
 }
 
-// The distance of the prefetch in units. Of 4 to 32 it is the best for single rows on Zen 5, which take twice the time
-// without prefetch: the hardware does not prefetch several streams as short as rows.
+// How many units ahead the kernel prefetches. This is the best of 4 to 32 for single rows on Zen 5. Without prefetch,
+// single rows take twice the time, because the hardware does not prefetch several streams that are as short as rows.
 constexpr int64_t PREFETCH_UNITS = 16;
 
-// Multiplies R rows of the weights by all rows.
+// Multiplies R rows of the weights, from row i0 on, by all n rows of activations.
 template <typename L, int R>
 static void multiply_rows(
         int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
@@ -260,7 +266,7 @@ static void multiply_rows(
         fvec         scale[R];
         fvec         min[R];
 
-        // the prefetch goes on into the next R rows of the weights
+        // The prefetch continues in the next R rows of the weights.
         const char * next = w + (u + PREFETCH_UNITS)%n_units*UNIT_SIZE + (u + PREFETCH_UNITS)/n_units*R*stride;
         unroll<R>([&](int i) {
             for (int64_t j = 0; j < UNIT_SIZE; j += 64) {

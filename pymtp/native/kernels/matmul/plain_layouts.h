@@ -1,11 +1,12 @@
-// The layouts of the types in a file. Each unpacks a unit of plain.h with SIMD, like llama.cpp's dequantize_row_*.
-// `half` is the index of the half of a superblock, where a unit is one half.
+// The layouts of the quantized types in a GGUF file. The function unpack() of a layout unpacks a unit of plain.h with
+// SIMD, like llama.cpp's dequantize_row_*. half: the half of the superblock to unpack, where a unit is only one half
+// (AVX2). Each layout also defines:
 //
-//   BLOCK          elements in a block
+//   BLOCK          the number of elements in a block
 //   MAX            the largest byte of weights::q
-//   ZERO_POINT     weights::q is the quant plus this
-//   MINS           the type has minima
-//   NIBBLES_APART  the two nibbles of a byte are 16 elements apart
+//   ZERO_POINT     the number that weights::q adds to the quants
+//   MINS           whether the type has minima
+//   NIBBLES_APART  whether the two nibbles of a byte are 16 elements apart
 
 #pragma once
 
@@ -27,12 +28,12 @@ struct by_block {
     static constexpr bool MINS  = false;
 };
 
-// puts the scales of the runs of 16 elements in the order of the lanes
+// Puts the scales of the runs (of 16 elements) in the order of the lanes.
 static inline __m128i in_lane_order(__m128i scales) {
     return _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
 }
 
-// joins four values of 6 bits: 4 bits in `low`, 2 bits in `high`
+// Joins four values of 6 bits, one in each byte: their lower 4 bits are in `low`, their upper 2 bits in `high`.
 static inline uint32_t join_high_bits(uint32_t low, uint32_t high) {
     return (low & 0x0f0f0f0f) | ((high & 0x03030303) << 4);
 }
@@ -116,7 +117,8 @@ struct q3_k : by_superblock {
     }
 };
 
-// unpacks the scales and minima of Q4_K and Q5_K: a half has four, for two times four lanes
+// Unpacks the scales and minima of Q4_K and Q5_K. A half has four scales and four minima. Each of them is for two
+// lanes: lanes 0 to 3 and lanes 4 to 7 of the half have the same four.
 template <typename B> static inline void unpack_scales_and_mins(const B * b, int half, weights & w) {
     uint32_t s[3];
     memcpy(s, b->scales, sizeof(s));
@@ -129,7 +131,7 @@ template <typename B> static inline void unpack_scales_and_mins(const B * b, int
     w.scale = fmul(float_lanes(_mm_set_epi64x(join(scales1, scales1), join(scales0, scales0))), repeat_half(b->d));
     w.min   = fmul(float_lanes(_mm_set_epi64x(join(mins1,   mins1),   join(mins0,   mins0))),   repeat_half(b->dmin));
 #else
-    // four lanes have scales, the others minima
+    // The lower four lanes have the scales, the upper four lanes the minima.
     const __m128i d    = _mm_shuffle_epi8(_mm_cvtsi32_si128(b->d | b->dmin << 16),
         _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3));
     const fvec    both = fmul(
@@ -179,7 +181,7 @@ struct q5_k : by_superblock {
     }
 };
 
-// looks up the values of IQ4_NL and IQ4_XS, plus BYTE_ZERO_POINT
+// Returns the values of IQ4_NL and IQ4_XS at the indexes i, plus BYTE_ZERO_POINT.
 static inline ivec lookup_iq4(ivec i) {
     alignas(16) static const int8_t values[16] = {
         -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -203,7 +205,7 @@ struct iq4_xs : by_superblock {
         w.q[2] = lookup_iq4(low4(c));
         w.q[3] = lookup_iq4(high4(c));
 
-        // each scale has 4 bits in l and 2 bits in h: spread them to a byte per scale
+        // Each scale has its lower 4 bits in l and its upper 2 bits in h. Spread both to one byte per scale.
         uint32_t low;
         memcpy(&low, b->scales_l, sizeof(low));
         uint64_t l = low;
@@ -239,13 +241,13 @@ struct q8_0 : by_block {
     }
 };
 
-// blocks of 32 with 16 bytes of nibbles
+// A layout with blocks of 32 elements, which are the nibbles of 16 bytes.
 template <typename B> struct nibbles : by_block {
     typedef B block;
 
     static constexpr bool NIBBLES_APART = true;
 
-    // loads two blocks of each half
+    // Loads two blocks of each half.
     static inline ivec load_blocks(const block * b) {
         const __m128i first = _mm_loadu_si128((const __m128i *) b[0].qs);
         const __m256i two   = _mm256_inserti128_si256(

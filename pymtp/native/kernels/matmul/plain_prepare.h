@@ -1,4 +1,5 @@
-// Prepares activations for plain.h: quantized like llama.cpp's, with a lane of 32 bits for each run of 16 elements.
+// Prepares activations for the kernel of plain.h: quantizes them as in llama.cpp, and puts each run of 16 elements into
+// a lane of 32 bits.
 
 #pragma once
 
@@ -13,12 +14,13 @@ static inline size_t prepared_size(int64_t k) {
     return (k + UNIT - 1)/UNIT*sizeof(activations);
 }
 
-// Returns the index of a run of 16 elements for layouts with NIBBLES_APART.
+// Returns the position of a run (of 16 elements) for layouts with NIBBLES_APART: of each four runs, the middle two are
+// swapped.
 static inline int swap_middle(int run) {
     return (run & ~3) | (run & 1) << 1 | (run & 2) >> 1;
 }
 
-// Writes a unit from UNIT quantized elements x and the scales of their runs.
+// Writes the unit y, from UNIT quantized elements x and the scales of their runs.
 template <typename L> static inline void store_unit(activations * y, const int8_t * x, const float * scales) {
     int8_t in_order[UNIT];
     if (L::NIBBLES_APART) {
@@ -60,7 +62,7 @@ template <typename L> static void prepare_superblocks(const float * x, char * pr
     }
 }
 
-// A last unit that is not full ends with zeros.
+// Prepares elements [k0, k1) of a row for layouts with blocks of 32. If the last unit is not full, it ends with zeros.
 template <typename L> static void prepare_blocks(const float * x, char * prepared, int64_t k0, int64_t k1) {
     for (int64_t l = k0; l < k1; l += UNIT) {
         block_q8_0 b[UNIT/32];

@@ -1,4 +1,4 @@
-// Quantizes activations to Q8_K with SIMD, with llama.cpp's result.
+// Quantizes activations to Q8_K with SIMD, with the same result as llama.cpp.
 
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace pymtp {
 
-// rounds 8 elements to integers
+// Multiplies 8 elements by `scale`, and rounds them to integers.
 static inline __m256i nearest(const float * x, __m256 scale) {
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
 }
 
-// Does the same as quantize_row_q8_K_ref() for one superblock. Returns d.
+// Quantizes one superblock x to q, with the same result as quantize_row_q8_K_ref(). Returns the scale d.
 static inline float quantize_q8_K(const float * x, int8_t * q) {
     __m256 high = _mm256_setzero_ps();
     __m256 low  = _mm256_setzero_ps();
@@ -36,7 +36,7 @@ static inline float quantize_q8_K(const float * x, int8_t * q) {
 
     float max = most > -least ? most : least;
     if (most == -least) {
-        // llama.cpp takes the first element of the largest magnitude
+        // Of several elements with the largest magnitude, llama.cpp takes the first.
         max = *std::find_if(x, x + QK_K - 1, [=](float y) { return std::fabs(y) == most; });
     }
     if (max == 0.0f) {

@@ -1,8 +1,8 @@
 // MUL_MAT and MUL_MAT_ID with quantized weights, by the kernels of rows_kernel.h.
 //
-// The threads first quantize the rows of src1 into the work space. Then they multiply pieces of the weights, each by
-// all rows that use these weights: the rows of all planes of src1 that share a plane of src0, or the rows that use the
-// same expert.
+// The threads first quantize the rows of src1 into the work space. Then they multiply pieces of the weights. Each piece
+// is multiplied by all rows that use it: the rows of all planes of src1 that share a plane of src0, or the rows that
+// use the same expert.
 
 #include "matmul/rows_kernel.h"
 
@@ -22,7 +22,7 @@ static const rows_kernel * kernel_for(const ggml_tensor * dst) {
             src0->nb[0] != ggml_type_size(src0->type)) {
         return nullptr;
     }
-    // llama.cpp does not need a Hadamard matrix for products with it, and has no experts in four dimensions
+    // llama.cpp multiplies by a Hadamard matrix without reading the matrix, and has no experts in four dimensions.
     if (dst->op == GGML_OP_MUL_MAT ? ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD :
             src0->ne[3] != 1 || src1->ne[3] != 1) {
         return nullptr;
@@ -42,19 +42,19 @@ static size_t prepared_stride(const rows_kernel * kernel, const ggml_tensor * sr
     return GGML_PAD(kernel->prepared_size(src1->ne[0]), ALIGNMENT);
 }
 
-// The rows of dst, sorted by expert, for MUL_MAT_ID. They lie in the work space, after the prepared rows.
+// The rows of dst, sorted by expert, for MUL_MAT_ID. These arrays are in the work space, after the prepared rows.
 struct expert_rows {
     struct run {
         int32_t expert;
         int32_t first;
         int32_t n;
     };
-    int32_t * order;    // rows of dst, sorted by expert
+    int32_t * order;    // indexes of the rows of dst, sorted by expert
     int32_t * counts;   // number of rows of each expert
-    run     * runs;     // parts of order with the same expert
-    int32_t * n_runs;
+    run     * runs;     // parts of `order` whose rows have the same expert
+    int32_t * n_runs;  // number of runs, or -1 if ids holds an expert that does not exist
 
-    // for n rows
+    // Places the arrays for n rows in `memory`, which must have size(n, n_experts) bytes.
     expert_rows(void * memory, int64_t n, int64_t n_experts) {
         n_runs = (int32_t *) memory;
         counts = n_runs + 1;
@@ -84,7 +84,8 @@ static char * prepared_rows(const ggml_compute_params * params) {
     return (char *) GGML_PAD((uintptr_t) params->wdata, ALIGNMENT);
 }
 
-// All threads prepare the same number of elements, so a thread may have a part of a row.
+// Prepares the rows of src1. The elements are split evenly among the threads, so a thread may prepare only a part of a
+// row.
 static void prepare(const ggml_compute_params * params, const rows_kernel * kernel, const ggml_tensor * src1) {
     constexpr int64_t STEP = 256;  // a multiple of the block size of all types
 
@@ -108,7 +109,8 @@ static void prepare(const ggml_compute_params * params, const rows_kernel * kern
 
 // ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Multiplies rows [i0, i1) of the weights by n rows. row_of(r, &x, &y) sets a prepared row and its row of dst.
+// Multiplies rows [i0, i1) of the weights by n rows of activations. row_of(r, &x, &y) must set x to prepared row r, and
+// y to its row of dst.
 template <typename F>
 static void multiply(
     const rows_kernel * kernel, const ggml_tensor * src0, const char * w, int64_t i0, int64_t i1, int64_t n, F row_of) {
@@ -127,8 +129,8 @@ static void multiply(
     }
 }
 
-// Calls piece(matrix, i0, i1) for pieces of n_matrices matrices of m rows. Threads that are done early take more
-// pieces.
+// Splits n_matrices matrices of m rows into pieces, and calls piece(matrix, i0, i1) for rows [i0, i1) of a matrix. A
+// thread that is done early takes more pieces.
 template <typename F>
 static void for_each_piece(const ggml_compute_params * params, int64_t n_matrices, int64_t m, int64_t tile, F piece) {
     const int64_t nth      = params->nth;
@@ -148,7 +150,7 @@ static void mul_mat(const ggml_compute_params * params, const rows_kernel * kern
 
     GGML_TENSOR_BINARY_OP_LOCALS
 
-    // each plane of src0 is used by r2*r3 planes of src1
+    // Each plane of src0 is multiplied by r2*r3 planes of src1.
     const int64_t r2 = ne12/ne02;
     const int64_t r3 = ne13/ne03;
 
@@ -176,7 +178,7 @@ static expert_rows expert_rows_of(
     return expert_rows(memory, dst->ne[1]*dst->ne[2], dst->src[0]->ne[2]);
 }
 
-// Sorts the rows of dst by expert. Sets n_runs to -1 if ids holds an expert that does not exist.
+// Sorts the rows of dst by expert. If ids holds an expert that does not exist, sets n_runs to -1.
 static void group_rows_by_expert(expert_rows c, const ggml_tensor * dst) {
     const ggml_tensor * ids = dst->src[2];
 
@@ -204,7 +206,7 @@ static void group_rows_by_expert(expert_rows c, const ggml_tensor * dst) {
         if (count > 0) {
             c.runs[(*c.n_runs)++] = {expert, first, count};
         }
-        c.counts[expert] = first;  // from here on: the next index in order
+        c.counts[expert] = first;  // from here on, the index in `order` of the expert's next row
         first += count;
     }
     for (int64_t i = 0; i < n; ++i) {
@@ -217,7 +219,7 @@ static void mul_mat_id(const ggml_compute_params * params, const rows_kernel * k
     const ggml_tensor * src1 = dst->src[1];
 
     const expert_rows c      = expert_rows_of(params, kernel, dst);
-    GGML_ASSERT(*c.n_runs >= 0);  // in all threads, since the others would wait for a thread that fails alone
+    GGML_ASSERT(*c.n_runs >= 0);  // must fail in all threads: else the others would wait at a barrier
     const size_t  stride = prepared_stride(kernel, src1);
     const char  * rows   = prepared_rows(params);
 

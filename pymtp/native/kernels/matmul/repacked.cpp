@@ -1,4 +1,4 @@
-// Chooses the kernel for weights in llama.cpp's repack buffer. On x86 each type has one layout there.
+// Chooses the kernel for weights in llama.cpp's repack buffer. On x86, this buffer has one layout for each type.
 
 #include "matmul/repacked.h"
 

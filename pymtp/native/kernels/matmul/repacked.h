@@ -1,7 +1,8 @@
-// Kernels for the layouts of llama.cpp's repack buffer on x86, where 8 rows of the weights are interleaved by 8 bytes.
+// Kernels for the layouts of llama.cpp's repack buffer on x86, where 8 rows of the weights are interleaved in pieces of
+// 8 bytes.
 //
-// A vector holds a few bytes of each of several rows of the weights. It is multiplied by the same few bytes of a row of
-// activations, repeated.
+// A SIMD vector holds a few bytes of each of several rows of the weights. It is multiplied by a vector that repeats the
+// bytes at the same position of a row of activations.
 
 #pragma once
 
@@ -23,21 +24,22 @@ extern const rows_kernel repacked_q2_K;
 
 constexpr int64_t BLOCK_ROWS = 8;  // rows of the weights in a block
 
-// The kernels take any number of rows, since llama.cpp's products of many rows take longer: with AVX-512 and 64 to 512
-// rows 2.3 times as long (Q4_0), 2.1 to 3.1 times (Q4_K), more than 1.8 times (IQ4_NL); with AVX2 and 64 rows 1.8, 2.2,
-// 1.3 times (one core of an AMD EPYC of Zen 5).
+// The kernels are used for any number of rows, since llama.cpp's own kernels take longer, even for many rows: with
+// AVX-512 and 64 to 512 rows, 2.3 times as long for Q4_0, 2.1 to 3.1 times for Q4_K, and more than 1.8 times for
+// IQ4_NL; with AVX2 and 64 rows, 1.8, 2.2 and 1.3 times for these types (one core of an AMD EPYC, Zen 5).
 constexpr int64_t ANY_ROWS = INT64_MAX;
 
-// The same weights are read n times, each time for another group of rows. This is pass i.
+// One of n passes over the same weights. Each pass is for another group of rows of activations; i is the number of the
+// pass.
 struct pass_of {
     int64_t i;
     int64_t n;
 };
 
-// F::run<R>(k, w, step, x, y, n_blocks, pass) multiplies F::BLOCKS blocks of BLOCK_ROWS rows of the weights, which are
-// at the pointers w and `step` bytes apart, by R rows. R is F::MAX_ROWS at most; more rows are split into groups of
-// F::BEST_ROWS at most. Where n_blocks is less than F::BLOCKS, the other w repeat the last block, and their results are
-// not stored.
+// The type of F::run<R>, where F is a kernel. It multiplies F::BLOCKS blocks by R rows of activations; a block has
+// BLOCK_ROWS rows of the weights. R is at most F::MAX_ROWS; more rows are split into groups of at most F::BEST_ROWS. w:
+// pointers to the blocks, which are `step` bytes apart. n_blocks: number of blocks whose results are stored. If it is
+// less than F::BLOCKS, the other pointers repeat the last block.
 typedef void (*run_fn)(int64_t k, const char * const * w, size_t step, const char * const * x, float * const * y,
     int64_t n_blocks, pass_of pass);
 
@@ -47,7 +49,7 @@ static run_fn run_for_rows(std::integer_sequence<int, R...>, int64_t n) {
     return run[n - 1];
 }
 
-// Multiplies n_blocks blocks, from row i of the weights on, by all rows.
+// Multiplies n_blocks blocks, which start at row i of the weights, by all n rows of activations.
 template <typename F>
 static void multiply_blocks(int64_t k, const char * w, size_t stride, int64_t n, const char * const * x,
         float * const * y, int64_t i, int64_t n_blocks) {
@@ -68,7 +70,8 @@ static void multiply_blocks(int64_t k, const char * w, size_t stride, int64_t n,
     }
 }
 
-// Implements rows_kernel::multiply. SingleBlock multiplies up to FEW_ROWS rows, MultiBlock more rows.
+// Implements rows_kernel::multiply. The kernel SingleBlock multiplies up to FEW_ROWS rows of activations, MultiBlock
+// more rows.
 template <typename SingleBlock, typename MultiBlock>
 static void multiply_repacked(
     int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {

@@ -1,7 +1,8 @@
-// The kernels of repacked.h for types with superblocks of 256: Q4_K, Q2_K. Activations are Q8_K.
+// The kernels of repacked.h for types with superblocks of 256 elements: Q4_K and Q2_K. Activations are quantized to
+// Q8_K.
 //
-// A vector holds 8 bytes of each of 8 (AVX-512) or 4 (AVX2) rows of the weights. So a row of the weights has two lanes
-// of 32 bits, which are added up last.
+// A vector holds 8 bytes of each of 8 (AVX-512) or 4 (AVX2) rows of the weights. So each row of the weights has two
+// lanes of 32 bits, whose sums are added up at the end.
 
 #include "matmul/repacked.h"
 #include "matmul/quantize_q8_K.h"
@@ -22,7 +23,8 @@ namespace {
 constexpr int64_t VECTOR_ROWS = BYTES/8;                 // rows of the weights in a vector
 constexpr int     PARTS       = BLOCK_ROWS/VECTOR_ROWS;  // vectors that hold all rows of a block
 
-// A superblock of a prepared row. Each of the n sums is for quants whose weights share a minimum.
+// A superblock of a prepared row of activations. sums: the sum of each group of quants whose weights share a minimum;
+// there are n groups.
 template <int n> struct alignas(8) activations {
     int8_t  qs[QK_K];
     int16_t sums[n];
@@ -49,8 +51,8 @@ template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t
     }
 }
 
-// Returns the index for lookup16() that puts bytes i, i + step, ..., the scales of the rows of the weights, in both
-// lanes of each row.
+// Returns the indexes for lookup16() that put the scale of each row of the weights into both lanes of that row. The
+// scales are bytes i, i + step, i + 2*step, … of the table. part: number of the vector in its block.
 template <int i, int step> ivec scale_lanes(int part) {
     static constexpr int32_t index[] = {
         scale_index(i),          scale_index(i),          scale_index(i +   step), scale_index(i +   step),
@@ -66,15 +68,16 @@ struct q4_K {
     static constexpr int     BEST_ROWS   = 8;
     static constexpr int     n_sums = 8;
 
-    // The scales and minima, which have 6 bits in the superblock. scales[i] are those of sub-block i of the 8 rows of
-    // the weights; mins[c][i] are those of sub-block i of rows 4*c to 4*c + 3.
+    // The scales and minima of a superblock, which are packed to 6 bits each. scales[i]: the scales of sub-block i for
+    // the 8 rows of the weights. mins[c][i]: the minima of sub-block i for rows 4*c to 4*c + 3.
     struct unpacked {
         alignas(64) uint8_t scales[8][8];
         alignas(64) uint8_t mins[2][8][4];
     };
 
     static unpacked unpack(const uint8_t * packed) {
-        // A sub-block has 3 times 32 bits. The lanes of 128 bits hold sub-blocks 0 to 3 and 4 to 7.
+        // The scales and minima of a sub-block have 3 times 32 bits. The lower 128 bits of x0, x1 and x2 hold
+        // sub-blocks 0 to 3, the upper 128 bits sub-blocks 4 to 7.
         const auto load = [&](int i) {
             return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) packed + i)),
                 _mm_loadu_si128((const __m128i *) (packed + 48) + i), 1);
@@ -89,8 +92,8 @@ struct q4_K {
         const __m256i u2 = _mm256_shuffle_epi32(
             _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x22), x2, 0x99), _MM_SHUFFLE(3, 0, 1, 2));
 
-        // Rows 0 to 3 of the weights have 6 bits in a byte. Of rows 4 to 7, two bits lie above those, and four bits in
-        // u2.
+        // The lower 6 bits of the bytes of u0 and u1 are the values for rows 0 to 3 of the weights. The values for rows
+        // 4 to 7 have their upper 2 bits above these, and their lower 4 bits in u2.
         const __m256i six  = _mm256_set1_epi8(0x3f);
         const __m256i two  = _mm256_set1_epi8(0x30);
         const __m256i four = _mm256_set1_epi8(0x0f);
@@ -112,7 +115,7 @@ struct q4_K {
         return u;
     }
 
-    // Returns the minima of sub-blocks i to i + 3 of each row of the weights, in 16 bits.
+    // Returns the minima of sub-blocks i to i + 3 for each row of the weights, as numbers of 16 bits.
     static ivec mins_of(const unpacked & u, int i, int part) {
         const __m128i rows01 = _mm_setr_epi8(0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13, -1);
         const __m256i index  = _mm256_inserti128_si256(
@@ -201,10 +204,10 @@ struct q2_K {
     static constexpr int     BEST_ROWS   = 8;
     static constexpr int     n_sums = 16;
 
-    // Returns the minima of sub-blocks 4*i to 4*i + 3 of each row of the weights, in 16 bits.
+    // Returns the minima of sub-blocks 4*i to 4*i + 3 for each row of the weights, as numbers of 16 bits.
     static ivec mins_of(const block_q2_Kx8 & b, int i, int part) {
         const __m128i x    = _mm_loadu_si128((const __m128i *) b.scales + 2*i);      // two sub-blocks of each row
-        const __m128i y    = _mm_loadu_si128((const __m128i *) b.scales + 2*i + 1);  // the next two
+        const __m128i y    = _mm_loadu_si128((const __m128i *) b.scales + 2*i + 1);  // two further sub-blocks
         const __m128i four = _mm_set1_epi8(15);
         const __m128i lo   = _mm_and_si128(_mm_srli_epi16(_mm_unpacklo_epi16(x, y), 4), four);
         const __m128i hi   = _mm_and_si128(_mm_srli_epi16(_mm_unpackhi_epi16(x, y), 4), four);

@@ -1,4 +1,5 @@
-// The kernels of repacked.h for types with blocks of 32: Q4_0, IQ4_NL, MXFP4. Activations are Q8_0.
+// The kernels of repacked.h for types with blocks of 32 elements: Q4_0, IQ4_NL and MXFP4. Activations are quantized to
+// Q8_0.
 
 #include "matmul/activations_32.h"
 #include "matmul/repacked.h"
@@ -13,13 +14,14 @@ using namespace simd;
 
 namespace {
 
-// A vector holds 4 bytes of each of its rows of the weights, and is multiplied by 4 bytes of a row of activations,
-// repeated. So a lane of 32 bits is a row of the weights, and nothing is added up across lanes.
-constexpr int N_PIECES = 16/LANE_BYTES;  // pieces of the 16 bytes that a row of the weights has in a block
+// A vector holds a piece of 4 bytes of each of several rows of the weights. It is multiplied by a vector that repeats 4
+// bytes of a row of activations. So each lane of 32 bits belongs to one row of the weights, and no sums across lanes
+// are needed.
+constexpr int N_PIECES = 16/LANE_BYTES;  // number of pieces of a row of the weights in a block (16 bytes)
 
 #if defined(PYMTP_AVX512)
 
-// nibbles of x as signed numbers plus 8
+// Return the lower or upper nibbles of x, read as signed numbers, plus 8.
 ivec low4_signed (ivec x) { return _mm512_ternarylogic_epi32(x, repeat1(15), repeat1(8), 0x6a); }
 ivec high4_signed(ivec x) { return low4_signed(shift_right2<4>(x)); }
 
@@ -30,14 +32,14 @@ ivec high4_signed(ivec x) { return high4(bits_xor(x, repeat1(-0x78))); }
 
 #endif
 
-// Nibbles become unsigned numbers: the weight plus zero_point. activations::correction takes zero_point out of the
-// sums.
+// The types below unpack nibbles to unsigned numbers: the weight plus zero_point. activations::correction removes the
+// part that comes from zero_point from the sums. With a zero_point of 0, the numbers are signed.
 
 struct q4_0 {
     typedef block_q4_0x8 block;
     static constexpr int zero_point = 8;
 
-    // the nibbles of the repacked weights are signed
+    // llama.cpp repacks Q4_0 to signed nibbles.
     static ivec low (ivec q) { return low4_signed(q); }
     static ivec high(ivec q) { return high4_signed(q); }
     static __m256 scales(const block & b) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) b.d)); }
@@ -64,7 +66,7 @@ struct iq4_nl {
     static ivec add_products(ivec sums, ivec w, ivec a) { return dot(sums, w, a); }
     static ivec sums_of_32(ivec sums) { return sums; }
 #else
-    static constexpr int zero_point = 0;  // products of larger numbers would not fit 16 bits
+    static constexpr int zero_point = 0;  // with 128, products would not fit 16 bits
 
     static ivec value(ivec nibbles) { return lookup16(values(), nibbles); }
     static ivec add_products(ivec sums, ivec w, ivec a) { return dot_wide(sums, abs1(w), sign1(a, w)); }
@@ -95,24 +97,25 @@ struct mxfp4 {
 
 #if defined(PYMTP_AVX512)
 
-// Multiplies four blocks of the weights, in two vectors that share each load of activations.
+// Multiplies four blocks of the weights at a time, in two vectors. Each load of activations is used for both vectors.
 //
-// With 4, 5, 6, 7, 8 rows at a time this reaches 80, 84, 88, 86, 76 products per cycle (Q4_0, 24 rows, Zen 5). With one
-// vector it would be 75, with vectors of 8 bytes of 8 rows of the weights 70. The upper bound is 102: 16 of 20
-// instructions are products, and two of these start per cycle.
+// With 4, 5, 6, 7 and 8 rows at a time, this kernel computes 80, 84, 88, 86 and 76 products per cycle (Q4_0, 24 rows in
+// all, Zen 5). With one vector in place of two it would compute 75, and with vectors that hold 8 bytes of each of 8
+// rows of the weights, 70. The upper bound is 102: 16 of 20 instructions are products, with 64 products each, and two
+// instructions start per cycle.
 template <typename F> struct multi_block {
     static constexpr int64_t BLOCKS  = 4;
     static constexpr int     VECTORS = 2;
-    static constexpr int     MAX_ROWS    = 8;  // one pass reads the weights from memory once
+    static constexpr int     MAX_ROWS    = 8;  // up to this number, one pass is enough
     static constexpr int     BEST_ROWS    = 6;
 
-    // The distance of the prefetch where one pass takes all rows. Of 4 to 32 this is the best.
+    // How many blocks ahead the kernel prefetches if one pass takes all rows. This is the best of 4 to 32.
     static constexpr int64_t PREFETCH_BLOCKS = 16;
 
     typedef typename F::block block;
 
-    // Returns piece i, 4 bytes, of each row of two blocks. The lanes are rows 0, 1 of both blocks, then rows 2, 3 of
-    // both, ...
+    // Returns piece i (4 bytes) of each row of two blocks. The order of the lanes is: rows 0 and 1 of the first block,
+    // rows 0 and 1 of the second block, rows 2 and 3 of the first block, and so on.
     static ivec load_piece(const block * const * b, int i) {
         const __m512 x = _mm512_loadu_ps((const float *) b[0]->qs + i/2*16);
         const __m512 y = _mm512_loadu_ps((const float *) b[1]->qs + i/2*16);
@@ -126,7 +129,7 @@ template <typename F> struct multi_block {
         return _mm512_permutexvar_ps(order, both);
     }
 
-    // Stores the results of the first n of two blocks.
+    // Stores the results of the first n of two blocks, in the order of the rows of the weights.
     static void store(float * y, fvec x, int64_t n) {
         const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
         _mm512_mask_storeu_ps(y, n <= 0 ? 0 : n == 1 ? 0xff : 0xffff, _mm512_permutexvar_ps(order, x));
@@ -146,8 +149,8 @@ template <typename F> struct multi_block {
             for (int64_t j = 0; j < BLOCKS; ++j) {
                 b[j] = (const block *) w[j] + ib;
             }
-            // The prefetch goes on into the next blocks. All passes share it: one of pass.n turns of the loop
-            // prefetches.
+            // The prefetch continues in the next blocks of the weights. The passes share it: of each pass.n iterations
+            // of this loop, one prefetches.
             const int64_t turn = pass.i*n + ib;
             if (turn%pass.n == 0) {
                 const int64_t later = turn/pass.n + (pass.n == 1 ? PREFETCH_BLOCKS : n);
@@ -155,7 +158,8 @@ template <typename F> struct multi_block {
                     prefetch<sizeof(block)>(w[0] + later%n*sizeof(block) + (later/n*BLOCKS + j)*step);
                 }
             }
-            // All sums are updated in turn, since a sum waits for its own last product.
+            // The sums are updated in turn, because each update of a sum must wait for the previous update of the same
+            // sum.
             ivec sums[VECTORS][R];
             for (int r = 0; r < R; ++r) {
                 for (int v = 0; v < VECTORS; ++v) {
@@ -196,9 +200,9 @@ template <typename F> struct multi_block {
     }
 };
 
-// Multiplies one block of the weights at a time. A single row waits for memory, and this reads memory as one stream.
-// Two lanes hold parts of the same row of the weights. Their integers are added up before the conversion to floats, so
-// the result has the same bits as that of multi_block.
+// Multiplies one block of the weights at a time. This is best for one or two rows, which only wait for memory, because
+// the memory is read as one stream. Each row of the weights has two lanes. The integer sums of both lanes are added up
+// before the conversion to floats, so the result has the same bits as the result of multi_block.
 template <typename F> struct single_block {
     static constexpr int64_t BLOCKS = 1;
     static constexpr int     MAX_ROWS   = 8;
@@ -256,13 +260,13 @@ template <typename F> struct single_block {
 
 #else
 
-// Multiplies one block of the weights at a time, since there are no registers for more.
+// Multiplies one block of the weights at a time, since there are not enough registers for more.
 //
-// 8 rows take 0.86 of the time that they take with vectors of 8 bytes of 4 rows of the weights (Q4_0, Zen 5), single
-// rows 0.93. Without VNNI the arithmetic is the bound: a block of Q4_0 costs 28 vector operations to unpack and 20 for
-// each row (8 products, 8 sums, then to 32 bits, to floats, scale, add). Zen 5 does 3.5 of them per cycle where
-// products and sums alternate. So 8 rows take 54 cycles for 144 bytes. Compiled code takes 60: GCC leaves 13 loads per
-// row.
+// Compared with vectors that hold 8 bytes of each of 4 rows of the weights, 8 rows take 0.86 of the time, and single
+// rows 0.93 (Q4_0, Zen 5). Without VNNI, the arithmetic limits the speed: a block of Q4_0 needs 28 vector operations to
+// unpack, and 20 for each row of activations (8 products, 8 sums, and 4 to widen to 32 bits, convert to floats, scale
+// and add). Zen 5 executes 3.5 of these operations per cycle where products and sums alternate. So 8 rows need 54
+// cycles for a block of 144 bytes. The compiled code takes 60 cycles, because GCC leaves 13 loads per row in it.
 template <typename F> struct single_block {
     static constexpr int64_t BLOCKS = 1;
     static constexpr int     MAX_ROWS   = 8;
@@ -270,7 +274,7 @@ template <typename F> struct single_block {
 
     typedef typename F::block block;
 
-    // Returns piece i, 4 bytes, of each row of a block. The lanes are rows 0, 1, 4, 5, 2, 3, 6, 7.
+    // Returns piece i (4 bytes) of each row of a block. The order of the lanes is: rows 0, 1, 4, 5, 2, 3, 6, 7.
     static ivec load_piece(const block & b, int i) {
         const __m256 rows03 = _mm256_loadu_ps((const float *) b.qs + i/2*16);
         const __m256 rows47 = _mm256_loadu_ps((const float *) b.qs + i/2*16 + 8);

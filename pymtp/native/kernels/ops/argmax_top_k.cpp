@@ -1,8 +1,8 @@
 // ARGMAX and TOP_K with a defined result: of equal numbers the first wins, and NaN is above all numbers.
 //
-// A token sampled in the graph must be the token that the host's sampler takes, and NaN logits must be noticed.
-// llama.cpp's argmax takes the last of equal numbers and restarts after NaN; its top_k sorts by a comparison that NaN
-// breaks. The argmax for CUDA is in cuda/pymtp_argmax.cuh.
+// A token that is sampled in the graph must be the one that the sampler on the host would choose, and NaN logits must
+// not go unnoticed. llama.cpp's argmax takes the last of equal numbers, and ignores all numbers before a NaN; its top_k
+// sorts by a comparison that is inconsistent if there are NaNs. The argmax for CUDA is in cuda/pymtp_argmax.cuh.
 
 #include "kernels.h"
 #include "ops.h"
@@ -59,7 +59,7 @@ bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst) {
         int32_t * y = (int32_t *) ((char *) dst->data + ir*dst->nb[1]);
         std::copy(idx, idx + k, y);
         if (k > 1) {
-            std::swap(y[0], y[1]); // ggml promises no order; llama.cpp swaps them, too, to show that
+            std::swap(y[0], y[1]); // as in llama.cpp: shows callers that ggml promises no order
         }
     }
     return true;

@@ -1,9 +1,10 @@
 // CONCAT of 4-byte elements by rows, split among all threads.
 //
-// llama.cpp copies element by element and splits only dimension 2 among the threads. That dimension is 1 where a draft
-// block joins embedding and hidden state, where hidden states move by one token, and in the convolution of a delta net
-// with one sequence: one thread copies while the others wait. In the prefill of a small model, this took half the time
-// of the draft block's K and V, and several per cent of the time without MTP.
+// llama.cpp copies element by element, and splits only dimension 2 among the threads. Where that dimension is 1, one
+// thread copies while the others wait: where a head joins the embedding and the hidden state, where hidden states are
+// shifted by one token, and in the convolution of a delta net with one sequence. In the prefill of a small model,
+// CONCAT took half of the time in which the head's K and V are computed, and several per cent of the prefill's time
+// without MTP.
 
 #include "kernels.h"
 
@@ -12,7 +13,8 @@
 
 namespace pymtp {
 
-// Copies n_rows rows of n elements, which are nb0 bytes apart, to rows of contiguous elements.
+// Copies n_rows rows of n elements, which have 4 bytes each. In the source x, elements are nb0 bytes apart, and rows
+// nb1 bytes. In the destination y, elements are contiguous, and rows are nby1 bytes apart.
 static void copy_rows(char * y, size_t nby1, const char * x, size_t nb0, size_t nb1, int64_t n, int64_t n_rows) {
     if (nb0 == sizeof(float) && n >= 16) {
         for (int64_t ir = 0; ir < n_rows; ++ir) {
@@ -20,8 +22,8 @@ static void copy_rows(char * y, size_t nby1, const char * x, size_t nb0, size_t 
         }
         return;
     }
-    // Short or transposed rows are copied column by column, along the source, 64 rows at a time so that they stay in
-    // the cache.
+    // Short or transposed rows are copied column by column, which is the order of a transposed source. 64 rows at a
+    // time are copied, so that they stay in the cache.
     for (int64_t ir0 = 0; ir0 < n_rows; ir0 += 64) {
         const int64_t ir1 = std::min<int64_t>(ir0 + 64, n_rows);
         for (int64_t i = 0; i < n; ++i) {
@@ -47,7 +49,7 @@ bool compute_concat(const ggml_compute_params * params, ggml_tensor * dst) {
     int64_t o[4] = {0, 0, 0, 0};
     o[dim] = src0->ne[dim];
 
-    // the threads split the rows of all dimensions
+    // The rows of all dimensions are split among the threads.
     const int64_t nr  = ne1*ne2*ne3;
     const int64_t dr  = (nr + params->nth - 1)/params->nth;
     const int64_t ir1 = std::min(dr*(params->ith + 1), nr);
@@ -58,7 +60,7 @@ bool compute_concat(const ggml_compute_params * params, ggml_tensor * dst) {
         const int64_t i2 = ir/ne1%ne2;
         const int64_t i3 = ir/ne1/ne2;
 
-        // The next n_rows rows have the same source: both sources where dim is 0, src0 or src1 where it is not.
+        // The next n_rows rows have the same sources: both src0 and src1 if dim is 0, else one of the two.
         const bool    in_src0 = i1 < ne01 && i2 < ne02 && i3 < ne03;
         const int64_t n_rows  = std::min(ir1 - ir, (in_src0 ? ne01 : ne1) - i1);
         const int64_t n0      = in_src0 ? ne00 : 0;

@@ -1,7 +1,8 @@
-// RMS_NORM, alone and fused with the MUL after it, and L2_NORM: eight independent sums of squares.
+// RMS_NORM (alone, or fused with the MUL after it) and L2_NORM, with eight independent sums of squares.
 //
-// llama.cpp adds all squares to one double, so each addition waits for the one before. Norms and short convolutions
-// took a tenth of the time of a verification of drafts, for a small model.
+// llama.cpp adds all squares to one double, so each addition waits for the previous one. With llama.cpp's code, norms
+// and short convolutions (delta_net/ssm_conv.cpp) took a tenth of the time of a verification of drafts, for a small
+// model.
 
 #include "kernels.h"
 #include "vec.h"
@@ -26,7 +27,8 @@ static double sum_of_squares(int64_t n, const float * x) {
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
-// Calls f(x, y, i1, i2, i3) for each row of this thread.
+// Calls f(x, y, i1, i2, i3) for each row that this thread computes. x and y point to the row in src and in dst; i1, i2
+// and i3 are the indexes of the row.
 template <typename F>
 static void for_each_row(const ggml_compute_params * params, const ggml_tensor * src, const ggml_tensor * dst, F f) {
     for (int64_t i3 = 0; i3 < src->ne[3]; i3++) {

@@ -1,8 +1,8 @@
-// MUL where each row has one factor, split among all threads: the outputs of experts times their router weights, and
-// the output of a shared expert times its gate.
+// MUL where each row is multiplied by one factor, with the rows split among all threads. Models multiply the outputs of
+// experts by their router weights in this way, and the output of a shared expert by its gate.
 //
-// llama.cpp divides for each element to find its factor. With a mixture of experts this took 5% of the time of a token,
-// and 9% of a verification of eight rows.
+// llama.cpp does integer divisions for each element to find the element's factor. In a model with experts, this took 5%
+// of the time of a token, and 9% of the time of a verification of eight rows.
 
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-// SIGMOID with SIMD. llama.cpp calls expf for each number, which took 2% of a round of a small model.
+// SIGMOID with SIMD. llama.cpp calls expf for each number, which took 2% of the time of a round of a small model.
 
 #include "kernels.h"
 #include "simd.h"
@@ -17,7 +17,8 @@ bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst) {
     if (ggml_get_unary_op(dst) != GGML_UNARY_OP_SIGMOID || !rows_are_f32(src) || !rows_are_f32(dst)) {
         return false;
     }
-    // Threads take whole rows, so that only the index in a row decides between expf and its SIMD version.
+    // Each thread computes whole rows. So the index of a number in its row decides alone whether expf or its SIMD
+    // version computes the number, and the number of threads does not change results.
     for (int64_t ir = params->ith; ir < ggml_nrows(src); ir += params->nth) {
         const int64_t i1 = ir%src->ne[1];
         const int64_t i2 = ir/src->ne[1]%src->ne[2];

@@ -15,8 +15,8 @@
 
 namespace {
 
-// Threads compute a node together, and are seldom a millisecond apart. With five times as many threads as cores, one
-// thread waited for 3.8 s.
+// How long a failed thread waits for the other threads to fail. The threads compute each node together, and are seldom
+// a millisecond apart. In a test with five times as many threads as cores, one thread waited for 3.8 s.
 std::atomic<int> timeout_seconds{10};
 
 struct failed_graph {
@@ -26,7 +26,7 @@ struct failed_graph {
 
 std::mutex              mutex;
 std::condition_variable failure_added;
-std::atomic<int>        n_failed_graphs{0}; // the size of failed_graphs, which can be read without the lock
+std::atomic<int>        n_failed_graphs{0}; // the size of failed_graphs, to read without the lock
 std::map<const void *, std::shared_ptr<failed_graph>> failed_graphs;
 
 std::atomic<int>  n_to_fail{0};
@@ -38,7 +38,8 @@ void fail_for_test() {
     }
 }
 
-// Waits until all threads of the graph have failed. The caller is in a catch block.
+// Waits until all threads of the graph have failed. Ends the process if they do not within timeout_seconds. Must be
+// called in a catch block.
 void wait_for_other_threads(const void * pool, int n_threads) {
     std::unique_lock<std::mutex> lock(mutex);
     std::shared_ptr<failed_graph> & entry = failed_graphs[pool];
@@ -47,7 +48,7 @@ void wait_for_other_threads(const void * pool, int n_threads) {
         entry->first = std::current_exception();
         n_failed_graphs++;
     }
-    // a copy, as pymtp_compute_rethrow() may erase the entry before all threads wake up
+    // A copy of the pointer, because pymtp_compute_rethrow() may erase the entry before all threads wake up.
     const std::shared_ptr<failed_graph> graph = entry;
     graph->n_failed++;
     failure_added.notify_all();
@@ -67,7 +68,7 @@ void wait_for_other_threads(const void * pool, int n_threads) {
     message += ": in " + std::to_string(n_failed) + " of the " + std::to_string(n_threads) +
                " threads that compute a graph; the process cannot go on\n";
     GGML_LOG_ERROR("%s", message.c_str());
-    fputs(message.c_str(), stderr); // the log may have no handler
+    fputs(message.c_str(), stderr); // printed here, too, because the log may have no handler
     abort();
 }
 
@@ -88,7 +89,7 @@ void pymtp_compute_rethrow(const void * pool) {
     if (n_failed_graphs.load(std::memory_order_relaxed) == 0) {
         return;
     }
-    n_to_fail = 0; // the graph may have had fewer threads than n_to_fail
+    n_to_fail = 0; // no later graph must fail, even if this graph had fewer threads than n_to_fail
     std::exception_ptr exception;
     {
         const std::lock_guard<std::mutex> lock(mutex);

@@ -9,7 +9,8 @@
 
 #include <chrono>
 
-// /proc/stat has a line for each processor, with the ticks that it spent in user, nice, system, idle, iowait, …
+// Reads /proc/stat. It has a line for each processor, with the ticks that the processor spent in user, nice, system,
+// idle, iowait, …
 double pymtp_free_cores() {
     static long long last = -1;
     static std::chrono::steady_clock::time_point then;

@@ -5,10 +5,10 @@
 
 namespace {
 
-constexpr double HOLD_SECONDS = 5; // a quota counts for this time after it throttled the process
+constexpr double HOLD_SECONDS = 5; // a quota counts as active for this time after it throttled the process
 
-// Returns the number of periods in which the group was throttled, or -1 if it is unknown. Both versions of control
-// groups have it as a line of cpu.stat.
+// Returns the number of periods in which the control group was throttled, or -1 if the number is unknown. Both versions
+// of control groups have the number in a line of cpu.stat.
 long long read_throttled(const std::string & folder) {
     FILE * file = std::fopen((folder + "/cpu.stat").c_str(), "r");
     if (!file) {
@@ -22,7 +22,7 @@ long long read_throttled(const std::string & folder) {
     return throttled;
 }
 
-// Reads up to two numbers from a file. Returns how many it read.
+// Reads up to two numbers from a file. Returns how many numbers it read.
 int read_numbers(const std::string & name, double * first, double * second) {
     FILE * file = std::fopen(name.c_str(), "r");
     const int n = file ? std::fscanf(file, "%lf %lf", first, second) : 0;
@@ -32,7 +32,7 @@ int read_numbers(const std::string & name, double * first, double * second) {
     return n;
 }
 
-// Returns the quota of the group in cores, 0 or less if it has none.
+// Returns the quota of the control group in cores, or 0 or less if the group has no quota.
 double read_quota(const std::string & folder) {
     double quota = 0, period = 0, none = 0;
     if (read_numbers(folder + "/cpu.max", &quota, &period) == 2 ||
@@ -57,7 +57,8 @@ double cpu_quotas::active_quota(double now) {
     double lowest = 0;
     for (group & g : groups) {
         const double quota = read_quota(g.folder);
-        // cpu.stat takes the system longer to make than the other files
+        // cpu.stat is read only for groups with a quota, because the system takes longer to make it than the other
+        // files.
         const long long throttled = quota > 0 ? read_throttled(g.folder) : -1;
         if (throttled > g.throttled && g.throttled >= 0) {
             g.quota  = quota;

@@ -1,4 +1,5 @@
-// CPU quotas: limits on processor time that Linux control groups set for this process, such as a container's.
+// CPU quotas: limits on processor time that Linux control groups set for this process, such as the limit of a
+// container.
 #pragma once
 
 #include <mutex>
@@ -7,23 +8,23 @@
 
 class cpu_quotas {
   public:
-    // Watches a group from now on. folder: the folder with its files.
+    // Watches a control group from now on. folder: the folder with the group's files.
     void watch(const std::string & folder);
 
-    // Returns the lowest quota, in cores, that has throttled this process within the last seconds, or 0 if none has.
-    // now: seconds of any clock.
+    // Reads the files of all watched groups. Returns the lowest quota, in cores, that has throttled this process within
+    // the last 5 seconds, or 0 if none has. now: the current time in seconds, always of the same clock.
     double active_quota(double now);
 
-    // Called before and after a fork, so that the child has an intact list.
+    // Must be called before and after a fork, so that no other thread is changing the list of groups at the fork.
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
 
   private:
     struct group {
         std::string folder;
-        long long   throttled;  // periods in which it was throttled so far, -1 if unknown
-        double      quota  = 0; // cores that it had when it last throttled this process
-        double      hit_at = 0; // when that was, in seconds
+        long long   throttled;  // number of periods in which the group was throttled, -1 if unknown
+        double      quota  = 0; // the group's quota, in cores, when it last throttled this process
+        double      hit_at = 0; // the time at which the group last throttled this process, in seconds
     };
 
     std::mutex         mutex;

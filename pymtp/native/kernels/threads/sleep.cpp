@@ -40,7 +40,7 @@ void pymtp_wake_all(std::atomic<uint32_t> & word) {
 #include <condition_variable>
 #include <mutex>
 
-// One mutex and one condition variable serve all words, since sleeps are rare.
+// All words share one mutex and one condition variable, since sleeps are rare.
 static std::mutex              mutex;
 static std::condition_variable changed;
 

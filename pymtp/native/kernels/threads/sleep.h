@@ -1,10 +1,11 @@
-// Sleeps until a number in memory changes: a futex, or the system's equivalent.
+// Functions to sleep until a number in memory changes: a futex on Linux, or the system's equivalent.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-// Sleeps while the word is `value`, for this many microseconds at most (0: without a limit). May return earlier.
+// Sleeps while the word has the value `value`, for at most `microseconds` (0: no limit). May return earlier, even
+// though the word has not changed.
 void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value, int microseconds);
 
 // Wakes all threads that sleep on the word.

@@ -34,32 +34,33 @@ namespace {
 
 using team_clock = std::chrono::steady_clock;
 
-// How a thread waits. First it spins. Then it yields its core, because a thread that it waits for may need that core,
-// and spins on, longer each time: Linux takes each yield from the share of the thread, and gives the time even to
-// programs of the lowest priority (nice 19). At last it sleeps. Another program takes the core of a sleeping thread and
-// keeps it for some ms, and a wakeup takes 20 to 100 us.
+// How a thread waits. It first spins. Then it yields its core now and then, because the thread that it waits for may
+// need the core, and spins between the yields. The yields become rarer, because Linux charges each yield to the thread,
+// and gives the time even to programs of the lowest priority (nice 19). At last it sleeps. It sleeps late, because
+// another program may take the core of a sleeping thread and keep it for some ms, and a wakeup takes 20 to 100 us.
 struct wait_policy {
-    std::chrono::microseconds first_yield;  // spins until then
-    std::chrono::microseconds last_yield;   // yields until then
-    int                       max_sleep_us; // 0: no limit. A barrier has a limit: it may miss a thread about to sleep
+    std::chrono::microseconds first_yield;  // time since the start of the wait at which the thread first yields
+    std::chrono::microseconds last_yield;   // time since the start of the wait at which the yields end
+    // At a barrier, sleeps have a limit, because the barrier may fail to wake a thread that is about to sleep.
+    int                       max_sleep_us; // longest sleep, 0 for no limit
 };
 
 constexpr std::chrono::microseconds NONE(0), SHORT_WAIT(40), LONGER_THAN_A_TIME_SLICE(10000);
 
 constexpr wait_policy AT_BARRIER         = { SHORT_WAIT, LONGER_THAN_A_TIME_SLICE, 1000 };
-constexpr wait_policy AT_CROWDED_BARRIER = { NONE, NONE, 1000 }; // with more threads than cores nothing spins
+constexpr wait_policy AT_CROWDED_BARRIER = { NONE, NONE, 1000 }; // for more threads than cores: sleeps almost at once
 constexpr wait_policy FOR_WORK           = { std::chrono::microseconds(500), NONE, 0 };
 
-constexpr int SPINS_PER_CLOCK = 32; // reads of the word between two reads of the clock
-constexpr int YIELD_FACTOR    = 4;  // by which the time to the next yield grows
+constexpr int SPINS_PER_CLOCK = 32; // number of reads of the word between two reads of the clock
+constexpr int YIELD_FACTOR    = 4;  // factor by which the time of the next yield grows
 
-constexpr double CHECK_SECONDS = 0.1; // between two checks of free cores and quotas
+constexpr double CHECK_SECONDS = 0.1; // seconds between two checks of free cores and quotas
 
 double to_seconds(team_clock::duration time) {
     return std::chrono::duration<double>(time).count();
 }
 
-// Returns the CPU time of this thread in seconds, or 0 where the system does not say.
+// Returns the CPU time of this thread in seconds, or 0 on systems that do not report it.
 double thread_cpu_seconds() {
 #ifdef __linux__
     timespec time;
@@ -78,7 +79,8 @@ void relax() {
 #endif
 }
 
-// Waits while the word is `value`. Returns about how many seconds that took, 0 if the first spins were enough.
+// Waits while the word has the value `value`. Returns about how many seconds the wait took, or 0 if the first spins
+// were enough. n_asleep counts the threads that sleep on the word.
 double wait_while(
         std::atomic<uint32_t> & word, uint32_t value, std::atomic<int> & n_asleep, const wait_policy & policy) {
     const auto changed = [&] {
@@ -128,12 +130,12 @@ void increment_and_wake(std::atomic<uint32_t> & word, std::atomic<int> & n_aslee
 struct thread_team;
 
 struct worker {
-    alignas(64) std::atomic<uint32_t> n_jobs{0}; // incremented for each graph
+    alignas(64) std::atomic<uint32_t> n_jobs{0}; // incremented once for each graph, to start the worker
     std::atomic<int>                  n_asleep{0};
 };
 
-// Threads that compute one graph together. A team is never freed: a thread may leave a barrier after the next graph has
-// begun.
+// Threads that compute one graph together. A team is never freed, because a thread may still be leaving a barrier of
+// one graph when the next graph has begun.
 struct thread_team {
     void (*share)(void *, int) = nullptr;
     void * data = nullptr;
@@ -143,20 +145,20 @@ struct thread_team {
     alignas(64) std::atomic<int>      n_arrived{0};
     alignas(64) std::atomic<uint32_t> phase{0}; // changes when all threads have arrived at the barrier
     std::atomic<int>                  n_asleep{0};
-    std::atomic<int64_t>              stalled{0}; // nanoseconds that threads waited long at barriers of the graph
+    std::atomic<int64_t>              stalled{0}; // nanoseconds of long waits at the graph's barriers, of all threads
 
-    // of the graph that is computed
-    bool                   all_threads = false; // as passed to pymtp_team_begin()
-    bool                   trial       = false; // a trial of another number of threads
-    bool                   aborted     = false; // its time does not count
-    bool                   crowded     = false; // more threads than cores
+    // The fields below describe the graph that the team computes.
+    bool                   all_threads = false; // argument of pymtp_team_begin()
+    bool                   trial       = false; // the graph is a trial of another number of threads
+    bool                   aborted     = false; // the graph was aborted, so its time does not count
+    bool                   crowded     = false; // the graph has more threads than there are cores
     uint64_t               kind        = 0;
     int64_t                n_rows      = 1;
-    int                    n_asked     = 0;     // threads that were wanted
-    int                    n           = 0;     // threads that it has
+    int                    n_asked     = 0;     // number of threads that were asked for
+    int                    n           = 0;     // number of threads that the graph has
     int                    n_max       = 0;
     double                 quota       = 0;     // CPU quota in cores that throttles the process, 0 if none does
-    double                 cpu_seconds_before = 0; // CPU time of the first thread when the graph began, with a quota
+    double                 cpu_seconds_before = 0; // first thread's CPU time at the graph's start, 0 without quota
     team_clock::time_point begin;
 };
 
@@ -170,8 +172,8 @@ void run_worker(thread_team * team, worker * self, int i) {
     }
 }
 
-// Starts one more thread. Returns false if the system has none. The thread blocks signals, except for its own faults,
-// because signals are for the threads of the application.
+// Starts one more worker thread. Returns false if the system cannot start one. The thread blocks all signals except
+// those of its own faults, because the threads of the application must receive the others.
 bool start_thread(thread_team & team) {
 #ifndef _WIN32
     sigset_t all, before;
@@ -186,7 +188,7 @@ bool start_thread(thread_team & team) {
     try {
         team.workers.push_back(std::make_unique<worker>());
         std::thread(run_worker, &team, team.workers.back().get(), (int) team.workers.size()).detach();
-    } catch (const std::exception &) { // the system has no thread, or no memory for one
+    } catch (const std::exception &) { // the system has no more threads, or no memory for one
         team.workers.resize(n_before);
         started = false;
     }
@@ -210,15 +212,15 @@ int count_cores() {
 struct pool {
     std::mutex              mutex;
     std::condition_variable cores_freed;
-    std::deque<uint64_t>    queue; // tickets of the graphs that wait
+    std::deque<uint64_t>    queue; // tickets of the graphs that wait for cores
     uint64_t                next_ticket = 0;
     int                     n_cores     = count_cores();
-    int                     n_used      = 0; // cores that graphs use
+    int                     n_used      = 0; // number of cores that graphs use
 
     std::vector<thread_team *> idle;        // teams without a graph
-    size_t                     n_teams = 0; // idle has capacity for all of them
+    size_t                     n_teams = 0; // number of all teams; `idle` has capacity for all of them
 
-    double     checked_at = 0; // when free_cores and quota were read
+    double     checked_at = 0; // time at which free_cores and quota were last read
     double     free_cores = -1;
     double     quota      = 0; // CPU quota in cores that throttled the process lately, 0 if none did
     team_sizes sizes;
@@ -227,7 +229,8 @@ struct pool {
 pool *       global_pool   = nullptr;
 cpu_quotas * global_quotas = nullptr;
 
-// Returns the pool of the process. A child made by fork gets a new one, since it has none of the threads.
+// Returns the pool of the process. A child process made by fork gets a new pool, since it does not have the threads of
+// the old one.
 pool & get_pool() {
     static const bool made = [] {
         global_pool   = new pool;
@@ -245,17 +248,17 @@ pool & get_pool() {
     return *global_pool;
 }
 
-// Returns the kind of a graph. Graphs of a kind take about the same time per row.
+// Returns a number for the kind of a graph. Graphs of the same kind take about the same time per row.
 uint64_t graph_kind(int n_nodes, int64_t n_rows) {
-    int64_t max_rows = 1; // of the kind: one kind for each number up to 16, then for each power of two
+    int64_t max_rows = 1; // of the kind: each number up to 16 is a kind, then each power of two
     while (max_rows < n_rows) {
         max_rows += max_rows < 16 ? 1 : max_rows;
     }
     return 1000003ull*n_nodes + max_rows;
 }
 
-thread_local int      n_held   = 0; // cores that the graph of this thread holds
-thread_local uint32_t n_trials = 0; // trials of this thread's graphs
+thread_local int      n_held   = 0; // number of cores that the graph of this thread holds
+thread_local uint32_t n_trials = 0; // number of this thread's graphs that were trials
 
 } // namespace
 
@@ -337,8 +340,9 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
             global.quota      = global_quotas->active_quota(seconds);
         }
         if (!team->all_threads && !team->aborted) {
-            const double stalled_seconds = 1e-9*team->stalled.load(std::memory_order_relaxed); // sum of all threads
-            // Once a quota is used up, the system stops all threads, in this graph or in a later one.
+            const double stalled_seconds = 1e-9*team->stalled.load(std::memory_order_relaxed); // of all threads
+            // With a quota, the cost follows from CPU time and not from the clock: once the quota is used up, the
+            // system stops all threads, but perhaps only in a later graph.
             const double cost = team->quota > 0
                 ? (thread_cpu_seconds() - team->cpu_seconds_before)*std::max(1.0, team->n/team->quota) : graph_seconds;
             const double stalled = team->n > 1 ? stalled_seconds/((team->n - 1)*graph_seconds) : 0;
@@ -385,7 +389,7 @@ pymtp_team_part pymtp_team_leave(void) {
 
 void pymtp_team_return(pymtp_team_part part) {
     pool & global = get_pool();
-    if (part.pool != &global) { // this is a child made by fork
+    if (part.pool != &global) { // this process is a child made by fork
         if (part.team) {
             std::fputs("pymtp: a child that was forked within a call cannot go on with it\n", stderr);
             std::abort();
@@ -408,7 +412,8 @@ void pymtp_team_learn_nothing(void) {
 
 void pymtp_team_barrier(int n) {
     thread_team & team = *current;
-    // read this before the last thread arrives: then another graph may begin
+    // Must be read before the last thread arrives at the barrier, because after that another graph may begin and change
+    // it.
     const wait_policy & policy = team.crowded ? AT_CROWDED_BARRIER : AT_BARRIER;
     const uint32_t phase = team.phase.load(std::memory_order_relaxed);
     if (team.n_arrived.fetch_add(1, std::memory_order_acq_rel) == n - 1) {
@@ -420,7 +425,7 @@ void pymtp_team_barrier(int n) {
         return;
     }
     const double seconds = wait_while(team.phase, phase, team.n_asleep, policy);
-    if (seconds > to_seconds(SHORT_WAIT)) { // shorter waits are normal: the shares of a node differ
+    if (seconds > to_seconds(SHORT_WAIT)) { // shorter waits are normal, since threads have different shares
         team.stalled.fetch_add((int64_t) (1e9*seconds), std::memory_order_relaxed);
     }
 }

@@ -4,23 +4,24 @@
 
 namespace {
 
-constexpr double BETTER         = 0.97;  // another number is taken if its time is below this part of the present time
-constexpr double TRIAL_SECONDS  = 0.010; // a trial has this many seconds of graphs,
+constexpr double BETTER         = 0.97;  // a trial wins if its cost is below this part of the present cost
+constexpr double TRIAL_SECONDS  = 0.010; // a trial has graphs of this many seconds in all,
 constexpr int    TRIAL_GRAPHS   = 3;     // and at least this many graphs
-constexpr double UP_SECONDS     = 0.150; // the seconds for a trial of more threads: a quota throttles only after 100 ms
-constexpr double LONGEST_TRIAL  = 1;     // seconds on the clock, for kinds that are rare
-constexpr double CHANGE_SECONDS = 5;     // for this time a change of one kind counts for other kinds
-constexpr double WORSE          = 1.15;  // a trial ends at once if its time is above this part of the present time
-constexpr double WINDOW_SECONDS = 0.050; // stalls are judged over this many seconds of graphs, and TRIAL_GRAPHS graphs
-constexpr double STALLED        = 0.6;   // fewer threads are tried if stalls take this part of one thread's time,
-constexpr double MIN_STALLED    = 0.1;   // and this part of the time of all threads
-constexpr double MUCH_STALLED   = 0.5;   // above this part half the threads are tried
-constexpr double RECENT_SECONDS = 0.1;   // a trial is compared with the mean of this many seconds of graphs
-constexpr double SMALL_SECONDS  = 0.002; // half the threads are tried for graphs that take less than this,
-constexpr int    SMALL_GRAPHS   = 16;    // after this many graphs
+constexpr double UP_SECONDS     = 0.150; // TRIAL_SECONDS for more threads: a quota throttles only after 100 ms
+constexpr double LONGEST_TRIAL  = 1;     // most seconds on the clock for a trial of a kind that is rare
+constexpr double CHANGE_SECONDS = 5;     // for this time, other kinds of graphs follow a change of one kind
+constexpr double WORSE          = 1.15;  // a trial ends early if its cost is this many times the present cost
+constexpr double WINDOW_SECONDS = 0.050; // stalls are judged over at least this many seconds and TRIAL_GRAPHS graphs
+constexpr double STALLED        = 0.6;   // fewer threads are tried if stalls add up to this part of one thread's time,
+constexpr double MIN_STALLED    = 0.1;   // and to this part of the time of all threads
+constexpr double MUCH_STALLED   = 0.5;   // half the threads are tried if stalls take more than this part of the time
+constexpr double RECENT_SECONDS = 0.1;   // a trial is compared with the mean cost of the last graphs of this time
+constexpr double SMALL_SECONDS  = 0.002; // half the threads are tried for kinds whose graphs take less than this,
+constexpr int    SMALL_GRAPHS   = 16;    // after this many graphs with the same number of threads
 constexpr double FREE_CORES     = 0.25;  // more threads are tried if this many cores are free
 
-// The seconds after a lost trial until the next one: the first time, and at most.
+// Seconds from a lost trial to the next one, for trials of fewer threads (DOWN), of more threads (UP), and for small
+// graphs (SMALL). The first wait is *_FIRST; each lost trial doubles the wait, up to *_MAX.
 constexpr double DOWN_FIRST  = 0.05, DOWN_MAX  = 4;
 constexpr double UP_FIRST    = 0.25, UP_MAX    = 8;
 constexpr double SMALL_FIRST = 2,    SMALL_MAX = 60;
@@ -78,7 +79,7 @@ void team_size::start_trial(int n_new, reason r, double now) {
 team_size::cores_change team_size::end_trial(double now) {
     const bool more = why == reason::more;
     if (trial.n > 0 && trial.mean() < BETTER*recent.mean()) {
-        const bool is_news = more ? yielded : why == reason::stalls; // to other kinds
+        const bool is_news = more ? yielded : why == reason::stalls; // other kinds of graphs should know this
         backoff &  opposite = more ? down : up;
         opposite = {};
         opposite.extend(now, more || is_news ? UP_FIRST : SMALL_FIRST, UP_MAX);
@@ -105,14 +106,14 @@ void team_size::on_fewer(int n_new) {
 }
 
 team_size::cores_change team_size::add(const graph_timing & timing, double stalls, double now, double free_cores) {
-    if (timing.n < timing.n_asked) { // the system has no more threads
+    if (timing.n < timing.n_asked) { // the system could not start more threads
         n_max = std::min(n_max, timing.n);
         set_size(std::min(n, n_max));
     }
     if (n_max == 1 || timing.n != choose()) {
         return cores_change::none;
     }
-    if (timing.quota != quota) { // earlier costs are not comparable
+    if (timing.quota != quota) { // earlier costs cannot be compared with later ones
         quota    = timing.quota;
         recent   = {};
         n_recent = 0;

@@ -20,7 +20,8 @@ void pymtp_fault_before_decode(const pymtp_pair & pair) {
         pymtp_compute_break(llama_n_threads(pair.target.get()), 10);
     }
     if (pair.fault == PYMTP_FAULT_ASSERTION_THREAD) {
-        pymtp_compute_break(1, 1); // the other threads never fail, so the process must end
+        // fails in one thread while the others go on, so the process must end
+        pymtp_compute_break(1, 1);
     }
 }
 

@@ -1,4 +1,4 @@
-// Injects faults on purpose, see pymtp_fault. Each function does nothing unless its fault is set.
+// Injects the faults that tests ask for, see pymtp_fault. Each function does nothing unless a fault of its kind is set.
 #pragma once
 
 #include "llama.h"
@@ -13,5 +13,5 @@ void pymtp_fault_in_decode(const pymtp_pair & pair);
 void pymtp_fault_in_copy(const pymtp_pair & pair);
 void pymtp_fault_in_clear(const pymtp_pair & pair);
 
-// Returns the sequence that a step of a chain is assigned to.
+// Returns the sequence that a draft step of `seq` is assigned to: `seq`, or a wrong one with PYMTP_FAULT_MIXED_CHAIN.
 llama_seq_id pymtp_fault_chain_sequence(const pymtp_pair & pair, int32_t seq, int32_t step);

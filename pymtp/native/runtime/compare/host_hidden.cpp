@@ -28,7 +28,7 @@ int pymtp_host_hidden::fetch_from_device(int32_t seq) {
     if (int status = pair.flush_pending_hidden(1, &seq)) {
         return status;
     }
-    r.hidden.assign(pair.n_embd, 0.0f); // the first token is combined with zeros
+    r.hidden.assign(pair.n_embd, 0.0f); // zeros, which the first token of a sequence is combined with
     if (s.n_past > 0) {
         pymtp_get_pending_hidden(pair.target.get(), seq, s.n_past, r.hidden.data());
     }
@@ -60,7 +60,7 @@ int pymtp_host_hidden::move_to_device(int32_t seq) {
         return status;
     }
     rows & r = sequences[seq];
-    if (pair.sequences[seq].n_past > 0) { // the target writes the zeros for a first token itself
+    if (pair.sequences[seq].n_past > 0) { // for the first token, the target itself writes zeros
         pymtp_set_pending_hidden(pair.target.get(), seq, pair.sequences[seq].n_past, r.hidden.data());
     }
     r.hidden.clear();
@@ -68,7 +68,7 @@ int pymtp_host_hidden::move_to_device(int32_t seq) {
     return PYMTP_OK;
 }
 
-// Returns the hidden states for the first n of the unsynced tokens.
+// Returns the hidden states that the first n unsynced tokens are combined with.
 const float * pymtp_host_hidden::rows_for(rows & r, int32_t n) {
     if (pair.fault != PYMTP_FAULT_SHIFTED_ROWS) {
         return r.hidden.data();
@@ -78,7 +78,7 @@ const float * pymtp_host_hidden::rows_for(rows & r, int32_t n) {
     return r.shifted.data();
 }
 
-// Lets the head process the first n of the unsynced tokens, without drafting.
+// Lets the head process the first n unsynced tokens, without drafting.
 int pymtp_host_hidden::sync(int32_t seq, int32_t n, const float * hidden) {
     pymtp_sequence & s = pair.sequences[seq];
     pair.truncate_head(seq);
@@ -98,7 +98,8 @@ int pymtp_host_hidden::sync(int32_t seq, int32_t n, const float * hidden) {
     return PYMTP_OK;
 }
 
-// Row i belongs to token i+1, so every row but the last has its token in this piece.
+// The hidden state of token i is combined with token i+1, so the last hidden state of this piece is left for the next
+// token.
 int pymtp_host_hidden::take_prompt(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset) {
     rows & r = sequences[seq];
     pymtp_stopwatch watch(pair.counters.head_sync_seconds);
@@ -134,7 +135,7 @@ int pymtp_host_hidden::begin_verify(int32_t seq, llama_token first) {
 void pymtp_host_hidden::end_verify(int32_t seq, const llama_token * tokens, int32_t n) {
     rows & r = sequences[seq];
     pymtp_sequence & s = pair.sequences[seq];
-    // when drafts started from the first token, the head has processed it already
+    // if drafts started from the first of these tokens, the head has already processed it
     const int32_t known = r.drafted_from != LLAMA_TOKEN_NULL ? 1 : 0;
     const float * rows  = llama_get_embeddings_nextn(pair.target.get());
     r.unsynced.insert(r.unsynced.end(), tokens + known, tokens + n);
@@ -152,7 +153,7 @@ void pymtp_host_hidden::rewind(int32_t seq, int32_t n_keep) {
 int pymtp_host_hidden::draft_step(int32_t seq, llama_token token) {
     rows & r = sequences[seq];
     pymtp_sequence & s = pair.sequences[seq];
-    // drafted in one decode, which no step can continue
+    // The drafts were made by a chain in one decode, which a single step cannot continue.
     const bool chained = s.n_drafted > 0 && r.drafted_from == LLAMA_TOKEN_NULL;
     if (int status = pair.check_draft(s, token, chained ? 1 : 1 + s.n_drafted)) {
         return status;
@@ -181,7 +182,8 @@ int pymtp_host_hidden::draft_step(int32_t seq, llama_token token) {
     return PYMTP_OK;
 }
 
-// Lets the head process its unsynced tokens, without outputs, before the row to draft from.
+// Runs the first draft step of a round: the head processes its unsynced tokens without outputs, and in the same batch
+// the row of `token`, from which it drafts.
 int pymtp_host_hidden::first_step(int32_t seq, llama_token token) {
     rows & r = sequences[seq];
     pymtp_sequence & s = pair.sequences[seq];
@@ -208,7 +210,7 @@ int pymtp_host_hidden::first_step(int32_t seq, llama_token token) {
     r.unsynced.clear();
     r.hidden.clear();
     r.drafted_from = token;
-    s.n_rewind     = 0; // the hidden states of earlier tokens are gone
+    s.n_rewind     = 0; // rewinding is impossible without the hidden states of earlier tokens, which were dropped
     return PYMTP_OK;
 }
 
@@ -222,7 +224,7 @@ int pymtp_host_hidden::draft_tokens(
         pymtp_stopwatch watch(pair.counters.sample_seconds);
         const pymtp_logits from = pair.full_row(llama_get_logits_ith(pair.draft.get(), -1));
         if (pair.sample(seq, from, s.tokens.size(), &token, &confidences[i])) {
-            n_made = i; // the head's logits are not finite
+            n_made = i; // the head's logits are not finite, so the step gave no draft
             break;
         }
         drafts[i] = token;
@@ -230,7 +232,7 @@ int pymtp_host_hidden::draft_tokens(
     return PYMTP_OK;
 }
 
-// Restores the state before the first step.
+// Undoes the first draft step: the head has yet to process the token again, with the same hidden state.
 void pymtp_host_hidden::undo_first_step(int32_t seq) {
     rows & r = sequences[seq];
     if (r.drafted_from == LLAMA_TOKEN_NULL) {

@@ -1,8 +1,8 @@
-// Passes hidden states to the head through the host.
+// Passes hidden states of the target to the head through host memory.
 //
-// The fused mode keeps them on the device. They pass through here in the prefill modes "host-copy" and "all-outputs",
-// when drafting step by step (which returns logits), and with PYMTP_FAULT_SHIFTED_ROWS. The head processes accepted
-// tokens with the first draft step of the next round.
+// In the fused mode hidden states stay on the device. They pass through the host in the prefill modes "host-copy" and
+// "all-outputs", when drafting step by step (which returns logits), and with PYMTP_FAULT_SHIFTED_ROWS. The head then
+// processes accepted tokens together with the first draft step of the next round.
 #pragma once
 
 #include "llama.h"
@@ -17,31 +17,34 @@ class pymtp_host_hidden {
 public:
     explicit pymtp_host_hidden(pymtp_pair & pair);
 
-    // Tells whether a sequence's hidden states are on the host instead of the device.
+    // Returns whether the hidden states of a sequence are on the host instead of the device.
     bool holds(int32_t seq) const { return sequences[seq].on_host; }
     void clear(int32_t seq);
     void copy(int32_t from, int32_t to) { sequences[to] = sequences[from]; }
 
-    // Lets the head process all tokens that it lags behind. One hidden state is left, for the next token: last_row(),
-    // n_embd floats.
+    // Lets the head process all tokens that it lags behind the target. Afterwards one hidden state of n_embd floats is
+    // left, for the next token; last_row() returns it.
     int catch_up(int32_t seq);
     const float * last_row(int32_t seq) const { return sequences[seq].hidden.data(); }
     void set_last_row(int32_t seq, const float * row);
 
-    // Copies the hidden state for the next token from the device.
+    // Copies the hidden state that the next token is combined with from the device to the host.
     int fetch_from_device(int32_t seq);
-    // Lets the head catch up, and moves the last hidden state to the device.
+    // Lets the head process all tokens that it lags behind, and moves the hidden state for the next token to the
+    // device.
     int move_to_device(int32_t seq);
 
-    // Lets the head process n tokens of a prompt, with the hidden states from row `offset` of the target's batch on.
+    // Lets the head process n tokens of a prompt. Their hidden states are the rows of the target's batch from `offset`
+    // on.
     int take_prompt(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
 
-    // Run before and after a verification of n tokens.
+    // begin_verify must be called before a verification, and end_verify after a verification of n tokens.
     int  begin_verify(int32_t seq, llama_token first);
     void end_verify(int32_t seq, const llama_token * tokens, int32_t n);
     void rewind(int32_t seq, int32_t n_keep);
 
-    // Run one draft step, or n of them, each from the token that the step before has sampled.
+    // draft_step runs one draft step. draft_tokens runs n draft steps; each further step starts from the token that the
+    // step before has sampled.
     int  draft_step(int32_t seq, llama_token token);
     int  draft_tokens(
             int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, int32_t & n_made);
@@ -51,16 +54,18 @@ private:
     struct rows {
         bool on_host = false;
 
-        // the token of the head's last row, while the target does not hold it
+        // The token of the last row in the head's cache, if the target does not hold this token yet.
         llama_token drafted_from = LLAMA_TOKEN_NULL;
 
-        // the tokens n_head to n_past-1, which the head has yet to process, and the hidden states n_head-1 to
-        // n_past-1: one more, for the next token (both are empty while drafted_from is set)
+        // unsynced: the tokens n_head to n_past-1, which the head has yet to process. hidden: the hidden states
+        // n_head-1 to n_past-1, one more than there are tokens, because the last is for the next token. Both are empty
+        // while drafted_from is set.
         std::vector<llama_token> unsynced;
         std::vector<float>       hidden;
 
         std::vector<float> head_hidden; // the head's own hidden state after the last draft step
-        // for PYMTP_FAULT_SHIFTED_ROWS: the last row used, then the rows before the next
+        // For PYMTP_FAULT_SHIFTED_ROWS: the last row of the previous call of rows_for(), then the right rows of this
+        // call. So each token gets the row before its own.
         std::vector<float> shifted;
         std::vector<float> drafted_with; // the target's hidden state that drafted_from was combined with
     };
@@ -70,5 +75,5 @@ private:
     int first_step(int32_t seq, llama_token token);
 
     pymtp_pair &      pair;
-    std::vector<rows> sequences; // by sequence
+    std::vector<rows> sequences; // one entry for each sequence
 };

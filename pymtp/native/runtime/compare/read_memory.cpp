@@ -14,7 +14,8 @@
 
 using steady = std::chrono::steady_clock;
 
-// Keeps enough sums side by side that no load waits for an addition, and that compilers vectorize it.
+// Returns the sum of all words. Adds to many sums side by side, so that no load waits for an addition, and compilers
+// vectorize the loop.
 static uint64_t sum_of(const uint64_t * words, size_t n) {
     constexpr size_t width = 32;
     uint64_t sums[width] = {};
@@ -26,7 +27,8 @@ static uint64_t sum_of(const uint64_t * words, size_t n) {
     return std::accumulate(sums, sums + width, uint64_t{0});
 }
 
-// Throws when the machine has less memory: the system may hand out more, and kill the process that writes to it.
+// Throws when the machine has less memory than `bytes`: the operating system may allocate more memory than there is,
+// and kill the process that writes to it.
 static void check_there_is(size_t bytes) {
     const size_t total = pymtp_system_memory();
     const std::string words = std::to_string(bytes >> 20) + " MiB to read, and this machine has " +
@@ -38,17 +40,18 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
         pymtp_require(n_threads >= 1 && n_times >= 0, "threads are counted from one, times from zero");
         check_there_is(bytes);
-        const size_t n = bytes / sizeof(uint64_t) / n_threads; // words of each thread
+        const size_t n = bytes / sizeof(uint64_t) / n_threads; // number of words that each thread reads
         const std::unique_ptr<uint64_t[]> words(new uint64_t[n * n_threads]);
 
         std::atomic<int32_t>  arrived{0}, begun{0}, ended{0};
         std::atomic<bool>     disabled{false};
-        std::atomic<uint64_t> sum{0}; // so that the reads are not optimized away
+        std::atomic<uint64_t> sum{0}; // a result that is used, so that compilers do not remove the reads
         steady::time_point    start;
 
         const auto read = [&](int32_t thread) {
             uint64_t * const mine = words.get() + n * thread;
-            std::fill(mine, mine + n, thread + 1); // unwritten memory is all the same page
+            // written first, because all pages of unwritten memory are the same page of zeros
+            std::fill(mine, mine + n, thread + 1);
             for (int32_t i = 0; i < n_times; ++i) {
                 if (++arrived == n_threads * (i + 1)) {
                     start = steady::now();

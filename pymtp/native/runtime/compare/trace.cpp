@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// Adds a line, see pymtp_pair_trace.
+// Adds a line about a node, in the format of pymtp_pair_trace.
 static void add_line(std::string & nodes, const std::string & who, const ggml_tensor * node) {
     nodes += who + " " + node->name + " " + ggml_op_name(node->op);
     nodes += (uintptr_t) node->data % 64 == 0 ? " 1" : " 0";
@@ -23,7 +23,7 @@ bool pymtp_trace::on_node(ggml_tensor * node, bool ask, void * data) {
         auto * trace = static_cast<pymtp_trace *>(data);
         try {
             add_line(trace->nodes, trace->who, node);
-        } catch (...) { // without memory the line is missing or cut
+        } catch (...) { // if there is no memory, the line is missing or incomplete
         }
     }
     return !ask;

@@ -7,8 +7,9 @@
 
 struct pymtp_trace {
     std::string who;   // the context that is computing: "target" or "draft"
-    std::string nodes; // one line each
-    std::string taken; // the result of the last pymtp_pair_trace
+    std::string nodes; // one line for each node
+    std::string taken; // the text that the last pymtp_pair_trace returned
 
-    static bool on_node(ggml_tensor * node, bool ask, void * trace); // a ggml_backend_sched_eval_callback
+    // the callback of type ggml_backend_sched_eval_callback
+    static bool on_node(ggml_tensor * node, bool ask, void * trace);
 };
