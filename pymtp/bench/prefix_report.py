@@ -164,7 +164,7 @@ def _row(measurements: Sequence[PrefixMeasurement], i: int) -> RequestRow:
 
 
 def as_json(report: PrefixReport) -> str:
-    """Format all measurements, their cells and rows, the settings and the environment as JSON, for `load`."""
+    """Format the report as JSON for `load`: measurements, table entries, table rows, settings and environment."""
     return shared.as_json(
         "prefix",
         report,

@@ -98,7 +98,9 @@ class RenderBudget:
             raise RenderLimitError(f"the template nests lists more than {MAX_DEPTH} levels deep")
         self._depth_below = max(depth_beside, depth)
         if weight > self._characters:
-            raise RenderLimitError(f"the template makes a list of more than {self._limit} characters")
+            raise RenderLimitError(
+                f"the template makes a list whose elements have more than {self._limit} characters together"
+            )
         self._weights[id(value)] = (value, weight, depth)
         return weight
 

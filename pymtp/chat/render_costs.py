@@ -74,7 +74,7 @@ def filter_cost(budget: RenderBudget, name: str, value: Any, args: Sequence[Any]
         )
     if name == "trim":
         budget.step(_length(value) * sum(map(_length, (*args, *kwargs.values()))) // CHARACTERS_PER_STEP)
-    if name in _SLOW_FILTERS:  # a step for every few characters
+    if name in _SLOW_FILTERS:  # these take long per character, so the budget counts a step for every few characters
         budget.step(budget.weigh(value) // ITEM_WEIGHT)
     if name == "format":
         return _percent_format_cost(budget, str(value), kwargs or tuple(args))

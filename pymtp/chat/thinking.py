@@ -129,7 +129,7 @@ class ThinkingTracker:
         self._over = False
         self._start_text = b""  # the beginning of a text that may yet begin with <think>
         self._undecided = b""  # the last bytes, where they may become a tag
-        self._token_starts: list[int] = []  # where the counted tokens begin in `_undecided`
+        self._token_starts: list[int] = []  # offsets in `_undecided` at which tokens of the thinking begin
         self._check_budget()
 
     def push(self, data: bytes) -> int:

@@ -55,8 +55,8 @@ def prefix(
 ) -> None:
     """Compare prompts with and without a prefix cache.
 
-    The prompts of a trace have common prefixes. The report shows the prefilled tokens, the time to the first token, and the memory of the cache. Ctrl-C ends the
-    bench and shows the measurements made so far.
+    The prompts of a trace have common prefixes. The report shows the prefilled tokens, the time to the first token, and
+    the memory of the cache. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import prefix_report
     from pymtp.bench.prefix import PrefixSettings

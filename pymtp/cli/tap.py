@@ -22,7 +22,7 @@ def tap(
     *,
     run_options: RunOptions,
 ) -> None:
-    """Find the hidden state that an MTP head was trained on. It is the target's state before or after its final norm."""
+    """Find the hidden state that an MTP head was trained on. It is the state before or after the final norm."""
     from pymtp.bench.tap import as_dict, as_table, judge, verdict
     from pymtp.cli.bench_requests import check_head
 

@@ -71,8 +71,8 @@ class Counters:
     head_sync_seconds: time in which the head computed prompts by itself; 0 if the target's graph includes the head.
     graphs_reused: decodes that reused the graph of the decode before, so that no graph was built.
     hidden_bytes: hidden states copied to the host for the head.
-    logits_bytes, embeddings_bytes: logits and embeddings copied to the host.
-    draw_bytes: rows of logits or candidates copied for sampling on the host, and tokens sampled on the device.
+    logits_bytes, embeddings_bytes: logits and embeddings copied to the host because the caller asked for them.
+    draw_bytes: bytes copied to the host for sampling: rows of logits or candidates, and tokens that the device sampled.
     output_buffer_bytes: present size of the host buffer that logits and embeddings are copied to; not a sum.
     sequence_bytes: bytes copied between sequences by `copy`, `move` and `copy_cells`.
     saved_bytes, loaded_bytes: bytes of saved sequences copied to the host's memory, and of loaded sequences copied from

@@ -51,8 +51,8 @@ class PrefillMixin:
     def prefill_step(self, requests: Sequence[Request]) -> bool:
         """Prefill at most n_ubatch tokens of these prompts, in their order. Return False if there was nothing to do.
 
-        The limit keeps the pause between two rounds of decoding requests short. A call that computes output again, or
-        saves K and V, counts as n_ubatch tokens.
+        The limit keeps the pause between two rounds of decoding requests short. Recomputing the output of a restarted
+        request, or writing a chunk of a prefix file, counts as n_ubatch tokens.
         """
         left = limit = self._context.n_ubatch
         worked = False

@@ -22,10 +22,10 @@ LOST_TOKENS_PER_ROUND = 8
 class Scheduler:
     """The queues of an engine: requests that have a sequence of the context, and requests that wait for one.
 
-    A request keeps its sequence to its end, with one exception: a stream whose reader does not take its pieces is
-    preempted once if other requests wait, which means that it loses its sequence. It restarts when its reader continues
-    to read, and its output is the same. It is not preempted again: from then on, it decodes ahead of its reader if
-    other requests wait.
+    A request keeps its sequence to its end, with one exception. A stream pauses while its reader does not read. If
+    other requests wait, a paused stream is preempted: it loses its sequence, restarts when its reader continues to
+    read, and writes the same output. A stream is preempted only once. After that it does not pause while other
+    requests wait, but buffers its output.
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:

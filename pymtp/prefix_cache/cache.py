@@ -107,7 +107,7 @@ class PrefixCache:
         prefill.max_reuse = max_reuse
         prefill.n_reachable = hit.n_tokens
         self._prefills.append(prefill)
-        # _must_wait also plans the checkpoints that later requests need in the prompts of earlier ones
+        # _must_wait has a side effect: it plans a checkpoint in an earlier prompt where a later prompt will branch off
         for other in self._prefills:
             later = other.unfinished and prefill.rank < other.rank and not other.ignores_cache
             if other is prefill or later:

@@ -246,7 +246,10 @@ class RadixTree:
         return upper
 
     def _prune(self, node: RadixNode) -> None:
-        """Remove or merge a node, and the nodes above it, as long as they have no checkpoint and no branch."""
+        """Remove a node without checkpoint and children, or merge it with its only child; then go on with its parent.
+
+        The first node that must stay ends the walk: one with a checkpoint, or with several children.
+        """
         while (parent := node.parent) is not None and node.checkpoint is None:
             if not any(child.on_host for child in node.children.values()):
                 self._release_slices(node)

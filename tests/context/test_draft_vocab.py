@@ -72,7 +72,7 @@ def test_draft_vocab_of_any_size_gives_the_same_text(demo: Path, prompts: list[s
     assert lost["plain"] == lost["all"] == 0 < lost["least"]
 
 
-def test_draft_vocab_is_the_full_vocabulary_without_fused_prefill(demo: Path, prompts: list[str]) -> None:
+def test_without_fused_prefill_the_head_drafts_from_the_full_vocabulary(demo: Path, prompts: list[str]) -> None:
     with make_llm(demo, draft_vocab=SMALLEST, prefill="host-copy") as llm:
         completion = llm.generate(prompts[0], GREEDY)
         assert llm.context.draft_vocab == llm.model.n_vocab

@@ -294,7 +294,7 @@ def test_second_numa_strategy_in_a_process_is_refused() -> None:
         (["--lora-scaled", "a.gguf:nan"], "'nan' is not a number"),
         (["--lora-scaled", ":0.5"], "must be FILE:SCALE"),
         (["--lora-scaled", "a.gguf:1e13"], "--lora-scaled 'a.gguf:1e13': a scale is at most 1e+12"),
-        (["--lora", ""], "--lora '' must be a file"),
+        (["--lora", ""], "--lora '' must name a file"),
     ],
     ids=str,
 )

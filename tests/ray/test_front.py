@@ -200,7 +200,7 @@ def test_complete_answer_is_unchanged_if_the_replica_is_lost_afterwards() -> Non
 
 
 def test_lost_replica_closes_the_connection_of_a_partial_answer_that_is_not_a_stream() -> None:
-    with pytest.raises(RuntimeError, match="is gone"):
+    with pytest.raises(RuntimeError, match="was lost"):
         ask(Replicas(START, body(b'{"half'), error=replica_lost()), CHAT, content=b"{}")
 
 

@@ -102,7 +102,7 @@ INVALID = {
     ("name", "value"), [(name, value) for name, values in INVALID.items() for value in values], ids=str
 )
 def test_invalid_values_are_refused_with_the_option_s_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequestError, match=f"^{name}.* must be ") as found:
+    with pytest.raises(InvalidRequestError, match=f"^{name}.* must (not )?be ") as found:
         built(**{name: value})
     assert found.value.param == name
 

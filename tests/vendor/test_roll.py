@@ -102,7 +102,7 @@ def test_roll_follows_a_renamed_file(paths: Paths, capsys: pytest.CaptureFixture
     assert "nine\n" in (paths.target / "src/core/model.cpp").read_text()
 
 
-def test_roll_drops_a_patch_whose_change_upstream_has_made(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_drops_a_patch_that_upstream_has_already_applied(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     add_patch(paths, "0002-three", "ggml/ggml.c", "line 3\n", "three\n")
     release(paths, src__llama_cpp=NUMBERED.replace("line 9\n", "nine\n"))

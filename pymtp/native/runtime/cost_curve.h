@@ -69,5 +69,5 @@ private:
 
     double           wander;
     double           cold = 0.0;
-    std::vector<int> timings_by_count{0}; // for each count, how often it was timed
+    std::vector<int> timings_by_count{0}; // timings_by_count[n]: number of timings of the operation with count n
 };

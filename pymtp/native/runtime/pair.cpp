@@ -183,8 +183,8 @@ int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
     return PYMTP_FULL;
 }
 
-// Decodes the batch with the graph of a slot. After a failure the state of the batch's sequences is unknown, so the
-// call must end with an error, which clears them.
+// Decodes the batch, and reuses the graph that is stored under the index `slot`. After a failure the state of the
+// batch's sequences is unknown: the caller must return an error, which clears these sequences.
 int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     const bool is_target = ctx == target.get();
     if (trace) {

@@ -149,8 +149,8 @@ template <typename F> struct multi_block {
             for (int64_t j = 0; j < BLOCKS; ++j) {
                 b[j] = (const block *) w[j] + ib;
             }
-            // The prefetch continues in the next blocks of the weights. The passes share it: of each pass.n iterations
-            // of this loop, one prefetches.
+            // Prefetch the weight blocks that follow. All passes read the same weights, so a pass prefetches in one of
+            // every pass.n iterations of this loop.
             const int64_t turn = pass.i*n + ib;
             if (turn%pass.n == 0) {
                 const int64_t later = turn/pass.n + (pass.n == 1 ? PREFETCH_BLOCKS : n);
