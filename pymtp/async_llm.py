@@ -255,7 +255,7 @@ class AsyncLLM(HubMixin):
                 prompts, params, wakeup.waiter, priority=priority, max_unread=max_unread, into=requests, saver=saver
             )
             self._engine_thread.add_requests(requests)
-            # the task sets `abandoned` before it cancels `requests`: so the task or this thread cancels each request
+            # the task sets `abandoned` before it cancels `requests`: this thread cancels a request that came too late
             if abandoned:
                 self._engine_thread.cancel(requests)
 

@@ -58,7 +58,7 @@ class PairedBench(Generic[G, M]):
             self.on_start(group, arm, seconds_left)
             try:
                 measurement = self.measure(group, arm)
-            except NativeError as error:  # such as too little memory, which other arms may not need: continue
+            except NativeError as error:  # e.g. too little memory: other arms may need less, so the bench goes on
                 self.failed[f"{arm}: {error}"] += 1
                 continue
             self.measurements.append(measurement)

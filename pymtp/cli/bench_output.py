@@ -52,8 +52,8 @@ Synthetic = Annotated[
 def check_failed(n_failed: int) -> None:
     """Raise NativeError if measurements failed. The message refers to the report, which must have been shown."""
     if n_failed:
-        which = "1 measurement failed; it is" if n_failed == 1 else f"{n_failed} measurements failed; they are"
-        raise NativeError(f"{which} named under the tables")
+        measurements = "1 measurement" if n_failed == 1 else f"{n_failed} measurements"
+        raise NativeError(f"{measurements} failed: the reasons stand under the tables")
 
 
 def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -> list[str]:

@@ -125,8 +125,8 @@ class SchemaConverter:
             return self.rules.known("object")
         if extra is not False and sum(map(len, properties)) > MAX_NAME_CHARACTERS:
             raise SchemaError(
-                f"{path} has property names of more than {MAX_NAME_CHARACTERS} characters in all, which is too many "
-                "beside additionalProperties"
+                f"the property names of {path} have more than {MAX_NAME_CHARACTERS} characters together, too many where "
+                "additionalProperties are allowed: shorten them, or set additionalProperties to false"
             )
         space = self.rules.known("space")
         members = [

@@ -43,7 +43,7 @@ class KvBlock:
 
 
 class BlockSlice(NamedTuple):
-    """The part of a block that belongs to one node: the tokens between two positions of the path."""
+    """The part of a KV block that belongs to one node: its tokens from `start` to `end`, counted from the root."""
 
     block: KvBlock
     start: int

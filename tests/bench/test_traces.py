@@ -140,7 +140,7 @@ def test_scale_multiplies_lengths_and_a_shortened_trace_has_whole_waves() -> Non
     assert make(PREFIXES, small).first(5).prefixes == (12, 200)
 
 
-def test_vocabulary_of_a_model_has_no_control_or_end_tokens(demo: Path) -> None:
+def test_traces_use_no_control_or_end_tokens_of_the_model(demo: Path) -> None:
     with Model(demo, vocab_only=True) as model:
         vocab = TraceVocabulary.of(model)
         assert len(set(vocab.plain)) == len(vocab.plain) > 1000

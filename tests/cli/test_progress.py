@@ -27,10 +27,10 @@ def test_finished_progress_shows_done_and_no_running_measurement() -> None:
     assert "left" not in last
 
 
-@pytest.mark.parametrize(("n", "words"), [(1, "1 measurement failed; it is"), (2, "2 measurements failed; they are")])
+@pytest.mark.parametrize(("n", "words"), [(1, "1 measurement failed"), (2, "2 measurements failed")])
 def test_check_failed_raises_an_error_with_the_number_of_failures(n: int, words: str) -> None:
     check_failed(0)
-    with pytest.raises(NativeError, match=f"{words} named under the tables"):
+    with pytest.raises(NativeError, match=f"{words}: the reasons stand under the tables"):
         check_failed(n)
 
 

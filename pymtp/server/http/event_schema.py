@@ -11,7 +11,7 @@ def event_stream_schema(description: str, *models: type[BaseModel], done: bool =
     """Return the `content` entry of a response that is an event stream, for the OpenAPI schema.
 
     description: the description of the events.
-    models: the models of which the data of each event are JSON; without models, the data may be any JSON object.
+    models: the data of each event are the JSON of one of these models; without models, they may be any JSON object.
     done: whether the stream ends with the data `[DONE]`.
     """
     schemas = [_inlined(model.model_json_schema(mode="serialization")) for model in models] or [{"type": "object"}]

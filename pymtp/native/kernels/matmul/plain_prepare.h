@@ -35,7 +35,7 @@ template <typename L> static inline void store_unit(activations * y, const int8_
     }
     transpose(q);
 
-    // lane 4*i + j of a half holds run 2*j + i
+    // in each half of the register, lane 4*i + j holds run 2*j + i (a run: elements with one scale)
     for (int lane = 0; lane < LANES; ++lane) {
         const int run = lane/8*8 + lane%4*2 + lane/4%2;
         y->scale[lane] = scales[L::NIBBLES_APART ? swap_middle(run) : run];
