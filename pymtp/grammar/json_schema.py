@@ -125,7 +125,7 @@ class SchemaConverter:
             return self.rules.known("object")
         if extra is not False and sum(map(len, properties)) > MAX_NAME_CHARACTERS:
             raise SchemaError(
-                f"the property names of {path} have more than {MAX_NAME_CHARACTERS} characters together, too many where "
+                f"the property names of {path} have more than {MAX_NAME_CHARACTERS} characters, too many where "
                 "additionalProperties are allowed: shorten them, or set additionalProperties to false"
             )
         space = self.rules.known("space")
