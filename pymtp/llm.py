@@ -195,7 +195,7 @@ class LLM(PrefixFileMixin, HubMixin):
         )
 
     def __repr__(self) -> str:
-        return self._repr
+        return getattr(self, "_repr", "LLM(not loaded)")  # a debugger may show an LLM whose constructor has not ended
 
     @property
     def context(self) -> Context:

@@ -354,6 +354,7 @@ def test_repr_of_an_llm_names_model_context_head_and_drafts(
         expected = f"LLM({model.name!r}, n_ctx=512, n_seq_max=2, head={head!r}, draft_tokens={draft_tokens!r})"
         assert repr(llm) == expected
     assert repr(llm) == expected, "also after close()"
+    assert repr(object.__new__(pymtp.LLM)) == "LLM(not loaded)"  # as in a debugger, before the constructor ends
 
 
 def test_str_of_a_completion_is_its_text(llm: LLM) -> None:

@@ -88,7 +88,7 @@ constexpr double OWN_DRIFT  = 0.002;
 // A timing that exceeds the estimate by more than this many standard deviations counts as if it exceeded it by only
 // that much. Tuned.
 constexpr double CLIP = 1.5;
-// MOST_TIMED is the largest number of rows that first_costs.py times. Times of more rows are extrapolated with a noise
+// MOST_TIMED is the largest number of rows that the warm-up times. Times of more rows are extrapolated with a noise
 // (standard deviation of the logarithm) of BEYOND_NOISE for each doubling: more rows may use other kernels, or
 // computation may become the bottleneck.
 constexpr int    MOST_TIMED   = 8;
