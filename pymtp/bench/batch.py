@@ -52,7 +52,7 @@ class BatchSettings:
     requests: number of requests per sequence.
     rate: mean number of requests that arrive per second; None if all arrive at once.
     arriving: length in tokens of a prompt that arrives while other requests are generated; None to measure none.
-    rounds: number of measurements of each arm in each group.
+    rounds: number of measurements of each arm for each number of sequences and each acceptance.
     placing: further keywords of Model.
     """
 

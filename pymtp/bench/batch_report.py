@@ -188,7 +188,7 @@ def _measurement(record: dict[str, Any]) -> BatchMeasurement:
 
 
 def as_csv(report: BatchReport) -> str:
-    """Format the cells as CSV, a line for each, with speeds in tokens/s and delays in seconds."""
+    """Format the table as CSV, a line per cell, with speeds in tokens/s and delays in seconds."""
     return shared.as_csv([_flat(cell) for cell in report.cells()])
 
 

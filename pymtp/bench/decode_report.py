@@ -180,7 +180,7 @@ def _measurement(record: dict[str, Any]) -> DecodeMeasurement:
 
 
 def as_csv(report: DecodeReport) -> str:
-    """Format the cells as CSV, a line for each: speeds in tokens/s, ratios to `none`, phases of a round in seconds."""
+    """Format the table as CSV, a line per cell: speeds in tokens/s, ratios to `none`, phases of a round in seconds."""
     return shared.as_csv([_flat(cell) for cell in report.cells()])
 
 

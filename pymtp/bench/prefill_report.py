@@ -125,7 +125,7 @@ def _measurement(record: dict[str, Any]) -> PrefillMeasurement:
 
 
 def as_csv(report: PrefillReport) -> str:
-    """Format the cells as CSV, a line for each: speeds in tokens/s, prompt sizes in tokens, and memory in bytes."""
+    """Format the table as CSV, a line per cell: speeds in tokens/s, prompt sizes in tokens, and memory in bytes."""
     spreads = ("prefill", "prefill_ratio", "decode", "decode_ratio")
     return shared.as_csv([shared.flatten(asdict(cell), spreads) for cell in report.cells()])
 

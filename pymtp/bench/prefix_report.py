@@ -190,7 +190,7 @@ def _measurement(record: dict[str, Any]) -> PrefixMeasurement:
 
 
 def as_csv(report: PrefixReport) -> str:
-    """Format the cells as CSV, a line for each trace, with times in seconds and memory in bytes."""
+    """Format the table as CSV, a line for each trace, with times in seconds and memory in bytes."""
     spreads = ("read", "first_token", "first_token_none", "of_none", "of_all", "from_disk")
     return shared.as_csv([_flat(cell, spreads) for cell in report.cells()])
 

@@ -143,7 +143,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return value
 
     def count_slice(self, value: Any) -> Any:
-        """Count a slice of a string or a list, because slicing copies, and return the slice."""
+        """Charge a slice to the render budget, because slicing copies, and return the slice."""
         current_budget().count_output(len(value))
         return value
 

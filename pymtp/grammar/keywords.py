@@ -72,7 +72,7 @@ def types_of(schema: dict[str, Any], path: str) -> list[str]:
 
 
 def check_keywords(schema: dict[str, Any], types: list[str], path: str) -> None:
-    """Raise SchemaError for a keyword that no grammar can express, or not together with the schema's other keywords."""
+    """Raise SchemaError for keywords that no grammar can express, alone or with others of the schema."""
     keywords = schema.keys() - ANNOTATIONS
     exclusive = next((keyword for keyword in EXCLUSIVE_KEYWORDS if keyword in schema), None)
     if exclusive:

@@ -173,7 +173,7 @@ class PrefixStore:
     # ── Spilling: from sequences to host memory ─────────────────────────────────────────────────────────────────────
 
     def _checkpoints_only_in(self, seq: int, n_kept: int) -> list[RadixNode]:
-        """Return the checkpoints after n_kept tokens whose K and V only this sequence has, in rising order."""
+        """Return, in rising order, the checkpoints behind token n_kept for which no other sequence has the K and V."""
         contents = self.sequences[seq]
         if contents.n_tokens <= n_kept:
             return []

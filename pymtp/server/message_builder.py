@@ -35,7 +35,7 @@ class MessageBuilder:
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def add_reasoning(self, text: str) -> None:
-        """Add thinking to the assistant's last message, or to a new message if that has content or tool calls."""
+        """Add thinking to the assistant's last message; start a new one if it already has content or tool calls."""
         last = self._last_assistant()
         if last is None or last.keys() & {"content", "tool_calls"}:
             last = self._start_assistant()

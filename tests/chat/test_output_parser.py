@@ -188,7 +188,7 @@ def test_beginning_of_a_call_at_the_end_of_the_output_is_not_content(text: str) 
 
 
 @pytest.mark.parametrize("tag", ["<tool_call><function=", "<tool_call>"])
-def test_text_longer_than_the_longest_tag_is_content(tag: str) -> None:
+def test_unclosed_tag_that_is_longer_than_any_tag_is_content(tag: str) -> None:
     parser = OutputParser(TOOLS)
     text = tag + ("a" if tag.endswith("=") else " ") * 5000
     parser.push(text)

@@ -137,7 +137,7 @@ def test_host_memory_stays_within_the_limit(new_llm: Callable[..., LLM], states:
     assert (figures.nbytes == 0) == (states == 0)
 
 
-def test_prompt_continues_from_sequences_without_host_memory(new_llm: Callable[..., LLM]) -> None:
+def test_prompt_continues_from_a_sequence_when_cache_bytes_is_0(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(cache_bytes=0, n_seq_max=2)
     first = ask(llm, DOCUMENT[:500])
     ask(llm, random_tokens(3, 200))

@@ -11,7 +11,7 @@ struct pymtp_sampled {
 
     void append(ggml_context * ctx, const pymtp_sampled & next);
 
-    // For argmax, makes the samples the outputs t_sampled and t_sampled_probs of the graph.
+    // For argmax, registers the samples as the graph's outputs t_sampled and t_sampled_probs.
     void set_outputs(const llm_graph_context & graph) const;
 };
 

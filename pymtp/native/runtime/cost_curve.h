@@ -19,9 +19,9 @@ class pymtp_cost_curve {
 public:
     explicit pymtp_cost_curve(const pymtp_cost_prior & prior);
 
-    // Records the measured seconds of an operation with count x after n_past tokens. Returns false, and ignores the
-    // timing, if the seconds are not positive and finite. expected: the seconds that were estimated before the
-    // operation; for the first timing a guess, or infinity without one
+    // Records the measured seconds of an operation with count x (its number of rows or drafts) after n_past tokens.
+    // Returns false, and ignores the timing, if the seconds are not positive and finite. expected: the seconds that
+    // were estimated before the operation; for the first timing a guess, or infinity if there is no guess.
     // repeats: number of rounds with the same counts directly before this one. In the first round after a change
     // (repeats = 0), caches are cold and a graph may have been built. That timing measures the cost of a change of
     // count; it changes the estimate for x only if it is clearly lower than expected.
