@@ -115,7 +115,10 @@ class ParameterRules:
     # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def raw(self, schema: object, path: str, steps: int) -> str:
-        """Return alternatives for a value whose strings have no quotes. steps: levels that the schema may nest."""
+        """Return the GBNF alternatives for a value whose strings stand without quotes.
+
+        steps: number of further levels that the schema may nest.
+        """
         if self._strict:
             return self._exact(follow_refs(schema, self._root, path), path, steps)
         schema = resolve_refs(schema, self._root)

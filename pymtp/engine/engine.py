@@ -291,7 +291,8 @@ class Engine(PrefillMixin):
         self._scheduler.add(request)
 
     def _close_gaps(self) -> None:
-        if self._running_numbers == self._uncompacted:  # a move that did not pay before pays even less now
+        # moves were not worth their cost for these requests, which by now have even fewer tokens to gain by
+        if self._running_numbers == self._uncompacted:
             return
         moves = self._scheduler.plan_moves(self.prefix_cache.reuse_value if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:

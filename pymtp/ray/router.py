@@ -50,8 +50,8 @@ class PrefixRouter(RequestRouter):
         return n_sent + sum(_target(*pending) == replica_id for pending in self._pending.items())
 
     def _forget(self, future: asyncio.Future[Any]) -> None:
-        # The task that awaits the future sends and counts the request in this turn of the event loop. Remove the
-        # request only in the next turn; otherwise it would not be counted in between.
+        # The task that awaits the future runs later in this turn of the event loop, and counts the request then. Until
+        # then `_pending` must count it, so it is removed in the next turn only.
         future.get_loop().call_soon(self._pending.pop, future, None)
 
     async def choose_replicas(

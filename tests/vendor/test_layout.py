@@ -201,7 +201,7 @@ def test_source_distribution_with_another_hash_is_refused(paths: Paths, shelf: P
     assert list(paths.cache.iterdir()) == []
 
 
-def test_download_without_an_index_has_a_short_error(
+def test_download_without_a_package_index_has_a_short_error(
     paths: Paths, shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")

@@ -106,9 +106,9 @@ class Supervisor:
     def _choose_source(self, worker: WorkerProcess) -> None:
         """Choose whether the next worker loads the files of an earlier worker, or asks the hub for the model.
 
-        The choice changes only after a worker that has never become ready. By default, the next worker loads the files
-        of the earlier worker, even if the hub has newer files. If a file is missing or damaged, it asks the hub; if
-        asking the hub fails, the worker after it tries the files again.
+        By default the next worker loads the files of the earlier worker, even if the hub has newer files. If the worker
+        died before it was ready, the other source may be chosen: the hub after a missing or damaged file, the files
+        after a failed request to the hub.
 
         worker: the worker that has died.
         """
