@@ -4,30 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
+from weakref import WeakSet
 
-from pymtp.chat import Chat, Message, Tools
-from pymtp.engine.async_thread import AsyncWakeup, EngineThread
+from pymtp.chat import Chat, Message, OutputEvent, Tools
 from pymtp.engine.collect import collect_completions
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.prefix_files import Path, Prompt, commit_saver
-from pymtp.engine.request import Completion, FinishReason, Piece, Request
+from pymtp.engine.prefix_files import Path, commit_saver
+from pymtp.engine.prepare import Params, Prompt
+from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
+from pymtp.engine.thread import EngineThread
 from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
-from pymtp.llm import LLM, Params, check_stream, is_prompt
+from pymtp.llm import LLM, check_stream, is_prompt
 from pymtp.model.model import Model
-from pymtp.native.locking import tell_of_forks
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
 
 T = TypeVar("T")
 PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
+
+
+class AsyncWakeup:
+    """An event that the engine's thread sets and a coroutine waits for.
+
+    waiter: the waiter of the requests that set the event.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._is_set = False  # from the time when the loop is asked to set the event until `wait` returns
+        self.waiter = Waiter(self._set)
+
+    def _set(self) -> None:
+        if self._is_set:
+            return
+        self._is_set = True
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop is closed: no coroutine waits
+            return
+
+    async def wait(self) -> None:
+        """Wait until the event is set, and reset it."""
+        await self._event.wait()
+        self._event.clear()
+        # reset before the coroutine looks at its requests: it would miss a change between the look and the reset
+        self._is_set = False
 
 
 class AsyncLLM(HubMixin):
@@ -57,22 +86,22 @@ class AsyncLLM(HubMixin):
             raise InvalidRequestError(f"the LLM exists already: give {', '.join(keywords)} to LLM(…)")
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _warm_up_later=True)
-        llm = self.llm  # the lambda must not refer to self: the thread would keep an unused AsyncLLM alive
-        self._engine_thread = EngineThread(llm, llm._runner, llm._warm_up, lambda: llm.context)
+        self._engine_thread = self.llm._engine_thread
+        self._engine_thread.warm_up_when_idle()
+        self._requests: WeakSet[Request] = WeakSet()  # those of this AsyncLLM, which close() cancels
+        self._closed = False
         # not asyncio's default threads: the program may keep all of them busy
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # a separate pool: long prompts and large grammars delay other preparations, but no close(), save or load
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         self._process = os.getpid()
-        tell_of_forks(self)
-        weakref.finalize(self, self._engine_thread.end)
 
     @classmethod
     def _parameters(cls) -> Collection[str]:
         return LLM._parameters()
 
     async def close(self) -> None:
-        """Cancel the running requests, end the engine thread, and close the LLM unless it was passed in."""
+        """Cancel the running requests, and close the LLM unless it was passed in."""
         if not self._forked:
             await self._in_thread(self._close)
 
@@ -93,17 +122,17 @@ class AsyncLLM(HubMixin):
             raise ClosedError("this process was forked, and the AsyncLLM's threads are not here: make a new one")
         return await asyncio.get_running_loop().run_in_executor(threads, call)
 
-    def _after_fork_in_child(self) -> None:
-        """Replace the locks that other threads may have held at the fork."""
-        self._engine_thread._after_fork_in_child()
-
     @property
     def _forked(self) -> bool:
         return os.getpid() != self._process  # Python's fork hooks do not see a fork in C code
 
     def _close(self) -> None:
-        self._engine_thread.stop()
-        if not self._shares_llm:
+        self._closed = True
+        self._engine_thread.cancel(list(self._requests))
+        if self._shares_llm:
+            with suppress(ClosedError):
+                self._engine_thread.call(lambda: None)  # between two steps, when the cancelled requests have ended
+        else:
             self.llm.close()
 
     async def __aenter__(self) -> AsyncLLM:
@@ -146,7 +175,7 @@ class AsyncLLM(HubMixin):
 
     async def _open(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Callable[[], tuple[Prompt, SamplingParams]],
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
@@ -157,13 +186,19 @@ class AsyncLLM(HubMixin):
         Private to pymtp: the server uses it. The completions run until their end, or until the AsyncCompletions is
         closed.
 
+        prompt: or a function that makes the prompt and the params, on the thread that submits them.
         max_unread: the largest number of untaken pieces of a completion, which pauses at that number. With None, there
             are no pieces: the whole completions are in `AsyncCompletions.completions` at the end.
 
         Raises the errors of `generate`, before the first token is generated.
         """
         wakeup = AsyncWakeup()
-        requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=max_unread)
+
+        def make() -> tuple[list[Prompt], Params]:
+            made, own = prompt() if callable(prompt) else (prompt, params)
+            return [made], own
+
+        requests = await self._submit(make, None, wakeup, priority=priority, max_unread=max_unread)
         return AsyncCompletions(self._engine_thread, requests, wakeup)
 
     async def stream(
@@ -224,7 +259,7 @@ class AsyncLLM(HubMixin):
         """
         wakeup = AsyncWakeup()
         with PrefixSaver() as saver:
-            await self._in_thread(lambda: self.llm._open_saver(saver, prompt, path))
+            await self._in_thread(lambda: self.llm._prefix_files.open_saver(saver, prompt, path))
             requests = await self._submit([saver.tokens], None, wakeup, priority=priority, saver=saver)
             try:
                 while wakeup.waiter.n_unfinished:
@@ -239,7 +274,7 @@ class AsyncLLM(HubMixin):
 
     async def _submit(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[Prompt] | Callable[[], tuple[Sequence[Prompt], Params]],
         params: Params,
         wakeup: AsyncWakeup,
         *,
@@ -251,13 +286,16 @@ class AsyncLLM(HubMixin):
         abandoned = False
 
         def submit() -> None:
-            self.llm._submit(
-                prompts, params, wakeup.waiter, priority=priority, max_unread=max_unread, into=requests, saver=saver
-            )
-            self._engine_thread.add_requests(requests)
-            # the task sets `abandoned` before it cancels `requests`: this thread cancels a request that came too late
-            if abandoned:
-                self._engine_thread.cancel(requests)
+            given = prompts() if callable(prompts) else (prompts, params)
+            made = self.llm._make_requests(*given, wakeup.waiter, priority=priority, max_unread=max_unread, saver=saver)
+            self._requests.update(made)
+            self._engine_thread.submit(made)
+            requests.extend(made)
+            # read now: a task or a close() that came before the next line has not cancelled these requests
+            if abandoned or self._closed:
+                self._engine_thread.cancel(made)
+            if self._closed:
+                raise ClosedError("the AsyncLLM is closed")
 
         try:
             await self._prepare(submit)  # tokenizing a long prompt is slow
@@ -268,18 +306,20 @@ class AsyncLLM(HubMixin):
         return requests
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CompletionDelta:
-    """The new pieces of one completion of a prompt.
+    """The new output of one completion of a prompt.
 
     index: the number of the completion, from 0.
     pieces: its pieces since the last delta.
-    reason: its finish reason in its last delta; None in earlier deltas.
+    reason: its finish reason in its last delta; None in earlier deltas. The server writes "tool_calls" for calls.
+    events: the events that the server's output parser reads in the pieces; `take` leaves them empty.
     """
 
     index: int
-    pieces: list[Piece]
-    reason: FinishReason | None
+    pieces: Sequence[Piece]
+    reason: FinishReason | Literal["tool_calls"] | None
+    events: Sequence[OutputEvent] = ()
 
 
 class AsyncCompletions:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from inspect import signature
 from typing import Any, overload
 
-from pymtp.engine.prefix_files import Prompt
+from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.model.options import MODEL_OPTION_NAMES

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from operator import index
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
 from pymtp.chat import Chat, ChatTemplate, Message, Tools, read_template, read_variables
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
-from pymtp.chat.thinking import apply_thinking_budget, has_tools, plan_thinking
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import fitting_model
 from pymtp.context.host_memory import default_cache_bytes, read_cache_bytes
@@ -25,11 +23,12 @@ from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.collect import collect_completions
 from pymtp.engine.engine import Engine
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.prefix_files import PrefixFileMixin, Prompt
+from pymtp.engine.prefix_files import Path, PrefixFiles
+from pymtp.engine.prepare import Params, Prompt, RequestMaker
 from pymtp.engine.request import Completion, Request, Waiter
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import Stream
-from pymtp.engine.thread import EngineRunner
+from pymtp.engine.thread import EngineThread
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
@@ -37,16 +36,15 @@ from pymtp.model.model import TAPS, Model
 from pymtp.model.options import MODEL_OPTION_NAMES, NONE_MEANS_DEFAULT
 from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
 from pymtp.native.cores import default_threads
-from pymtp.prefix_cache.save import PrefixSaver
+from pymtp.native.locking import refuse_copies
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import default_chat_params, read_sampling_defaults
-from pymtp.validation import read_bool, read_int, shown
+from pymtp.validation import read_bool, shown
 
-Params = SamplingParams | Sequence[SamplingParams] | None
 log = logging.getLogger(__name__)
 
 
-class LLM(PrefixFileMixin, HubMixin):
+class LLM(HubMixin):
     """A loaded model with its contexts, for text generation with multi-token-prediction drafts.
 
         llm = pymtp.LLM("model.gguf", n_ctx=8192)
@@ -55,18 +53,16 @@ class LLM(PrefixFileMixin, HubMixin):
     `generate` and `chat` return completions, `stream` and `stream_chat` return them piece by piece; `save_prefix` and
     `load_prefix` keep the state of a long prompt in a file. Drafts make generation faster and never change the text.
 
-    Threads: several threads may call an LLM at the same time. Their requests run in one batch, up to n_seq_max at once.
-    An LLM has no thread of its own for requests: a thread that waits for tokens runs the engine for all requests. A
-    request generates the same text alone and beside other requests.
+    Threads: several threads may call an LLM at the same time. Their requests run in one batch, up to n_seq_max at once,
+    on a thread of the LLM. A request generates the same text alone and beside other requests.
 
     Signals: Ctrl-C, and any other exception from a signal handler, ends the call of the main thread only. A handler may
     call cancel() and close(), and no other method.
 
-    Closing: close() waits for the running calls. After close(), methods that need the model raise
-    ClosedError.
+    Closing: close() waits for the running requests. After close(), methods that need the model raise ClosedError.
 
-    Fork: on the CPU, a child process made by fork may use the LLM and make new ones. If another thread was in a call at
-    the fork, the child's LLM is closed. With a GPU, start processes by "spawn" and load the model in each.
+    Fork: on the CPU, a child process made by fork may use the LLM and make new ones. If the LLM was computing at the
+    fork, the child's LLM is closed. With a GPU, start processes by "spawn" and load the model in each.
 
     model: the loaded Model. sampling_defaults: the sampling values that the model's file recommends
         (`general.sampling.*`), by the names of SamplingParams. A warning in the log names each key that is ignored.
@@ -123,7 +119,6 @@ class LLM(PrefixFileMixin, HubMixin):
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
-        super().__init__()
         context_options: dict[str, Any] = {
             "type_k": type_k,
             "type_v": type_v,
@@ -137,8 +132,8 @@ class LLM(PrefixFileMixin, HubMixin):
         }
         sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
         check_keywords({**context_options, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
-        self._own_template = read_template(chat_template)
-        self._template_variables = read_variables(chat_template_kwargs)
+        own_template = read_template(chat_template)
+        template_variables = read_variables(chat_template_kwargs)
         cache_bytes = read_cache_bytes(cache_bytes)
         cache_prompt = read_bool("cache_prompt", cache_prompt)
         model_options = {name: placing.pop(name) for name in MODEL_OPTION_NAMES & placing.keys()}
@@ -152,7 +147,6 @@ class LLM(PrefixFileMixin, HubMixin):
             raise TypeError(f"LLM() got an unexpected keyword argument {min(unknown)!r}")
         context_options["rope"] = RopeOptions(**placing)
         auto = draft_tokens == "auto"
-        self._shares_model = isinstance(model, Model)
         if isinstance(model, Model):
             if model_options:
                 raise InvalidRequestError(f"the Model is loaded already: give {', '.join(model_options)} to Model(…)")
@@ -168,24 +162,23 @@ class LLM(PrefixFileMixin, HubMixin):
             "draft_tokens": max_auto if auto else draft_tokens,
             **context_options,
         }
-        self._context: Context | None = Context(self.model, **sizes, **cost_options)
+        self._context = Context(self.model, **sizes, **cost_options)
         costs = RoundCosts() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
         other_tap = TAPS[(self.model.tap if tap == "auto" else tap) == TAPS[0]]
         head_check = HeadCheck(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
-        self._engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, head_check=head_check)
-        self._runner = EngineRunner(self._engine)
+        self._engine = Engine(
+            self._context, depth, cache_prompt=cache_prompt, cache_bytes=budget, head_check=head_check
+        )
         options_key = (n_seq_max, *cost_options.values())
-        self._warm_up = WarmUp(depth, options_key, done=costs is None or not max_auto)
+        warm_up = WarmUp(depth, options_key, done=costs is None or not max_auto)
+        own_model = None if isinstance(model, Model) else self.model
+        self._engine_thread = EngineThread(self._engine, self._context, warm_up, own_model)
+        self._maker = RequestMaker(self.model, self._context, own_template, template_variables)
+        self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context)
         if not warm_up_later:
-            try:
-                self._warm_up.run(self._context)
-            except BaseException:  # such as Ctrl-C: a kept traceback must not keep the contexts in memory
-                self.close()
-                raise
-        # The LLM and its context share one lock. With two, each of two threads could hold one and wait for the other.
-        self._lock = self._context._lock
+            self._engine_thread.warm_up_now()
         head = (
             None if not self.model.has_head else "own" if self.model.head is None else os.path.basename(self.model.head)
         )
@@ -200,38 +193,30 @@ class LLM(PrefixFileMixin, HubMixin):
     @property
     def context(self) -> Context:
         """Return the context of the target and the head. Raises ClosedError after close()."""
-        if self._context is None:
+        if self._engine_thread.freed:
             raise ClosedError("the LLM is closed")
         return self._context
 
-    @cached_property
+    @property
     def chat_template(self) -> ChatTemplate:
         """Return the chat template that the LLM was given, or else the template of the model's file.
 
         Raises InvalidRequestError if there is no template, or if that of the file cannot be compiled.
         """
-        return ChatTemplate(self.model, self._own_template, self._template_variables)
+        return self._maker.chat_template
 
     @property
     def template_source(self) -> str | None:
         """Return the source of `chat_template`, even if it cannot be compiled; None without a template."""
-        return self.model.chat_template if self._own_template is None else self._own_template
+        return self._maker.template_source
 
-    @cached_property
+    @property
     def chat_prompts(self) -> ChatPrompts:
         """Return the ChatPrompts of the LLM: `chat_prompts.prompt(Chat(…))` renders and tokenizes a chat.
 
         Raises the errors of `chat_template`.
         """
-        return ChatPrompts(self.model, self.chat_template)
-
-    def _free(self) -> None:
-        if self._context is not None:
-            self._engine.close(ClosedError("the LLM is closed"))
-            self._context.close()
-            self._context = None
-            if not self._shares_model:
-                self.model.close()
+        return self._maker.chat_prompts
 
     def cancel(self) -> None:
         """Cancel all running calls and open streams: safe from any thread and any signal handler, at any time.
@@ -240,9 +225,7 @@ class LLM(PrefixFileMixin, HubMixin):
         finish_reason "cancelled", also if its request was still waiting. Later calls are not affected. Does
         nothing without a running call, and after close().
         """
-        context = self._context
-        if context is not None:
-            context.cancel()
+        self._engine_thread.cancel_all()
 
     def figures(self) -> Figures:
         """Return the counters of the engine: running and waiting requests, tokens/s, acceptance, the prefix cache."""
@@ -263,13 +246,8 @@ class LLM(PrefixFileMixin, HubMixin):
         above 1.
         """
         check_stream(params)
-        requests: list[Request] = []
-        try:
-            self._submit([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES, into=requests)
-            return Stream(self, self._runner, requests[0])
-        except BaseException:  # even one from a signal handler: no Stream will read the request
-            self._runner.cancel(requests)
-            raise
+        requests = self._make_requests([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES)
+        return Stream(self, self._engine_thread, requests[0])
 
     @overload  # a string is a sequence of strings, too
     def generate(self, prompts: Prompt, params: Params = None, *, priority: int = 0) -> Completion: ...  # type: ignore[overload-overlap]
@@ -291,13 +269,9 @@ class LLM(PrefixFileMixin, HubMixin):
         the completion or the error of each prompt.
         """
         single = is_prompt(prompts)
-        waiter, requests = Waiter(), list[Request]()
-        try:
-            self._submit([prompts] if single else prompts, params, waiter, priority=priority, into=requests)  # type: ignore[list-item, arg-type]
-            self._runner.run_until(self, waiter, requests, lambda: not waiter.n_unfinished)
-        except BaseException:
-            self._runner.cancel(requests)
-            raise
+        waiter = Waiter()
+        requests = self._make_requests([prompts] if single else prompts, params, waiter, priority=priority)  # type: ignore[list-item, arg-type]
+        self._engine_thread.run(requests, waiter)
         completions = collect_completions(requests)
         return completions[0] if single else completions
 
@@ -338,106 +312,81 @@ class LLM(PrefixFileMixin, HubMixin):
         params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
-    def _submit(
-        self,
-        prompts: Sequence[Prompt],
-        params: Params,
-        waiter: Waiter,
-        *,
-        priority: int = 0,
-        max_unread: int | None = None,
-        into: list[Request] | None = None,
-        branch_points: Sequence[Sequence[int]] = (),
-        saver: PrefixSaver | None = None,
-    ) -> list[Request]:
-        """Check prompts and params, and submit a request to the engine for each completion.
+    def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
+        """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.
 
-        Private to pymtp: AsyncLLM and the benchmarks use it too. The requests of one prompt (n above 1) are adjacent in
-        the returned list. Raises the errors of `generate`.
+        Prompts that begin with the same tokens then continue from the saved state, in this process or in another one.
+        Other calls run meanwhile. Tokens in the prefix cache are not prefilled again. Returns the number of saved
+        tokens.
 
-        max_unread: the largest number of unread pieces of a request, which pauses at that number; None if no pieces are
-            read.
-        into: a list that gets the requests before the engine does, so that they can be cancelled if a signal handler
-            raises.
-        branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
-            A Chat adds its own branch points.
-        saver: writes the state of the prompt to a file. With a saver, `prompts` must be one prompt.
+        prompt: a string, token ids, a chat's messages, or a Chat. For messages, the saved tokens are those with which
+            every continuation of the chat begins, even one whose last message is longer.
+        priority: as for `generate`.
+
+        The file is written under another name first, so that after a crash the path has either the old file or the
+        complete new one. At most 16 MiB of the file are in memory at a time, in addition to the states.
+
+        Raises the errors of `generate`, OSError if the file cannot be written, and CancelledError after cancel(): then
+        the old file stays.
         """
-        self._runner.refuse_reentry(self)
-        cancels = self.context.cancels  # read now: a cancel() during the checks below cancels these requests too
-        priority = read_int("priority", priority, -(2**31))
-        branch_points = branch_points if saver is None else [saver.checkpoints]
-        if params is None or isinstance(params, SamplingParams):
-            params_list: Sequence[SamplingParams] = [params or SamplingParams()] * len(prompts)
-        elif isinstance(params, Sequence):
-            params_list = params
-        else:
-            raise InvalidRequestError(f"params must be SamplingParams, or a list of them, not {type(params).__name__}")
-        if len(params_list) != len(prompts):
-            raise InvalidRequestError(f"{len(params_list)} params for {len(prompts)} prompts")
-        for one in params_list:
-            if not isinstance(one, SamplingParams):
-                raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
-        checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
-        requests = [] if into is None else into
-        requests += [
-            Request(
-                self.model,
-                prompt.tokens,
-                one,
-                waiter,
-                priority=priority,
-                max_unread=max_unread,
-                seed_offset=i,
-                group=group,
-                branch_points=(*prompt.branch_points, *more),
-                saver=saver,
-                thinking=thinking,
-            )
-            for prompt, one, more, source in zip(
-                checked, params_list, branch_points or [()] * len(checked), prompts, strict=True
-            )
-            for thinking in [plan_thinking(self.model, prompt, one, self.context.n_ctx, calls=has_tools(source))]
-            for group in [object() if one.n > 1 else None]
-            for i in range(one.n)
-        ]
+        return self._prefix_files.save(prompt, path, priority=priority)
+
+    def load_prefix(self, path: Path) -> int:
+        """Load a prefix that `save_prefix` saved: prompts that begin with its tokens do not prefill them again.
+
+        Logits, drafts and text are the same as for a prompt that is prefilled from its beginning. Returns the number of
+        tokens of the file.
+
+        The prefix is in host memory, and counts in cache_bytes: other prefixes are evicted for it, and it is evicted
+        when it was not used for long. Loading a file again costs nothing. Other calls wait while the file is read.
+
+        Raises InvalidRequestError for a file that is damaged, cut short, or in a newer format than this pymtp reads,
+        that was made with another model or with other options, or that is larger than cache_bytes; ContextFullError for
+        a file with more tokens than n_ctx; and OSError for a file that cannot be read. The message says what does not
+        fit.
+        """
+        return self._prefix_files.load(path)
+
+    def _make_requests(
+        self, prompts: Sequence[Prompt], params: Params, waiter: Waiter, **options: Any
+    ) -> list[Request]:
+        """Check prompts and params, and make requests; see `RequestMaker.make`."""
+        self._engine_thread.check_usable()
+        return self._maker.make(prompts, params, waiter, **options)
+
+    def _submit(self, prompts: Sequence[Prompt], params: Params, waiter: Waiter, **options: Any) -> list[Request]:
+        """Submit requests for a caller that runs `_engine.step` itself: the engine's thread sleeps on."""
+        requests = self._make_requests(prompts, params, waiter, **options)
         for request in requests:
-            self._warm_up.done = True  # no warm-up any more: the rounds of requests are timed instead
-            self._engine.submit(request, cancels)
+            self._engine.submit(request)
         return requests
 
-    def _checked(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
-        if isinstance(prompt, Chat):
-            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params))
-        elif isinstance(prompt, ChatPrompt):
-            checked = prompt._replace(tokens=self._prompt_tokens(prompt.tokens))
-        else:
-            checked = ChatPrompt(self._prompt_tokens(prompt), ())
-        if not checked.tokens:
-            raise InvalidRequestError("the prompt is empty")
-        self._engine.check(checked.tokens)
-        return checked
+    def close(self) -> None:
+        """Refuse new calls, wait for the requests that run, and free the contexts and the model.
 
-    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        """Tokenize a string, or check token ids. Raises InvalidRequestError for ids outside the vocabulary."""
-        if isinstance(prompt, str):
-            return self.model.tokenize(prompt)
-        tokens = _token_ids(prompt)
-        self.model.check_tokens(tokens)
-        return tokens
+        Call `cancel()` first to wait less. Streams, and requests that wait for a sequence, end with ClosedError. In a
+        signal handler that interrupts a call, close() cancels that call, whose end frees everything. A second close()
+        only waits.
+        """
+        self._engine_thread.close()
 
+    @property
+    def closed(self) -> bool:
+        """Return whether close() was called."""
+        return self._engine_thread.closed
 
-def _token_id(token: object) -> int:
-    if isinstance(token, bool):
-        raise TypeError
-    return index(token)  # type: ignore[arg-type]
+    def __enter__(self) -> LLM:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def _token_ids(prompt: Sequence[int]) -> list[int]:
-    with suppress(TypeError):
-        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # they may yield numbers, but are not token ids
-            return [_token_id(token) for token in prompt]
-    raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ may have failed
+            self._engine_thread.free()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
 
 
 def check_stream(params: object) -> None:

@@ -5,7 +5,6 @@ An LLM measures these times in its constructor, an AsyncLLM before the first req
 
 from __future__ import annotations
 
-import _thread
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pymtp.drafting.depth import thread_changes
-from pymtp.errors import NativeError, PymtpError
+from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
@@ -24,6 +23,7 @@ MIN_REPEATS, MAX_REPEATS = 2, 4  # no third repeat after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.2
 MAX_SECONDS = 2.0  # no decode begins later; the first token counts, too, which may load weights from disk
 MAX_REQUEST_DELAY = 0.1  # the most seconds that a request may have to wait for a measured round of all sequences
+LOCK_SECONDS = 0.1  # while it waits for the measurements of another context, a cancelled one ends within this time
 N_TOKENS = 64  # number of different tokens, so that a mixture of experts chooses experts as it does for text
 
 
@@ -50,6 +50,8 @@ class TimedContext(Protocol):
     n_ubatch: int
 
     @property
+    def cancelled(self) -> bool: ...
+    @property
     def n_past(self) -> int: ...
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None: ...
     def prefill(self, tokens: Sequence[int]) -> object: ...
@@ -60,7 +62,6 @@ class TimedContext(Protocol):
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> Mapping[int, object]: ...
     def rewind(self, n_keep: int, seq: int = 0) -> None: ...
     def clear(self) -> None: ...
-    def cancel(self) -> None: ...
     def forget_chosen(self) -> None: ...
 
 
@@ -69,81 +70,40 @@ def measure_costs(
 ) -> MeasuredCosts | None:
     """Measure the time of rounds in an empty context of the model, once for each options_key. Empties the context.
 
+    Must be called on a thread that runs no signal handlers: an error of a handler would end a decode.
+
     options_key: all options of a context that the time of its rounds depends on. Later rounds correct a measurement
         that a busy machine has disturbed.
     should_stop: a function that is called before each decode. It returns True when a request waits for the context;
-        the measurements made until then are returned. The decodes run on this thread, and None is returned at once
-        while another context of the model is measured. Without should_stop, the decodes run on a thread of their own,
-        after the measurements of other contexts, and all of them are made.
+        the measurements made until then are returned, or None at once while another context of the model is measured.
+        Without should_stop, this waits for the measurements of other contexts, and makes all of its own.
 
     If the model's logits are not finite, returns empty MeasuredCosts, because the first request raises that error.
-    Raises the other errors of the context.
+    Raises the other errors of the context, and CancelledError if the context is cancelled.
     """
-    if should_stop is None:
-        with model.measuring_lock:
-            return _cached_or_measured(model, options_key, context, None)
-    if not model.measuring_lock.acquire(blocking=False):
-        return None
+    while not model.measuring_lock.acquire(timeout=LOCK_SECONDS if should_stop is None else 0):
+        if should_stop is not None:
+            return None
+        if context.cancelled:
+            raise CancelledError("cancelled")
     try:
-        return _cached_or_measured(model, options_key, context, should_stop)
+        costs: MeasuredCosts | None = model.measured_costs.get((options_key, thread_changes()))
+        if costs is not None:
+            return costs
+        try:
+            costs = measure(context, model.n_vocab, should_stop=should_stop)
+        except NativeError as error:
+            if "no finite logits" not in str(error):
+                raise
+            context.clear()
+            context.forget_chosen()
+            return MeasuredCosts()
+        # a stopped measurement is not kept, nor one without a verification, whose time was used up by loading weights
+        if costs.verify and not (should_stop and should_stop()):
+            model.measured_costs[options_key, thread_changes()] = costs
+        return costs
     finally:
         model.measuring_lock.release()
-
-
-def _cached_or_measured(
-    model: Model, options_key: Hashable, context: TimedContext, should_stop: Callable[[], object] | None
-) -> MeasuredCosts:
-    costs: MeasuredCosts | None = model.measured_costs.get((options_key, thread_changes()))
-    if costs is not None:
-        return costs
-    try:
-        if should_stop is None:
-            costs = _measure_on_own_thread(context, model.n_vocab)
-        else:
-            costs = measure(context, model.n_vocab, should_stop=should_stop)
-    except NativeError as error:
-        if "no finite logits" not in str(error):
-            raise
-        context.clear()
-        context.forget_chosen()
-        return MeasuredCosts()
-    # a stopped measurement is not kept, nor one without a verification, whose time was used up by loading weights
-    if costs.verify and not (should_stop and should_stop()):
-        model.measured_costs[options_key, thread_changes()] = costs
-    return costs
-
-
-def _measure_on_own_thread(context: TimedContext, n_vocab: int) -> MeasuredCosts:
-    """Measure on another thread, where no exception of a signal handler can interrupt a decode."""
-    results: list[MeasuredCosts | BaseException] = []
-    # not threading.Thread or a pool: a signal handler could deadlock on the locks that these share
-    ended = _thread.allocate_lock()
-    ended.acquire()
-
-    def run() -> None:
-        try:
-            results.append(measure(context, n_vocab))
-        except BaseException as error:
-            results.append(error)
-        finally:
-            ended.release()
-
-    try:
-        _thread.start_new_thread(run, ())
-    except RuntimeError:  # the interpreter shuts down and starts no thread
-        return measure(context, n_vocab)
-    try:
-        while not ended.acquire(timeout=0.1):  # a timeout, as a signal directly before the wait does not end it
-            pass
-    except BaseException:  # from a signal handler
-        context.cancel()
-        while not results:
-            ended.acquire(timeout=0.1)
-        raise
-    result = results.pop()
-    if isinstance(result, BaseException):
-        raise result
-    return result
 
 
 def measure(

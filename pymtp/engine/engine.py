@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
+from typing import cast
 
 from pymtp.drafting.head_check import HeadCheck
 from pymtp.engine.batch_depth import BatchDepth
@@ -19,15 +20,14 @@ from pymtp.engine.rounds import DecodeState, run_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
-from pymtp.prefix_cache.load import StoredPrefix
 from pymtp.sampling import TokenLogprobs
 
 
 class Engine(PrefillMixin):
     """Runs requests on a context, as many at the same time as the context has sequences.
 
-    Any thread may call `submit` and `cancel`. Only one thread at a time may call `process_queues` and `step`; see
-    thread.EngineRunner. The output of a request does not depend on other requests: its prompt is prefilled in chunks
+    Any thread may call `submit` and `cancel`. Only one thread at a time may call the other methods; see
+    thread.EngineThread. The output of a request does not depend on other requests: its prompt is prefilled in chunks
     that end at multiples of n_ubatch, and neither rounds nor their depths change the sampled tokens.
     """
 
@@ -57,24 +57,16 @@ class Engine(PrefillMixin):
         self._cancelled_requests: deque[Request] = deque()
         self._close_error: PymtpError | None = None
         self._unfinished: dict[Request, None] = {}  # submitted, and not ended
-        self._in_step = False  # True during a step, and after an interrupted one
         self._late_cancel = False  # cancel() was called while requests that it must end were still in a queue
         self._stats = EngineStats()
         self._head_check = head_check or HeadCheck()
         # numbers of the running requests when moves were last planned: between these requests, gaps may stay
         self._uncompacted: list[int] = []
 
-    def check(self, prompt: Sequence[int]) -> None:
-        """Raise ContextFullError for a prompt that is longer than the context."""
-        self._scheduler.check(prompt)
-
-    def submit(self, request: Request, cancel_count: int | None = None) -> None:
-        """Add a request, which the next steps run. After close(), the request ends at once.
-
-        cancel_count: the value of Context.cancels when the caller made the request; None for the present value. Every
-            cancel() after that ends the request.
-        """
-        request.cancel_count = self._context.cancels if cancel_count is None else cancel_count
+    def submit(self, request: Request) -> None:
+        """Add a request, which the next steps run. After close(), the request ends at once."""
+        if request.cancel_count is None:
+            request.cancel_count = self._context.cancels
         request.number = next(self._numbers)
         request.arrival_time = self._clock()
         self._unfinished[request] = None
@@ -86,6 +78,7 @@ class Engine(PrefillMixin):
     def cancel(self, request: Request) -> None:
         """Let the next step end a request as "cancelled", before it does anything else."""
         if not request.ended:
+            request.cancelling = True
             self._cancelled_requests.append(request)
 
     def figures(self) -> Figures:
@@ -98,7 +91,12 @@ class Engine(PrefillMixin):
     @property
     def idle(self) -> bool:
         """Return whether a step would do nothing: there are no requests, or all are paused streams."""
-        return not self._has_events and not self._in_step and self._scheduler.idle
+        return not self._has_events and self._scheduler.idle
+
+    @property
+    def closing(self) -> bool:
+        """Return whether close() was called."""
+        return self._close_error is not None
 
     @property
     def _has_events(self) -> object:
@@ -107,60 +105,32 @@ class Engine(PrefillMixin):
 
     def process_queues(self) -> None:
         """Take new requests from their queue, and end cancelled ones."""
-        self._begin_step()
-        self._process_queues()
-        self._in_step = False
-
-    def _begin_step(self) -> None:
-        """Begin a step. If the last step was interrupted, also restart all requests: their output stays the same."""
-        if self._in_step:
-            self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
-            self._uncompacted = []
-            self._late_cancel = True  # the interrupted step may have missed a cancel()
-            unfinished = list(self._unfinished)
-            for request in unfinished:
-                request.seq, request.prefill_state, request.received = None, None, True
-            self.prefix_cache.recover()
-            for request in unfinished:
-                request.restart()
-                if request.ended:
-                    request.waiter.notify()
-                    self._unfinished.pop(request, None)  # a thread that submits after close() may have removed it
-                else:
-                    self._scheduler.add(request)
-        self._in_step = True
-
-    def _process_queues(self) -> None:
+        if not self._has_events:
+            return
         # Must be read first: then the next lines take all these requests from the queue of new ones before they end
         n_cancelled = len(self._cancelled_requests)
         while self._new_requests:
             request = self._new_requests.popleft()
-            if not request.received:
-                request.received = True
-                self._scheduler.add(request)
-            self._late_cancel |= request.cancel_count < self._context.cancels
+            self._scheduler.add(request)
+            self._late_cancel |= cast(int, request.cancel_count) < self._context.cancels
         if self._late_cancel or self._context.cancelled:
             self._context.cancel(False)
             # Must be read after the previous line; otherwise a cancel() between the two would be missed
             cancel_count = self._context.cancels
             for request in list(self._scheduler):
-                if request.cancel_count < cancel_count:
+                if cast(int, request.cancel_count) < cancel_count:
                     self._abort(request, emit_piece=True)
             self._late_cancel = False
         for _ in range(n_cancelled):
-            self._abort(self._cancelled_requests[0])
-            self._cancelled_requests.popleft()
+            self._abort(self._cancelled_requests.popleft())
 
     def step(self) -> bool:
         """Admit requests, prefill a share of their prompts, run a round, and emit its tokens.
 
-        Returns False if there was nothing to do. The error of a request that fails is stored in the request. Raises the
-        errors of signal handlers; the next step then restarts all requests, and their output stays the same.
+        Returns False if there was nothing to do. The error of a request that fails is stored in the request.
         """
-        self._begin_step()
+        self.process_queues()
         scheduler = self._scheduler
-        if self._has_events:
-            self._process_queues()
         if scheduler.n_waiting:
             scheduler.requeue_preempted()
             self._admit()
@@ -168,6 +138,9 @@ class Engine(PrefillMixin):
             self._close_gaps()
         decoding = scheduler.decoding()
         must_prefill = len(decoding) < len(scheduler.running)
+        if must_prefill:
+            for request in decoding:
+                request.hand_over()
         prefilled = must_prefill and self.prefill_step(scheduler.prefilling())
         in_round = [request for request in decoding if not request.must_close_thinking]
         for batch in closing_batches(decoding):
@@ -176,37 +149,26 @@ class Engine(PrefillMixin):
         in_round = [request for request in in_round if request.decode_state is not None]
         if in_round:
             self.run_guarded(in_round, self._run_round)
-        self._in_step = False
         return prefilled or bool(decoding)
 
-    def import_prefix(self, file: StoredPrefix) -> None:
-        """Add the prefix of a file to the prefix cache, between two steps.
-
-        Raises InvalidRequestError for a file that does not fit the context, and OSError for one that cannot be read.
-        """
-        self._begin_step()
-        try:
-            self.prefix_cache.import_file(file)
-        except (PymtpError, OSError):  # the cache is unchanged: the file is read before the cache changes
-            self._in_step = False
-            raise
-        self._in_step = False
-
     def close(self, error: PymtpError) -> None:
-        """End all requests, and all later ones, with an error."""
+        """End with an error the streams, the requests that wait for a sequence, and all later ones. The others run."""
         self._close_error = error
-        self.fail_all(error)
-        self.prefix_cache.clear()
+        self._reject_new_requests(error)
+        for request in list(self._scheduler):
+            if request.seq is None or request.max_unread is not None:
+                self._abort(request, error)
 
     def fail_all(self, error: PymtpError) -> None:
-        """End all requests with an error."""
-        with suppress(Exception):  # the error that interrupted a step may be raised again
-            self._begin_step()
+        """End all requests with an error, after an error that no request caused. Cached prefixes stay."""
         self._reject_new_requests(error)
-        for request in [request for request in list(self._unfinished) if request.received]:
+        self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
+        self._uncompacted = []
+        for request in self._unfinished:
+            request.seq = request.prefill_state = None
+        self.prefix_cache.recover()
+        for request in list(self._unfinished):
             self._abort(request, error)
-            self._unfinished.pop(request, None)
-        self._in_step = False
 
     def _reject_new_requests(self, error: PymtpError) -> None:
         """End the requests that are still in the queue of new ones."""

@@ -1,4 +1,4 @@
-"""Prefixes in files: the methods of an LLM that save the prefix of a prompt and load it again."""
+"""Prefixes in files: the prefix of a prompt is saved, and loaded again."""
 
 from __future__ import annotations
 
@@ -11,119 +11,62 @@ from typing import TypeAlias
 from pymtp.chat import Chat, Message
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
-from pymtp.engine.engine import Engine
+from pymtp.engine.prepare import Prompt, RequestMaker
 from pymtp.engine.request import Request, Waiter
-from pymtp.engine.thread import EngineRunner
+from pymtp.engine.thread import EngineThread
 from pymtp.errors import ContextFullError, InvalidRequestError
-from pymtp.native.locking import Exclusive
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.prefix_cache.file import PrefixFile, made_with
 from pymtp.prefix_cache.save import PrefixSaver
 
-Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
 Path: TypeAlias = str | os.PathLike[str]
 
 
-class PrefixFileMixin(Exclusive):
-    """The methods `save_prefix` and `load_prefix` of an LLM. The LLM defines the other methods of this class."""
+class PrefixFiles:
+    """Saves and loads the prefixes of an LLM: see `LLM.save_prefix` and `LLM.load_prefix`."""
 
-    _engine: Engine
-    _runner: EngineRunner
+    def __init__(self, maker: RequestMaker, thread: EngineThread, context: Context) -> None:
+        self._maker, self._thread, self._context = maker, thread, context
 
-    @property
-    def context(self) -> Context:
-        raise NotImplementedError
-
-    @property
-    def chat_prompts(self) -> ChatPrompts:
-        raise NotImplementedError
-
-    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        raise NotImplementedError
-
-    def _submit(
-        self,
-        prompts: Sequence[Prompt],
-        params: None,
-        waiter: Waiter,
-        *,
-        priority: int = 0,
-        into: list[Request] | None = None,
-        saver: PrefixSaver | None = None,
-    ) -> list[Request]:
-        raise NotImplementedError
-
-    def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
-        """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.
-
-        Prompts that begin with the same tokens then continue from the saved state, in this process or in another one.
-        Other calls run meanwhile. Tokens in the prefix cache are not prefilled again. Returns the number of saved
-        tokens.
-
-        prompt: a string, token ids, a chat's messages, or a Chat. For messages, the saved tokens are those with which
-            every continuation of the chat begins, even one whose last message is longer.
-        priority: as for `generate`.
-
-        The file is written under another name first, so that after a crash the path has either the old file or the
-        complete new one. At most 16 MiB of the file are in memory at a time, in addition to the states.
-
-        Raises the errors of `generate`, OSError if the file cannot be written, and CancelledError after cancel(): then
-        the old file stays.
-        """
-        waiter, requests = Waiter(), list[Request]()
+    def save(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
+        """Save the prefix of a prompt to a file, and return its number of tokens."""
+        waiter = Waiter()
         with PrefixSaver() as saver:
-            try:
-                self._open_saver(saver, prompt, path)
-                self._submit([saver.tokens], None, waiter, priority=priority, into=requests, saver=saver)
-                self._runner.run_until(self, waiter, requests, lambda: not waiter.n_unfinished)
-            except BaseException:
-                self._runner.cancel(requests)
-                raise
+            self.open_saver(saver, prompt, path)
+            requests = self._maker.make([saver.tokens], None, waiter, priority=priority, saver=saver)
+            self._thread.run(requests, waiter)
             return commit_saver(saver, requests)
 
-    def _open_saver(self, saver: PrefixSaver, prompt: Prompt | Sequence[Message], path: Path) -> None:
-        """Check the prompt and the path, and open the saver. Raises the errors of `save_prefix`."""
-        self._runner.refuse_reentry(self)
+    def open_saver(self, saver: PrefixSaver, prompt: Prompt | Sequence[Message], path: Path) -> None:
+        """Check the prompt and the path, and open the saver. Raises the errors of `LLM.save_prefix`."""
+        self._thread.check_usable()
+        maker, context = self._maker, self._context
         chat = prompt if isinstance(prompt, Chat) else Chat(prompt) if _are_messages(prompt) else None  # type: ignore[arg-type]
-        alignment = self._engine.prefix_cache.alignment
+        alignment = self._thread.engine.prefix_cache.alignment
         if chat is not None:
-            tokens, branch_points, _ = common_prefix(self.chat_prompts, chat)
+            tokens, branch_points, _ = common_prefix(maker.chat_prompts, chat)
             tokens = tokens[: len(tokens) - len(tokens) % alignment or None]
         else:
-            tokens = self._prompt_tokens(prompt)  # type: ignore[arg-type]
+            tokens = maker.prompt_tokens(prompt)  # type: ignore[arg-type]
             branch_points = (len(tokens) - TAIL_TOKENS,)  # the text that follows the prompt may change its last token
-        if not tokens:
-            raise InvalidRequestError("the prompt is empty")
-        self._engine.check(tokens)
+        maker.check_length(tokens)
         checkpoints = {len(tokens), *(point - point % alignment for point in branch_points)}
-        settings = self._runner.call_between_steps(self, lambda: made_with(self.context))
+        settings = self._thread.call(lambda: made_with(context))
         # With a larger alignment, no chunk is short enough to leave a state with tokens to replay
-        max_rewindable = 1 + self.context.draft_tokens if alignment == 1 else 1
+        max_rewindable = 1 + context.draft_tokens if alignment == 1 else 1
         saver.open(path, tokens, sorted(n for n in checkpoints if n > 0), settings, max_rewindable)
 
-    def load_prefix(self, path: Path) -> int:
-        """Load a prefix that `save_prefix` saved: prompts that begin with its tokens do not prefill them again.
-
-        Logits, drafts and text are the same as for a prompt that is prefilled from its beginning. Returns the number of
-        tokens of the file.
-
-        The prefix is in host memory, and counts in cache_bytes: other prefixes are evicted for it, and it is evicted
-        when it was not used for long. Loading a file again costs nothing. Other calls wait while the file is read.
-
-        Raises InvalidRequestError for a file that is damaged, cut short, or in a newer format than this pymtp reads,
-        that was made with another model or with other options, or that is larger than cache_bytes; ContextFullError for
-        a file with more tokens than n_ctx; and OSError for a file that cannot be read. The message says what does not
-        fit.
-        """
-        if not self._engine.cache_prompt:
+    def load(self, path: Path) -> int:
+        """Load a saved prefix, and return its number of tokens. Raises the errors of `LLM.load_prefix`."""
+        context, engine = self._context, self._thread.engine
+        if not engine.cache_prompt:
             raise InvalidRequestError(
                 "with cache_prompt=False, prompts reuse no prefix: create the LLM with cache_prompt=True"
             )
-        context = self.context
-        with PrefixFile(path, self._runner.call_between_steps(self, lambda: made_with(context))) as file:
+        with PrefixFile(path, self._thread.call(lambda: made_with(context))) as file:
             if len(file.tokens) > context.n_ctx:
                 raise ContextFullError(f"{path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
-            self._runner.call_between_steps(self, lambda: self._engine.import_prefix(file))
+            self._thread.call(lambda: engine.prefix_cache.import_file(file))
             return len(file.tokens)
 
 

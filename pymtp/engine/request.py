@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,10 @@ from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import DraftStats, Stats, collect
 
 FinishReason = Literal["stop", "length", "cancelled"]
+POLL_SECONDS = 0.05
+# A reader is woken at most this often, unless many pieces wait: to wake it for each round of a small model takes longer
+# than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
+HANDOVER_SECONDS = 0.004
 
 
 @dataclass(frozen=True)
@@ -66,35 +71,19 @@ class Piece:
     accepted: int = 0
 
 
-class UnreadPieces(deque[Piece]):
-    """The pieces of a stream that its reader has not taken yet. The reader may be on any thread."""
-
-    last_taken: Piece | None = None  # the piece that was taken last, or is about to be taken
-
-    def popleft(self) -> Piece:
-        # Must come before the next line: after an interrupt between the two, Request.restart would emit a piece twice
-        self.last_taken = self[0]
-        return super().popleft()
-
-
 class Waiter:
     """A thread or coroutine that waits until its requests have ended, or until one of them has a new piece."""
 
     def __init__(self, callback: Callable[[], None] | None = None) -> None:
         """Create a waiter without requests.
 
-        callback: called by `notify`, on the thread that runs the engine; None if a thread calls `wait`.
+        callback: called by `notify`, on the engine's thread; None if a thread calls `wait`.
         """
         # id() of each request: with references, a cycle would keep the requests in memory until garbage collection
         self._unfinished: set[int] = set()
         self._callback = callback
         self._waiting = False
         self._notifications: SimpleQueue[None] = SimpleQueue()
-
-    @property
-    def waiting(self) -> bool:
-        """Return whether a thread is in `wait`."""
-        return self._waiting
 
     @property
     def n_unfinished(self) -> int:
@@ -116,17 +105,18 @@ class Waiter:
         elif self._waiting:
             self._notifications.put(None)
 
-    def wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        """Wait until `notify` is called, unless `ready()` is true already. Return False after `timeout` seconds."""
+    def wait(self, ready: Callable[[], object]) -> None:
+        """Wait until `ready()`, which is asked after each notification and every POLL_SECONDS.
+
+        Raises the errors of signal handlers.
+        """
         self._waiting = True
-        try:
-            if not ready():
-                self._notifications.get(timeout=timeout)
-            return True
-        except Empty:
-            return False
-        finally:
-            self._waiting = False
+        while not ready():
+            # with a timeout: a signal that arrives directly before the wait begins does not end the wait, and one
+            # notification wakes only one of several threads that read a stream
+            with suppress(Empty):
+                self._notifications.get(timeout=POLL_SECONDS)
+        self._waiting = False
 
 
 class Request:
@@ -154,6 +144,7 @@ class Request:
         branch_points: tuple[int, ...] = (),
         saver: PrefixSaver | None = None,
         thinking: ThinkingPlan | None = None,
+        cancel_count: int | None = None,
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
 
@@ -166,6 +157,8 @@ class Request:
         branch_points: numbers of prompt tokens after which later prompts are likely to differ from this one.
         saver: saves the prompt's prefix to a file; the request ends after that, without output.
         thinking: the plan for the thinking block of the output; None if nothing is known of the block.
+        cancel_count: the value of Context.cancels when the caller began to make the request; None for its value when
+            the request is submitted. Every cancel() after that ends the request.
 
         Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
@@ -186,7 +179,7 @@ class Request:
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         # log-probabilities of the forced tokens that close the thinking, until they are emitted
         self.forced_logprobs: list[TokenLogprobs] = []
-        self.unread = UnreadPieces()
+        self.unread: deque[Piece] = deque()
         self.finish_reason: FinishReason | None = None
         self.error: PymtpError | None = None
         # Valid while the request has a sequence
@@ -195,19 +188,17 @@ class Request:
         self.decode_state: DecodeState | None = None
         self.n_recomputed = 0  # output tokens that the sequence holds again after a restart
         self.first_token_sampled = False
+        self.cancelling = False  # whether the next step ends it as "cancelled"
         self.preempted = False  # whether another request has already taken its sequence once
-        self.received = False  # whether the engine's thread took the request from the queue of new ones
         # The order and the times of the request
         self.number = 0  # counts the requests in the order of their arrival
-        self.cancel_count = 0  # Context.cancels at the arrival: a later cancel() ends the request
+        self.cancel_count = cancel_count  # a later cancel() ends the request
         self.arrival_time = self.start_time = self.first_token_time = self.last_piece_time = 0.0
         self.cached_tokens = 0  # prompt tokens that were not prefilled
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
-        # All pieces, and the finish reason with the last one. After an interrupt, `restart` restores the other fields
-        # from these.
-        self._pieces: list[tuple[Piece, FinishReason | None]] = []
-        self._n_emitted = 0  # pieces that need not be added to `unread` any more
+        self._handed_over = -math.inf  # time when the reader was woken last
+        self._texts: list[str] = []  # the text of each piece
         waiter.add(self)
 
     @property
@@ -296,28 +287,30 @@ class Request:
         if reason is not None:
             self.text.flush()
         self._add_piece(tokens, logprobs, reason, drafts, to_reader=self.max_unread is not None)
-        if self.max_unread is not None or reason is not None:
+        if reason is not None or self._must_hand_over(now):
+            self._hand_over(now)
+
+    def _must_hand_over(self, now: float) -> bool:
+        if self.max_unread is None:
+            return False
+        return now - self._handed_over >= HANDOVER_SECONDS or 2 * len(self.unread) >= self.max_unread
+
+    def _hand_over(self, now: float) -> None:
+        self._handed_over = now
+        self.waiter.notify()
+
+    def hand_over(self) -> None:
+        """Wake the reader of a stream if it has unread pieces: the next round may take long to come."""
+        if self.unread:
             self.waiter.notify()
 
     def restart(self) -> None:
-        """Reset the request for a new prefill, and make all fields agree with `_pieces` again after an interrupt."""
-        self.tokens = [token for piece, _ in self._pieces for token in piece.token_ids]
-        if self.logprobs is not None:
-            self.logprobs = [entry for piece, _ in self._pieces for entry in piece.logprobs or ()]
-        if self._pieces:
-            piece, reason = self._pieces[-1]
-            if self.max_unread is not None and self._n_emitted < len(self._pieces):
-                waiting = any(unread is piece for unread in list(self.unread))
-                if not waiting and self.unread.last_taken is not piece:
-                    self.unread.append(piece)
-                self._n_emitted = len(self._pieces)
-            if reason is not None:
-                self.finish(reason)
+        """Reset the request for a new prefill, after which its output is computed again. The output stays."""
         self.decode_state = self.prefill_state = None
         self.n_recomputed = 0
         self.first_token_sampled = False
         self.forced_logprobs = []
-        # The old RequestText may have tokens of a round that was interrupted
+        # The old RequestText may have tokens of a round that was cancelled
         self.text = RequestText(self._model, self.params, self.thinking)
         with suppress(PymtpError):  # the model may be closed: its next use raises the error again
             for token in self.tokens:
@@ -341,7 +334,7 @@ class Request:
         if not self.tokens:
             self.first_token_time = self.last_piece_time = now
         self.error = error
-        self.text.take()  # the tokens of an interrupted round are not emitted, nor is their text
+        self.text.take()  # the tokens of a cancelled round are not emitted, nor is their text
         self.text.flush()
         self._add_piece([], [], "cancelled", (0, 0), to_reader=emit_piece and self.max_unread is not None)
         self.waiter.notify()
@@ -356,13 +349,12 @@ class Request:
         to_reader: bool,
     ) -> None:
         piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs, *drafts)
-        self._pieces.append((piece, reason))
+        self._texts.append(piece.text)
         self.tokens += tokens
         if self.logprobs is not None:
             self.logprobs += logprobs
         if to_reader:
             self.unread.append(piece)
-        self._n_emitted += 1
         if reason is not None:
             self.finish(reason)
 
@@ -372,7 +364,7 @@ class Request:
         if self.finish_reason is None:
             raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
         return Completion(
-            text="".join(piece.text for piece, _ in self._pieces),
+            text="".join(self._texts),
             token_ids=list(self.tokens),
             finish_reason=self.finish_reason,
             prompt_token_ids=list(self.prompt),

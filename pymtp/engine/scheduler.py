@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from pymtp.engine.request import Request
-from pymtp.errors import ContextFullError
 
 # The pieces of a stream that may wait for its reader before the stream pauses.
-MAX_UNREAD_PIECES = 4
+MAX_UNREAD_PIECES = 16
 
 # The cost of moving a request to another sequence, measured in rounds. Copying COPIED_TOKENS_PER_ROUND tokens takes as
 # long as one round. Cached tokens that the target sequence loses may be needed by a later prompt: losing
@@ -34,11 +33,6 @@ class Scheduler:
         self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap, ordered by rank
         self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
         self.running: list[Request] = []  # in the order of their sequences
-
-    def check(self, prompt: Sequence[int]) -> None:
-        """Raise ContextFullError for a prompt that is longer than the context."""
-        if len(prompt) > self._n_ctx:
-            raise ContextFullError(f"the prompt has {len(prompt)} tokens, n_ctx is {self._n_ctx}")
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over all requests, in no particular order."""

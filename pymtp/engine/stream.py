@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pymtp.engine.request import Completion, Piece, Request
-from pymtp.engine.thread import EngineRunner
-from pymtp.errors import ClosedError
-from pymtp.native.locking import Exclusive
+from pymtp.engine.thread import EngineThread
 
 
 class Stream:
@@ -19,36 +17,39 @@ class Stream:
     Several threads may read one stream. A stream keeps a reference to its LLM.
     """
 
-    def __init__(self, owner: Exclusive, runner: EngineRunner, request: Request) -> None:
-        """Create the stream of a request.
+    def __init__(self, owner: object, thread: EngineThread, request: Request) -> None:
+        """Submit a request, and create its stream. Raises the errors of `EngineThread.submit`.
 
         owner: the LLM.
-        runner: the runner of the LLM's engine.
+        thread: the thread of the LLM's engine.
         """
-        self._owner = owner
-        self._runner = runner
-        self._request = request
+        self._owner, self._thread, self._request = owner, thread, request
+        thread.submit([request])
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> Piece:
         """Return the next piece. Raises ClosedError if the LLM is closed, and the errors of `LLM.generate`."""
-        request = self._request
+        request, unread = self._request, self._request.unread
         while True:
-            self._runner.run_until(self._owner, request.waiter, [request], self._ready)
+            if not unread:
+                self._thread.wait(request.waiter, [request], self._ready)
             try:
-                return request.unread.popleft()
+                piece = unread.popleft()
             except IndexError:  # the request has ended, or another thread took the piece
                 if not request.ended:
                     continue
+            else:
+                if len(unread) + 1 == request.max_unread:  # the request had paused
+                    self._thread.wake()
+                return piece
             if (error := request.error_copy()) is not None:
                 raise error
             raise StopIteration
 
     def _ready(self) -> bool:
-        request = self._request
-        return bool(request.unread) or request.finish_reason is not None
+        return bool(self._request.unread) or self._request.ended
 
     def close(self) -> None:
         """Stop generating, and drop the pieces that were not read.
@@ -56,11 +57,9 @@ class Stream:
         Afterwards `completion` has everything that was generated, as "cancelled" if the generation was not complete.
         """
         request = self._request
-        self._runner.engine.cancel(request)
-        try:
-            self._runner.run_until(self._owner, request.waiter, [], lambda: request.ended)
-        except ClosedError:
-            self._owner.close()  # waits until the LLM has ended its requests
+        if not request.ended:
+            self._thread.cancel([request])
+            self._thread.wait(request.waiter, [], lambda: request.ended)
         request.unread.clear()
 
     def __enter__(self) -> Stream:
@@ -70,10 +69,17 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # an error of a signal handler may have interrupted __init__
-            self._runner.engine.cancel(self._request)  # nobody can read the rest
+        with suppress(AttributeError):  # an interrupt may have ended __init__ early
+            if not self._request.ended:
+                self._thread.cancel([self._request])  # nobody can read the rest
 
     @property
     def completion(self) -> Completion:
-        """Return the completion of a stream that has ended. Raises InvalidRequestError before the end."""
-        return self._request.completion
+        """Return the completion of a stream that has ended, or that was cancelled and is about to end.
+
+        Raises InvalidRequestError before the end.
+        """
+        request = self._request
+        if request.cancelling and not request.ended:
+            self._thread.wait(request.waiter, [], lambda: request.ended)
+        return request.completion

@@ -1,155 +1,329 @@
-"""The threads that share an engine: a thread that waits for its request runs the engine for all requests."""
+"""The thread that runs the engine of an LLM: callers submit requests and wait."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
+from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
-from pymtp.errors import PymtpError
-from pymtp.native.locking import Exclusive, alone
+from pymtp.engine.warm_up import WarmUp
+from pymtp.errors import ClosedError, InvalidRequestError, NativeError
+from pymtp.model.model import Model
+from pymtp.native.locking import exiting, tell_of_forks
 
 T = TypeVar("T")
-POLL_SECONDS = 0.05  # a waiting thread checks at this interval whether another thread still runs the engine
+POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
+RETRY_SECONDS = 0.1  # a warm-up that made way for a call continues after this time
+FREE_SECONDS = 1.0  # longest wait of a destructor for the engine's thread
 
 
-class EngineRunner:
-    """Lets one of the waiting threads at a time run the engine, until its own request is done.
+class _Call(Generic[T]):
+    """A call that the engine's thread makes between two steps, and its result or error."""
 
-    Then another waiting thread runs the engine. An error that a signal handler raises at any line leaves no lasting
-    damage: locks are only taken by `with lock`, and a waiting thread polls.
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.function: Callable[[], T] | None = function
+        self.waiter = Waiter()
+        self.done = False
+        self.error: BaseException | None = None
+        self.result: T | None = None
+
+    def run(self) -> None:
+        assert self.function is not None
+        try:
+            self.result = self.function()
+        except BaseException as error:
+            self.end(error)
+        else:
+            self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        self.function, self.error = None, error
+        self.done = True
+        self.waiter.notify()
+
+
+class _Wait(threading.local):
+    """Tells whether this thread waits for the engine: then a signal handler runs.
+
+    lock: held by the thread while it waits. A `with` of a lock is left in order even if a signal handler raises.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._running = threading.Lock()  # locked while a thread runs the engine; taken within the owner's lock
-        self._thread = 0  # id of the thread that runs the engine; 0 if none does
-        self._next: dict[int, None] = {}  # ids of the threads that run it next; they may wait for the owner's lock
-        self._waiting: list[Waiter] = []  # waiters of threads that wait while another one runs the engine
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
 
-    def refuse_reentry(self, owner: Exclusive) -> None:
-        """Raise InvalidRequestError in a signal or log handler of the thread that runs the engine.
+    @property
+    def begun(self) -> bool:
+        return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
-        Raises ClosedError if the owner was closed.
+
+class EngineThread:
+    """Runs an engine on a thread of its own, and closes its context.
+
+    The thread starts with the first request or call, sleeps while there is nothing to do, and runs no code of a signal
+    handler. It keeps no reference to the LLM.
+    """
+
+    def __init__(self, engine: Engine, context: Context, warm_up: WarmUp, own_model: Model | None) -> None:
+        """Create the thread of an engine, without starting it.
+
+        context: the context of the engine, which the thread closes at its end.
+        warm_up: the warm-up of the context.
+        own_model: a model to close after the context; None if others use it.
         """
-        if owner.closed or (self._running.locked() and self._thread == threading.get_ident()):
-            owner._raise_refusal()
+        self.engine, self._context, self._warm_up, self._own_model = engine, context, warm_up, own_model
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._calls: deque[_Call[object]] = deque()
+        self._wait = _Wait()
+        self._starting = threading.RLock()  # reentrant: a destructor may wake the thread while this lock is held
+        self._thread: threading.Thread | None = None
+        self._busy = False  # whether the thread is in a step, a call or the warm-up
+        self._warms_up = False  # whether the thread warms up while it is idle
+        self._closing = self._closed = False  # close() was called; the context is closed
+        self._made_at_exit = exiting()
+        self._lost = False  # the process was forked while the thread was busy: it does not exist in the child
+        tell_of_forks(self)
 
-    def run_until(
-        self, owner: Exclusive, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]
-    ) -> None:
-        """Run the engine until `ready()` is true, or wait while another thread runs it.
+    # ── Calls of other threads ──────────────────────────────────────────────────────────────────────────────────────
 
-        owner: the LLM of the engine.
-        waiter: the waiter of this thread.
-        requests: the requests to cancel if this raises an error.
+    @property
+    def closed(self) -> bool:
+        """Return whether close() was called."""
+        return self._closing
 
-        Raises ClosedError if the owner is closed meanwhile, and the errors of signal handlers.
+    @property
+    def freed(self) -> bool:
+        """Return whether the context is closed."""
+        return self._closed
+
+    def check_usable(self) -> None:
+        """Raise ClosedError after close(), and InvalidRequestError in a handler that interrupts a call of the LLM."""
+        if self._lost:
+            raise ClosedError("this process was forked while a thread was in a call of the LLM: make a new one")
+        if self._closing:
+            raise ClosedError("the LLM is closed")
+        self._refuse_handlers()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Let the engine run requests. Raises the errors of `check_usable`."""
+        self.check_usable()
+        self._warm_up.done = True  # from now on, the rounds of requests are timed
+        for request in requests:
+            self.engine.submit(request)
+        self.wake()
+
+    def run(self, requests: Sequence[Request], waiter: Waiter) -> None:
+        """Submit requests, and wait until all have ended.
+
+        waiter: the waiter of the requests.
+
+        Raises the errors of `check_usable`, and those of signal handlers, which cancel the requests.
         """
         try:
-            while not ready():
-                if self._running.locked():
-                    self.refuse_reentry(owner)
-                    self._wait_for_change(waiter, lambda: ready() or not self._running.locked())
-                    continue
-                self._next[threading.get_ident()] = None
-                _run_steps(owner, self, requests, ready)
-                if not ready() and not self._wait_for_change(waiter, lambda: ready() or self._unclaimed):
-                    self._next.clear()  # a thread in `_next` did not run the engine: an interrupt may have ended it
-            self._wake_next()  # this thread may have been woken to run the engine, but it returns
+            self.submit(requests)
+            self.wait(waiter, requests, lambda: not waiter.n_unfinished)
         except BaseException:
-            self._next.pop(threading.get_ident(), None)
             self.cancel(requests)
             raise
 
-    def cancel(self, requests: Sequence[Request]) -> None:
-        """Cancel the requests that have not ended."""
-        for request in requests:
-            if request.arrival_time:  # else the request was never submitted
-                self.engine.cancel(request)
-        self._wake_next()
+    def wait(self, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]) -> None:
+        """Wait until `ready()`. Raises the errors of signal handlers, which cancel the requests."""
+        self._refuse_handlers()
+        try:
+            with self._wait.lock:
+                waiter.wait(lambda: ready() or self._closed or self._lost or self._stopped_by_exit)
+            if not ready():
+                raise ClosedError("the LLM is closed")
+        except BaseException:
+            self.cancel(requests)
+            raise
 
-    def call_between_steps(self, owner: Exclusive, call: Callable[[], T]) -> T:
-        """Make a call while no thread runs the engine, and return its result.
+    def call(self, function: Callable[[], T]) -> T:
+        """Make a call on the engine's thread, between two steps, and return its result.
 
-        Raises the errors of `run_until` and of the call.
+        Raises the errors of `check_usable` and of the call.
         """
-        self.refuse_reentry(owner)
+        self.check_usable()
+        call = _Call(function)
+        self._calls.append(call)  # type: ignore[arg-type]
+        self.wake()
+        self.wait(call.waiter, [], lambda: call.done)
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[return-value]
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Cancel the requests that were submitted and have not ended. Safe in destructors and signal handlers."""
+        for request in requests:
+            if request.arrival_time:
+                self.engine.cancel(request)
+        self.wake()
+
+    def cancel_all(self) -> None:
+        """Cancel all requests, and the native call that runs. Safe in signal handlers."""
+        self._context.cancel()
+        if self._thread is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the thread look for work. Starts it if it does not run."""
+        if self._closed:
+            return
+        if self._thread is None and not self._start():
+            self._work()  # the interpreter exits, and starts no thread
+        elif self._wakes.empty():  # otherwise the thread will look for work anyway
+            self._wakes.put(None)
+
+    def warm_up_now(self) -> None:
+        """Run the warm-up on the thread, and wait for it. After an error, also of a signal handler, close everything.
+
+        Raises the errors of the context.
+        """
+        if self._warm_up.done:
+            return
         try:
-            self._next[threading.get_ident()] = None
-            return _call_exclusively(owner, self, call)
-        finally:
-            self._next.pop(threading.get_ident(), None)
-            self._wake_next()
+            self.call(lambda: self._warm_up.run(self._context))
+        except BaseException:  # such as Ctrl-C: a kept traceback must not keep the contexts in memory
+            self._context.cancel()
+            self.close()
+            raise
 
-    def fail_all(self, owner: Exclusive, error: PymtpError) -> None:
-        """End all requests with an error."""
-        with owner._lock:
-            self.engine.fail_all(error)
+    def warm_up_when_idle(self) -> None:
+        """Let the thread run the warm-up while there is no work, unless it was done."""
+        if not self._warm_up.done:
+            self._warms_up = True
+            self.wake()
 
-    @property
-    def wanted(self) -> bool:
-        """Return whether a thread waits to run the engine, or to make a call between two of its steps."""
-        return bool(self._next or self._waiting)
+    def close(self) -> None:
+        """Refuse new requests, wait for those that run, end the others, and free the context.
 
-    @property
-    def _unclaimed(self) -> bool:
-        """Return whether no thread runs the engine, and none will run it next."""
-        return not self._next and not self._running.locked()
+        Streams and waiting requests end with ClosedError. In a signal or log handler that interrupts a call, that call
+        is cancelled instead of waited for, and its end frees the context. A second close() only waits.
+        """
+        self._closing = True
+        in_call = self._wait.begun or self._is_this_thread() or self._context.in_call_of_this_thread
+        if in_call:
+            self._context.cancel()
+        with self._starting:
+            if self._thread is None:
+                self._finish()
+                return
+        self.wake()
+        if not in_call:
+            self._join(None)
 
-    def _wait_for_change(self, waiter: Waiter, ready: Callable[[], object]) -> bool:
-        """Wait until notified, unless `ready()`. Return False after a timeout if no thread runs the engine then."""
-        self._waiting.append(waiter)
-        try:
-            return waiter.wait(ready, POLL_SECONDS) or self._running.locked()
-        finally:
-            self._waiting.remove(waiter)
+    def free(self) -> None:
+        """Cancel everything and free the context, for a destructor: wait for the thread for a short time only."""
+        if self._thread is None or sys.is_finalizing() or self._closed:
+            return
+        self._closing = True
+        self._context.cancel()
+        self.wake()
+        if not self._is_this_thread():
+            self._join(FREE_SECONDS)
 
-    def _wake_next(self) -> None:
-        if not self._unclaimed:
-            return  # the thread that runs the engine will wake the next one
-        for waiter in list(self._waiting):
-            if waiter.waiting:
-                waiter.notify()
+    def _join(self, seconds: float | None) -> None:
+        thread = self._thread
+        while thread is not None and thread.is_alive() and not self._stopped_by_exit and not self._lost:
+            thread.join(POLL_SECONDS if seconds is None else seconds)
+            if seconds is not None:
                 return
 
-    def call_exclusively(self, call: Callable[[], T]) -> T:
-        """Make a call for `call_between_steps`. The caller holds the owner's lock."""
-        with self._running:
-            self._thread = threading.get_ident()
-            self._next.pop(self._thread, None)
+    @property
+    def _stopped_by_exit(self) -> bool:
+        """Return whether this is the main thread, which exits, so that the engine's thread runs no more."""
+        main = threading.current_thread() is threading.main_thread()
+        return main and exiting() and not self._made_at_exit
+
+    def _is_this_thread(self) -> bool:
+        return self._thread is not None and self._thread.ident == threading.get_ident()
+
+    def _refuse_handlers(self) -> None:
+        if self._wait.begun or self._is_this_thread():
+            raise InvalidRequestError(
+                "this thread is in a call of the LLM: a signal or log handler may only cancel() or close() it"
+            )
+
+    def _start(self) -> bool:
+        """Start the thread. Return False if the interpreter exits and starts none."""
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return False
+                self._thread = thread
+        return True
+
+    def _after_fork_in_child(self) -> None:
+        """Start a new thread in a forked child when it is needed, or give the engine up if the thread was busy."""
+        self._starting = threading.RLock()
+        self._wakes = SimpleQueue()
+        if self._thread is not None and self._busy:
+            self._closing = self._lost = True
+            self._context.lose()
+        self._thread = None
+
+    # ── The thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wait_for_work()
             try:
-                return call()
-            finally:
-                self._thread = 0
+                self._work()
+            except BaseException as error:  # such as MemoryError: not an error of one request, so all must end
+                threading.excepthook(
+                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+                )
+                self.engine.fail_all(NativeError(f"the engine failed: {error!r}"))
+                self.wake()
+            self._busy = False
 
-    def run_steps(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-        """Run the engine until `ready()`, or until another thread wants to. The caller holds the owner's lock."""
-        with self._running:
-            self._thread = threading.get_ident()
-            self._next.pop(self._thread, None)
+    def _work(self) -> None:
+        """Run calls and steps until there is nothing to do. After close(), end the requests and free the context."""
+        engine = self.engine
+        self._busy = True
+        while True:
+            engine.process_queues()
+            while self._calls:
+                self._calls.popleft().run()
+            if self._closing and not engine.closing:
+                engine.close(ClosedError("the LLM is closed"))
+            if engine.idle:
+                break
+            engine.step()
+        if self._closing:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Free the context, and end the requests and calls that came too late."""
+        self.engine.close(ClosedError("the LLM is closed"))
+        self.engine.prefix_cache.clear()
+        self._context.close()
+        if self._own_model is not None:
+            self._own_model.close()
+        self._closed = True
+        while self._calls:
+            with suppress(IndexError):
+                self._calls.popleft().end(ClosedError("the LLM is closed"))
+
+    def _wait_for_work(self) -> None:
+        """Wait until `wake` is called, and run the warm-up meanwhile."""
+        while self._warms_up and not self._warm_up.done and self._wakes.empty():
+            self._busy = True
             try:
-                self.engine.process_queues()
-                while not ready() and (not self._next or owner.closed):
-                    self.engine.step()
-            except BaseException:
-                for request in requests:
-                    self.engine.cancel(request)
-                self.engine.process_queues()
-                raise
-            finally:
-                self._thread = 0
-
-
-@alone
-def _call_exclusively(owner: Exclusive, runner: EngineRunner, call: Callable[[], T]) -> T:
-    return runner.call_exclusively(call)
-
-
-@alone
-def _run_steps(
-    owner: Exclusive, runner: EngineRunner, requests: Sequence[Request], ready: Callable[[], object]
-) -> None:
-    runner.run_steps(owner, requests, ready)
+                self._warm_up.run(self._context, lambda: not self._wakes.empty())
+            except Exception:  # if the context is broken, the first request will get the error
+                self._warms_up = False
+            self._busy = False
+            if not self._warm_up.done:
+                with suppress(Empty):
+                    return self._wakes.get(timeout=RETRY_SECONDS)
+        self._wakes.get()

@@ -25,12 +25,6 @@ class WarmUp:
         done: whether there is nothing to time.
         """
         self._depth, self._options_key, self.done = depth, options_key, done
-        self._claimed = False
-
-    def claim(self) -> bool:
-        """Return True to the first caller, which must run the warm-up: two threads would stop each other for ever."""
-        claimed, self._claimed = self._claimed, True
-        return not claimed and not self.done
 
     def run(self, context: Context, should_stop: Callable[[], object] | None = None) -> None:
         """Time drafts and verifications of the context, if it holds no tokens. No other thread may use it meanwhile.

@@ -148,13 +148,13 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
-        self.measuring_lock = threading.RLock()  # reentrant: a signal handler may create an LLM
+        self.measuring_lock = threading.Lock()
         self.measured_costs: dict[Hashable, Any] = {}  # guarded by measuring_lock, see drafting/warm_up.py
         tell_of_forks(self)
 
     def _after_fork_in_child(self) -> None:
         """Replace measuring_lock in a forked child, because another thread may have held it at the fork."""
-        self.measuring_lock = threading.RLock()
+        self.measuring_lock = threading.Lock()
 
     @property
     def handle(self) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
-from pymtp.native.locking import in_children
+from pymtp.native.locking import begin_exit, exiting, in_children
 from pymtp.native.variants import choose
 
 
@@ -96,7 +96,7 @@ def pymtp_on_log(level: int, text: Any) -> None:
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
 def pymtp_on_poll() -> bool:
     # Python runs pending signal handlers when this function is entered on the main thread
-    return _ending or _raised.error is not None
+    return exiting() or _raised.error is not None
 
 
 def last_error() -> str:
@@ -130,7 +130,6 @@ def check(status: int) -> None:
 
 
 _EXIT_SECONDS = 10.0  # longest wait for a call at exit: it should end within a ubatch, but the process must end anyway
-_ending = False
 _locks: WeakSet[Any] = WeakSet()
 _registry = threading.RLock()  # guards _locks; at exit it stays locked, which stops other threads only
 
@@ -159,8 +158,7 @@ def _leave_calls() -> None:
 
 
 def _end_calls() -> None:
-    global _ending
-    _ending = True
+    begin_exit()
     _registry.acquire()
     for lock in list(_locks):
         lock.acquire(timeout=_EXIT_SECONDS)  # not released, so that no other call begins

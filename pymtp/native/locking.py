@@ -25,7 +25,7 @@ class Exclusive:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._busy = False
+        self._caller = 0  # id of the thread that is in a call; 0 if none is
         self._closed = False
         self._lost = False  # the process was forked during a call of another thread, which never ends in the child
         tell_of_forks(self)
@@ -38,7 +38,7 @@ class Exclusive:
         """
         self._closed = True
         with self._lock:
-            if self._busy:
+            if self._caller:
                 self.cancel()
             elif not self._lost:
                 self._free()
@@ -67,12 +67,21 @@ class Exclusive:
             f"this thread is in a call of the {name}: a signal or log handler may only cancel() or close() it"
         )
 
+    @property
+    def in_call_of_this_thread(self) -> bool:
+        """Return whether this thread is in a call of the object: then a signal or log handler runs."""
+        return self._caller == threading.get_ident()
+
     def _after_fork_in_child(self) -> None:
         """Close the object in a forked child if another thread was in a call at the fork, see ForkAware."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
-            self._lock, self._busy, self._closed, self._lost = threading.RLock(), False, True, True
+            self.lose()
+
+    def lose(self) -> None:
+        """Close the object in a forked child, without freeing it: a thread that used it does not exist there."""
+        self._lock, self._caller, self._closed, self._lost = threading.RLock(), 0, True, True
 
     def __enter__(self: Self) -> Self:
         return self
@@ -94,15 +103,15 @@ def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Sel
     def call(self: Self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         # a KeyboardInterrupt between acquire() and a `try` would leave the lock taken; the lock's own `with` is safe
         with self._lock:
-            if self._closed or self._busy:
+            if self._closed or self._caller:
                 self._raise_refusal()
-            self._busy = True
+            self._caller = threading.get_ident()
             try:
                 return method(self, *arguments, **keywords)
             except OverflowError as error:  # cffi raises it for a number that overflows its C type
                 raise InvalidRequestError(f"a number is out of range: {error}") from error
             finally:
-                self._busy = False
+                self._caller = 0
                 if self._closed:
                     self._free()
 
@@ -112,6 +121,20 @@ def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Sel
 def refuse_copies(owner: object) -> NoReturn:
     """Raise TypeError from __reduce__, which copy and pickle call: a C handle belongs to one Python object."""
     raise TypeError(f"a {type(owner).__name__} holds native state: it cannot be copied or pickled")
+
+
+_exiting = False
+
+
+def exiting() -> bool:
+    """Return whether the interpreter exits: then native calls end, and other threads begin no more of them."""
+    return _exiting
+
+
+def begin_exit() -> None:
+    """Record that the interpreter exits."""
+    global _exiting
+    _exiting = True
 
 
 class ForkAware(Protocol):

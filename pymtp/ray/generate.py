@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
-from pymtp.engine.prefix_files import Prompt
+from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.llm import is_prompt

@@ -109,14 +109,14 @@ class Service:
         if self._memory is None or self._memory.done():
             llm = self.llm.llm
             self._memory = asyncio.ensure_future(
-                self.llm._in_thread(lambda: llm._runner.call_between_steps(llm, llm.context.memory))
+                self.llm._in_thread(lambda: llm._engine_thread.call(llm.context.memory))
             )
         return await asyncio.shield(self._memory)
 
     async def check(self) -> None:
         """Wait until the engine is between two steps. Raises NativeError if the engine has failed permanently."""
         llm = self.llm.llm
-        await self.llm._in_thread(lambda: llm._runner.call_between_steps(llm, llm.context.check))
+        await self.llm._in_thread(lambda: llm._engine_thread.call(llm.context.check))
 
     def admit(self, n_completions: int) -> AbstractContextManager[Admission]:
         """Admit an HTTP request with the completions of all of its prompts. Raises QueueFullError."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from helpers.engines import EngineHarness
 from helpers.holding import check_prefix_cache
-from helpers.interrupts import InterruptAtLine
+from helpers.interrupts import ErrorAtLine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,7 +192,9 @@ request_plans = st.fixed_dictionaries(
     },
     optional={"branch_points": st.tuples(st.integers(1, 200))},
 )
-faults = st.dictionaries(st.integers(0, 150), st.sampled_from(["signal", "cancel", "broken", "emptied"]), max_size=6)
+faults = st.dictionaries(
+    st.integers(0, 150), st.sampled_from(["late cancel", "cancel", "broken", "emptied"]), max_size=6
+)
 
 
 @given(
@@ -225,8 +227,8 @@ def test_outputs_and_cache_records_stay_right_after_random_failures(
         nonlocal calls
         calls += 1
         match faults.get(calls):
-            case "signal":
-                raise KeyboardInterrupt
+            case "late cancel":
+                raise harness.late_cancel()
             case "cancel":
                 harness.context.cancel()
                 raise CancelledError("cancelled")
@@ -244,9 +246,8 @@ def test_outputs_and_cache_records_stay_right_after_random_failures(
         for cancel_at, i in cancels:
             if cancel_at == step and i < len(harness.requests):
                 harness.engine.cancel(harness.requests[i])
-        with suppress(KeyboardInterrupt):
-            harness.engine.step()
-            check_prefix_cache(harness.engine)
+        harness.engine.step()
+        check_prefix_cache(harness.engine)
         for request in harness.requests[::2]:
             request.unread.clear()
     harness.context.before = lambda what, seqs: None
@@ -263,60 +264,53 @@ def make_harness() -> EngineHarness:
     return harness
 
 
-def interrupted_at(harness: EngineHarness, line: int, *files: str) -> bool:
-    """Interrupt the engine before its line-th line, and check the cache. Return False if it ended before that line."""
-    completed = False
-    with suppress(KeyboardInterrupt), InterruptAtLine(line, *(files or ("/pymtp/engine/", "/pymtp/prefix_cache/"))):
+def fails_at(harness: EngineHarness, line: int, *files: str) -> bool:
+    """Run out of memory before the engine's line-th line, and check the cache. Return False if it ended before that."""
+    failed = True
+    with suppress(MemoryError), ErrorAtLine(line, MemoryError, *(files or ("/pymtp/engine/", "/pymtp/prefix_cache/"))):
         harness.run()
-        completed = True
-    harness.engine.process_queues()
-    check_prefix_cache(harness.engine)
-    return not completed
+        failed = False
+    if failed:
+        harness.engine.fail_all(NativeError("on purpose"))
+        assert all(request.ended for request in harness.requests)
+        check_prefix_cache(harness.engine)
+    return failed
 
 
 @pytest.mark.parametrize("first", range(5))
-def test_prefix_cache_agrees_with_the_context_after_an_interrupt_at_any_line(first: int) -> None:
+def test_prefix_cache_agrees_with_the_context_after_an_unexpected_error_at_any_line(first: int) -> None:
     line = first
-    while interrupted_at(harness := make_harness(), line):
+    while fails_at(harness := make_harness(), line):
+        prompts = [request.prompt for request in harness.requests]
+        harness.requests.clear()
+        for prompt in prompts:
+            harness.submit(prompt, 5, seed=9)
         harness.run()
         harness.check()
         check_prefix_cache(harness.engine)
         line += 101
 
 
-def test_prefix_cache_is_consistent_after_an_interrupted_change_of_the_radix_tree() -> None:
+def test_prefix_cache_is_consistent_after_a_failed_change_of_the_radix_tree() -> None:
     line = 0
-    while interrupted_at(harness := make_harness(), line, "/pymtp/prefix_cache/tree"):
+    while fails_at(harness := make_harness(), line, "/pymtp/prefix_cache/tree"):
+        harness.requests.clear()
+        harness.submit(DOCUMENT[:90], 5, seed=9)
         harness.run()
         harness.check()
         check_prefix_cache(harness.engine)
         line += 5
 
 
-def test_interrupt_keeps_cached_prefixes() -> None:
+def test_unexpected_error_keeps_cached_prefixes() -> None:
     harness = EngineHarness(cache_bytes=CACHE_BYTES)
     for prompt in (DOCUMENT, text(5, 150)):
         run_request(harness, prompt, again=True)
     harness.submit(text(6, 50), 20)
-    harness.context.before = failing_call("verify", KeyboardInterrupt())  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt):
+    harness.context.before = failing_call("verify", MemoryError())  # type: ignore[arg-type]
+    with pytest.raises(MemoryError):
         harness.run()
+    harness.engine.fail_all(NativeError("on purpose"))
     harness.context.before = lambda what, seqs: None
-    harness.run()
     for request in harness.requests[:2]:
         assert run_request(harness, request.prompt + request.tokens) == 1
-
-
-def test_interrupt_keeps_a_cached_prefix_whose_k_and_v_are_only_in_a_sequence() -> None:
-    harness = EngineHarness(n_seq_max=2, cache_bytes=CACHE_BYTES, n_ctx=1000)
-    run_request(harness, DOCUMENT, again=True)
-    harness.submit(text(6, 50), 20)
-    harness.context.before = failing_call("verify", KeyboardInterrupt())  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt):
-        harness.run()
-    harness.context.before = lambda what, seqs: None
-    harness.run()
-    for i in range(2):
-        run_request(harness, text(7 + i, 150))
-    assert run_request(harness, DOCUMENT + harness.requests[0].tokens) == 1
-    assert harness.engine.figures().prefixes.loaded == 209

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.engine.request import Request
-from pymtp.errors import ClosedError, InvalidRequestError, NativeError, PymtpError
+from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -75,7 +75,7 @@ operations = st.one_of(
     request_plans,
     st.tuples(st.just("cancel"), st.integers(0, 11)),
     st.tuples(st.just("read"), st.integers(0, 11)),
-    st.tuples(st.sampled_from(["call fails", "interrupt", "sequence fails", "cancel all"]), st.integers(0, 4)),
+    st.tuples(st.sampled_from(["call fails", "late cancel", "sequence fails", "cancel all"]), st.integers(0, 4)),
     st.just("step"),
     st.just("step"),
 )
@@ -93,13 +93,13 @@ def test_each_request_ends_once_and_starts_in_order_under_random_operations(
         return [request for request in harness.requests if request.seq in seqs]
 
     def before(what: str, seqs: Sequence[int]) -> None:
-        for kind in ("call fails", "interrupt"):
+        for kind in ("call fails", "late cancel"):
             if kind in planned:
                 planned[kind] -= 1
                 if planned[kind] < 0:
                     del planned[kind]
-                    if kind == "interrupt":
-                        raise KeyboardInterrupt
+                    if kind == "late cancel":
+                        raise harness.late_cancel()
                     affected.update(request.number for request in requests_in(seqs))
                     raise NativeError("on purpose")
 
@@ -130,10 +130,7 @@ def test_each_request_ends_once_and_starts_in_order_under_random_operations(
                     harness.engine.cancel(request)
                 else:
                     request.unread.clear()
-        try:
-            harness.engine.step()
-        except KeyboardInterrupt:
-            harness.engine.process_queues()
+        harness.engine.step()
         harness.check_state()
     harness.context.before = lambda what, seqs: None
     planned.clear()
@@ -173,15 +170,20 @@ def test_request_that_is_cancelled_while_the_engine_receives_it_ends_once() -> N
     assert other.finish_reason == "length"
 
 
-def test_request_submitted_after_close_ends() -> None:
-    harness = CheckedHarness()
-    early = harness.submit(PROMPT, 30)
+def test_close_ends_streams_and_requests_that_wait_and_lets_the_others_run() -> None:
+    harness = CheckedHarness(n_seq_max=2)
+    running, stream = harness.submit(PROMPT, 30), harness.submit(PROMPT, 30, max_unread=2)
     harness.engine.step()
+    waiting = harness.submit(PROMPT, 30)
+    harness.engine.process_queues()
+    new = harness.submit(PROMPT, 30)
     harness.engine.close(ClosedError("the LLM is closed"))
     late = harness.submit(PROMPT, 30)
-    assert [type(request.error_copy()) for request in (early, late)] == [ClosedError, ClosedError]
+    assert [type(request.error) for request in (stream, waiting, new, late)] == [ClosedError] * 4
     assert harness.engine.figures().waiting == 0
-    assert isinstance(late.error, PymtpError)
+    while not running.ended:
+        harness.engine.step()
+    assert running.finish_reason == "length"
 
 
 def test_idle_engine_keeps_no_ended_request() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import pytest
 from helpers.engines import EngineHarness
 from helpers.scripted import expected_tokens
 
-from pymtp.engine.request import Piece, UnreadPieces, Waiter
+from pymtp.engine.request import Piece, Waiter
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -114,7 +115,7 @@ def test_finish_reason_is_set_after_all_other_fields_of_a_request(cancelled: boo
     waiter = Waiter()
     seen: list[tuple[bool, int]] = []
 
-    class WatchedPieces(UnreadPieces):
+    class WatchedPieces(deque[Piece]):
         def append(self, piece: Piece) -> None:
             super().append(piece)
             seen.append((request.ended, waiter.n_unfinished))

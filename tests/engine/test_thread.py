@@ -1,158 +1,242 @@
-"""Tests of threads that share an engine: all their requests end, over a scripted context without a model."""
+"""Tests of the engine's thread: requests and calls of many threads end, over a scripted context without a model."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from helpers.engines import EngineHarness
 from helpers.interrupts import InterruptAtLine
+from helpers.scripted import SeededContext
+from helpers.threads import run_in_threads
 
-import pymtp.engine.thread
 from pymtp.engine.request import Request, Waiter
-from pymtp.engine.thread import EngineRunner
-from pymtp.native.locking import Exclusive
+from pymtp.engine.stream import Stream
+from pymtp.engine.thread import EngineThread
+from pymtp.engine.warm_up import WarmUp
+from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
 PATIENCE = 60  # seconds to wait for events that should happen at once, until the test fails
 
 
-class Owner(Exclusive):
-    """An object with a lock and without native state."""
+class ClosableContext(SeededContext):
+    """A scripted context with the methods by which an EngineThread closes it."""
 
-    def cancel(self) -> None: ...
-    def _free(self) -> None: ...
+    closed = False
+    in_call_of_this_thread = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
 
 
 class ThreadedHarness:
-    """An engine, and threads that each wait for a request."""
+    """An engine over a scripted context, and its thread."""
 
-    def __init__(self, **context: object) -> None:
-        self.harness = EngineHarness(**context)
-        self.runner, self.owner = EngineRunner(self.harness.engine), Owner()
+    def __init__(self, **context: Any) -> None:
+        self.harness = EngineHarness(context_type=ClosableContext, **context)
+        self.context: Any = self.harness.context
+        self.warm_up = WarmUp(self.harness.depth, (), done=True)
+        self.thread = EngineThread(self.harness.engine, self.context, self.warm_up, None)
 
-    def thread(self, request: Request) -> threading.Thread:
-        thread = threading.Thread(
-            target=self.runner.run_until,
-            args=(self.owner, request.waiter, [request], lambda: request.ended),
-            daemon=True,
-        )
-        thread.start()
-        return thread
+    def make(self, n: int, seed: int = 0, waiter: Waiter | None = None, **options: Any) -> Request:
+        """Make a request that was not submitted."""
+        return self.harness.make(PROMPT, n, seed=seed, waiter=waiter, **options)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition is true."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+    def run(self, n: int, seed: int = 0) -> Request:
+        """Run a request of n tokens to its end."""
+        request = self.make(n, seed)
+        self.thread.run([request], request.waiter)
+        return request
 
 
-def test_threads_that_start_together_do_not_wait_for_each_others_requests() -> None:
-    """Start threads that all wait for the owner's lock. The first thread to get the lock has a long request."""
-    threaded = ThreadedHarness(n_seq_max=3)
-    requests = [threaded.harness.submit(PROMPT, n, seed=n) for n in (900, 900, 2)]
-    *long, short = requests
-    returned = []
-
-    def before(what: str, seqs: Sequence[int]) -> None:
-        if short.ended and not returned:
-            threads[2].join(PATIENCE)
-            returned.append(not threads[2].is_alive())
-
-    threaded.harness.context.before = before
-    with threaded.owner._lock:
-        threads = [threaded.thread(request) for request in requests]
-        threaded.until(lambda: len(threaded.runner._next) == 3)  # all three threads wait for the lock
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert returned == [True]
-    assert [request.finish_reason for request in requests] == ["length"] * 3
-    assert len(long[0].tokens) == 900
+@pytest.fixture
+def threaded() -> Iterator[ThreadedHarness]:
+    made = ThreadedHarness(n_seq_max=3)
+    yield made
+    made.context.before = lambda what, seqs: None
+    made.thread.cancel_all()
+    made.thread.close()
 
 
-class LateWaiter(Waiter):
-    """A waiter whose thread takes a while to run after it was notified."""
-
-    waiting = True  # type: ignore[assignment]
-
-    def __init__(self, until: threading.Event) -> None:
-        super().__init__()
-        self.until = until
-
-    def wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        notified = super().wait(ready, timeout)
-        return self.until.wait(PATIENCE) and notified
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
-def test_woken_thread_whose_request_has_ended_wakes_the_next_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
-    threaded = ThreadedHarness(n_seq_max=3)
-    first_left = threading.Event()
-    requests = [
-        threaded.harness.submit(PROMPT, 40),
-        threaded.harness.submit(PROMPT, 40, seed=1, waiter=LateWaiter(first_left)),
-        threaded.harness.submit(PROMPT, 200, seed=2),
-    ]
-    gate = threading.Semaphore(0)
-    threaded.harness.context.before = lambda what, seqs: gate.acquire(timeout=PATIENCE) and gate.release()
-    threads = []
-    for n, request in enumerate(requests):  # the first thread runs the engine, the others wait in this order
-        threads.append(threaded.thread(request))
-        threaded.until(lambda: threaded.runner._running.locked() and len(threaded.runner._waiting) == n)  # noqa: B023
-    gate.release()
-    threads[0].join(PATIENCE)
-    first_left.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert [request.finish_reason for request in requests] == ["length"] * 3
+def test_requests_of_many_threads_share_rounds_and_all_end(threaded: ThreadedHarness) -> None:
+    rows: list[int] = []
+    threaded.context.before = lambda what, seqs: rows.append(len(seqs))
+    run_in_threads(*(lambda seed=seed: threaded.run(40, seed) for seed in range(12)))  # type: ignore[misc]
+    assert [request.finish_reason for request in threaded.harness.requests] == ["length"] * 12
+    assert max(rows) == 3
     threaded.harness.check()
 
 
-def test_all_threads_that_share_an_engine_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
-    for n_seq_max in (1, 3):
-        for _ in range(10):
-            threaded = ThreadedHarness(n_seq_max=n_seq_max)
-            requests = [threaded.harness.submit(PROMPT, n, seed=n) for n in (40, 40, 40, 200, 200)]
-            threads = [threaded.thread(request) for request in requests]
-            for thread in threads:
-                thread.join(PATIENCE)
-            assert [request.finish_reason for request in requests] == ["length"] * 5
-            threaded.harness.check()
+def test_steps_and_calls_run_on_one_thread_that_starts_with_the_first_request(threaded: ThreadedHarness) -> None:
+    before = threading.active_count()
+    idents: list[int] = []
+    threaded.context.before = lambda what, seqs: idents.append(threading.get_ident())
+    assert threading.active_count() == before
+    threaded.run(5)
+    idents.append(threaded.thread.call(threading.get_ident))
+    threaded.run(5, 1)
+    assert len(set(idents)) == 1
+    assert threading.get_ident() not in idents
+    assert threading.active_count() == before + 1
 
 
-def test_thread_that_never_runs_the_engine_does_not_block_others() -> None:
-    threaded = ThreadedHarness()
-    threaded.runner._next[0] = None  # the id of no thread, which may be left after two interrupts
-    request = threaded.harness.submit(PROMPT, 30)
-    threaded.thread(request).join(PATIENCE)
-    assert request.finish_reason == "length"
-    assert not threaded.runner._next
+def test_idle_thread_makes_no_steps(threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    threaded.run(5)
+    steps: list[object] = []
+    monkeypatch.setattr(threaded.harness.engine, "step", lambda: steps.append(None))
+    monkeypatch.setattr(threaded.harness.engine, "process_queues", lambda: steps.append(None))
+    time.sleep(0.1)
+    assert steps == []
 
 
-def test_interrupt_at_any_line_does_not_block_other_threads() -> None:
-    completed, cancelled = False, 0
-    for n in range(1000):
-        threaded = ThreadedHarness(n_seq_max=2)
-        mine, other, later = (threaded.harness.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
-        # slow, so that both threads want to run the engine
-        threaded.harness.context.before = lambda what, seqs: time.sleep(0.0003)
-        threads = [threaded.thread(other)]
-        with suppress(KeyboardInterrupt), InterruptAtLine(n, "/pymtp/engine/thread.py", "/pymtp/native/locking.py"):
-            threaded.runner.run_until(threaded.owner, mine.waiter, [mine], lambda: mine.ended)  # noqa: B023
+def test_call_runs_between_two_steps_and_raises_its_error(threaded: ThreadedHarness) -> None:
+    in_step: list[bool] = []
+
+    def before(what: str, seqs: object) -> None:
+        in_step.append(True)
+        time.sleep(0.0005)
+
+    threaded.context.before = before
+    step = threaded.harness.engine.step
+
+    def watched() -> bool:
+        in_step.clear()
+        worked = step()
+        in_step.clear()
+        return worked
+
+    threaded.harness.engine.step = watched  # type: ignore[method-assign]
+    stream = Stream(None, threaded.thread, threaded.make(900, max_unread=900))
+    next(stream)
+    assert [threaded.thread.call(lambda: list(in_step)) for _ in range(20)] == [[]] * 20
+    with pytest.raises(ZeroDivisionError):
+        threaded.thread.call(lambda: 1 // 0)
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+
+
+def test_stream_that_is_not_read_costs_no_steps(threaded: ThreadedHarness) -> None:
+    stream = Stream(None, threaded.thread, threaded.make(500, max_unread=4))
+    wait_until(lambda: len(stream._request.unread) == 4)
+    wait_until(lambda: not threaded.thread._busy)
+    calls = len(threaded.context.calls)
+    assert threaded.run(10, 1).finish_reason == "length"
+    assert all(0 not in seqs for _, seqs, _ in threaded.context.calls[calls:])  # the sequence of the stream
+    assert sum(len(piece.token_ids) for piece in stream) == 500
+    threaded.harness.check()
+
+
+def test_call_on_the_engines_thread_is_refused(threaded: ThreadedHarness) -> None:
+    refused: list[bool] = []
+
+    def nested() -> None:
+        request = threaded.make(3, 1)
+        for call in (lambda: threaded.thread.run([request], request.waiter), lambda: threaded.thread.call(list)):
+            with pytest.raises(InvalidRequestError, match="this thread is in a call of the LLM"):
+                call()
+        refused.append(True)
+
+    threaded.thread.call(nested)
+    assert refused == [True]
+
+
+def test_close_waits_for_running_requests_and_frees_the_context() -> None:
+    threaded = ThreadedHarness(n_seq_max=2)
+    threaded.context.before = lambda what, seqs: time.sleep(0.001)
+    results: list[object] = []
+
+    def work(seed: int) -> None:
+        try:
+            results.append(threaded.run(60, seed).finish_reason)
+        except ClosedError as error:
+            results.append(type(error))
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: threaded.harness.engine.figures().running == 2)
+    waiting = threaded.make(10, 9)
+    threaded.thread.submit([waiting])
+    threaded.thread.close()
+    assert threaded.context.closed
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert results == ["length", "length"]
+    assert isinstance(waiting.error, ClosedError)
+    for call in (lambda: threaded.run(1, 7), lambda: threaded.thread.call(list)):
+        with pytest.raises(ClosedError, match="the LLM is closed"):
+            call()
+    threaded.thread.close()
+
+
+def test_calls_and_requests_that_meet_a_close_end() -> None:
+    for _ in range(30):
+        threaded = ThreadedHarness(n_seq_max=1)
+        ends: list[object] = []
+
+        def work(call: Callable[[], object], ends: list[object] = ends) -> None:
+            try:
+                while True:
+                    call()
+            except ClosedError as error:
+                ends.append(error)
+
+        run_in_threads(
+            lambda: work(lambda: threaded.thread.call(list)),  # noqa: B023
+            lambda: work(lambda: threaded.run(3)),  # noqa: B023
+            lambda: work(lambda: next(Stream(None, threaded.thread, threaded.make(9, max_unread=2)))),  # noqa: B023
+            lambda: threaded.thread.close(),  # noqa: B023
+        )
+        assert len(ends) == 3
+
+
+def test_unexpected_error_ends_all_requests_and_the_thread_goes_on(
+    threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def no_memory(what: str, seqs: object) -> None:
+        raise MemoryError
+
+    threaded.context.before = no_memory
+    assert isinstance(threaded.run(5).error, NativeError)
+    assert [each.exc_type for each in told] == [MemoryError]
+    threaded.context.before = lambda what, seqs: None
+    assert threaded.run(5, 1).finish_reason == "length"
+
+
+def test_interrupt_at_any_line_cancels_the_request_and_harms_no_other(threaded: ThreadedHarness) -> None:
+    cancelled, harness = 0, threaded.harness
+    for n in range(10_000):
+        harness.requests.clear()
+        other, later = threaded.make(30, 1), threaded.make(4, 2)
+        threaded.thread.submit([other])
+        mine = threaded.make(40, 3)
+        completed = False
+        with suppress(KeyboardInterrupt), InterruptAtLine(n, "/pymtp/engine/thread.py", "/pymtp/engine/request.py"):
+            threaded.thread.run([mine], mine.waiter)
             completed = True
-        threads.append(threaded.thread(later))
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert (other.finish_reason, later.finish_reason) == ("length", "length")
-        assert mine.finish_reason in ("cancelled", "length")  # a step that was running may have completed the request
+        threaded.thread.run([later], later.waiter)
+        threaded.thread.wait(other.waiter, [], lambda: other.ended)  # noqa: B023
+        assert (other.finish_reason, later.finish_reason) == ("length", "length"), n
+        wait_until(lambda: mine.ended or not mine.arrival_time)  # noqa: B023
+        assert mine.finish_reason in ("cancelled", "length", None)
         cancelled += mine.finish_reason == "cancelled"
+        assert not threaded.thread._wait.begun
         if completed:
             assert cancelled
             return

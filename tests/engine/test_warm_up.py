@@ -71,7 +71,7 @@ def test_calls_during_the_warm_up_wait_for_at_most_one_timed_call(
         await until(launched.is_set)
         if way == "close":
             closing = asyncio.create_task(llm.close())
-            await until(lambda: llm._engine_thread._stopped)
+            await until(lambda: llm._closed)
             asked.set()
             await closing
         elif way == "close its LLM":
@@ -82,15 +82,15 @@ def test_calls_during_the_warm_up_wait_for_at_most_one_timed_call(
         elif way == "cancel":
             llm.llm.cancel()
             asked.set()
-            await until(lambda: not llm.llm._runner._running.locked())
+            await until(lambda: not llm._engine_thread._busy)
         elif way.startswith("ask"):
             in_thread = partial(asyncio.to_thread, llm.llm.generate)
             asking = asyncio.create_task((llm.generate if way == "ask" else in_thread)("def f(", PARAMS))
-            await until(lambda: not llm.llm._engine.idle and (way == "ask" or llm.llm._runner.wanted))
+            await until(lambda: not llm.llm._engine.idle)
             asked.set()
             await asking
         asked.set()
-        await until(lambda: not llm.llm._runner._running.locked())
+        await until(lambda: not llm._engine_thread._busy)
         assert (timed, llm.llm.closed) == ([1], way.startswith("close"))
         monkeypatch.undo()
         if not way.startswith("close"):
@@ -106,7 +106,7 @@ def test_warm_up_does_not_run_if_sequences_hold_tokens(demo: Path) -> None:
         with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _warm_up_later=True) as llm:
             llm.context.prefill([1, 2, 3])
             async with pymtp.AsyncLLM(llm):
-                await until(lambda: llm._warm_up.done and not llm._runner._running.locked())
+                await until(lambda: llm._engine_thread._warm_up.done and not llm._engine_thread._busy)
             assert (llm.context.tokens(), model.measured_costs) == ([1, 2, 3], {})
 
     asyncio.run(use())
@@ -118,7 +118,7 @@ def test_warm_up_does_not_run_after_a_request(demo: Path) -> None:
             text = llm.generate("def f(", PARAMS).text
             llm.context.clear()
             async with pymtp.AsyncLLM(llm) as made:
-                assert made._engine_thread._thread is None
+                assert llm._engine_thread._warm_up.done
                 assert (await made.generate("def f(", PARAMS)).text == text
             assert model.measured_costs == {}
 
@@ -135,8 +135,8 @@ def test_failed_warm_up_leaves_the_context_empty(demo: Path, monkeypatch: pytest
     monkeypatch.setattr(Context, "forget_chosen", lambda context: forgotten.append(context.tokens()))
     with pymtp.LLM(demo, n_ctx=256, _warm_up_later=True) as llm:
         with pytest.raises(NativeError):
-            llm._warm_up.run(llm.context)
-        assert llm._warm_up.done
+            llm._engine_thread._warm_up.run(llm.context)
+        assert llm._engine_thread._warm_up.done
         assert forgotten == [[]]
 
 
@@ -150,8 +150,8 @@ def test_calls_without_generation_do_not_end_the_warm_up(demo: Path, way: str) -
                     with pytest.raises(pymtp.InvalidRequestError):
                         await llm.generate("" if way == "empty" else "a", refused)
                 else:
-                    await llm._in_thread(lambda: llm.llm._runner.call_between_steps(llm.llm, llm.llm.context.memory))
-                await until(lambda: llm.llm._warm_up.done)
+                    await llm._in_thread(lambda: llm._engine_thread.call(llm.llm.context.memory))
+                await until(lambda: llm._engine_thread._warm_up.done)
                 assert len(model.measured_costs) == 1
 
     asyncio.run(use())
@@ -172,19 +172,19 @@ def test_async_llm_does_not_wait_for_the_warm_up_of_another_one(demo: Path, way:
                     llm.llm.close()  # as a signal handler may do
                 assert model.measured_costs == {}
             if way == "wait":
-                await until(lambda: llm.llm._warm_up.done)
+                await until(lambda: llm._engine_thread._warm_up.done)
                 assert model.measured_costs
             await llm.close()
 
     asyncio.run(use())
 
 
-def test_only_one_of_several_async_llms_over_one_llm_warms_up(demo: Path) -> None:
+def test_several_async_llms_over_one_llm_warm_up_once(demo: Path) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model:
             async with pymtp.AsyncLLM(model, n_ctx=256) as one, pymtp.AsyncLLM(one.llm) as other:
-                await until(lambda: one.llm._warm_up.done)
+                await until(lambda: one._engine_thread._warm_up.done)
                 assert model.measured_costs
-                assert other._engine_thread._thread is None
+                assert other._engine_thread is one._engine_thread
 
     asyncio.run(use())

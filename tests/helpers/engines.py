@@ -10,6 +10,7 @@ from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
+from pymtp.errors import CancelledError
 from pymtp.sampling import SamplingParams
 
 
@@ -24,9 +25,10 @@ class EngineHarness:
         end: int | None = None,
         cache_prompt: bool = True,
         cache_bytes: int = 0,
+        context_type: type[SeededContext] = SeededContext,
         **context: Any,
     ) -> None:
-        self.context = SeededContext(**context)
+        self.context = context_type(**context)
         max_depth = min(7, self.context.draft_tokens) if depth == "auto" else int(depth)
         if depth == "auto" and costs is None:
             costs = RoundCosts()
@@ -43,7 +45,13 @@ class EngineHarness:
         self.model = ScriptedModel(end)
         self.requests: list[Request] = []
 
-    def submit(
+    def submit(self, prompt: list[int], max_tokens: int = 20, **keywords: Any) -> Request:
+        """Submit a request: see `make`."""
+        request = self.make(prompt, max_tokens, **keywords)
+        self.engine.submit(request)
+        return request
+
+    def make(
         self,
         prompt: list[int],
         max_tokens: int = 20,
@@ -57,6 +65,7 @@ class EngineHarness:
         thinking: ThinkingPlan | None = None,
         **params: Any,
     ) -> Request:
+        """Make a request that is not submitted. params: fields of SamplingParams."""
         request = Request(
             self.model,  # type: ignore[arg-type]
             prompt,
@@ -68,7 +77,6 @@ class EngineHarness:
             branch_points=branch_points,
             thinking=thinking,
         )
-        self.engine.submit(request)
         self.requests.append(request)
         return request
 
@@ -76,6 +84,11 @@ class EngineHarness:
         """Submit n completions of one prompt, as LLM.generate does: with a seed each, one after the other."""
         seed, group = keywords.pop("seed", 0), object()
         return [self.submit(prompt, max_tokens, seed=seed + i, group=group, **keywords) for i in range(n)]
+
+    def late_cancel(self) -> CancelledError:
+        """Return the error of a call that notices a cancel() late: it meant none of the present requests."""
+        self.context.cancelled = True
+        return CancelledError("cancelled")
 
     def run(self, *, max_steps: int = 10_000) -> None:
         """Run until all requests have ended. Their readers take all pieces."""

@@ -1,4 +1,4 @@
-"""Errors of signal handlers, raised at any line."""
+"""Errors raised at any line: those of signal handlers, and those that nobody expects."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def _package_files() -> list[str]:
     return [path.as_posix() for path in Path(pymtp.__file__).parent.rglob("*.py")]
 
 
-class InterruptAtLine:
-    """Raises KeyboardInterrupt before the n-th line of some files is run, counted from 0."""
+class ErrorAtLine:
+    """Raises an error before the n-th line of some files is run, counted from 0."""
 
-    def __init__(self, n: int, *files: str) -> None:
+    def __init__(self, n: int, error: type[BaseException], *files: str) -> None:
         """Check that each part names a file of the package.
 
         files: parts of the files' paths. Raises AssertionError for a part that no file has.
         """
         for part in files:
             assert any(part in path for path in _package_files()), f"no file of pymtp is named {part}"
-        self.left, self.files = n, files
+        self.left, self.error, self.files = n, error, files
         self.lines: dict[FrameType, int] = {}  # the last line of each frame
 
-    def __enter__(self) -> InterruptAtLine:
+    def __enter__(self) -> ErrorAtLine:
         sys.settrace(self._trace)
         return self
 
@@ -56,7 +56,7 @@ class InterruptAtLine:
             self.left -= 1
             if self.left == -1:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                raise self.error
         return self._trace_lines
 
     def _may_raise(self, frame: FrameType) -> bool:
@@ -68,3 +68,10 @@ class InterruptAtLine:
         before, self.lines[frame] = self.lines.get(frame, 0), line
         first = _first_word(frame.f_code.co_filename, line)
         return first != "try:" and not (first == "with" and before > line)
+
+
+class InterruptAtLine(ErrorAtLine):
+    """Raises KeyboardInterrupt before the n-th line of some files is run, as a signal handler may."""
+
+    def __init__(self, n: int, *files: str) -> None:
+        super().__init__(n, KeyboardInterrupt, *files)

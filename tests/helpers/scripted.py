@@ -68,7 +68,7 @@ class ScriptedContext(ScriptedStateMixin):
             if self.cancelled:
                 raise CancelledError("cancelled")
             self.before(what, seqs)
-        except (NativeError, CancelledError, KeyboardInterrupt):
+        except (NativeError, CancelledError):
             for seq in seqs:
                 self.clear(seq)
             raise

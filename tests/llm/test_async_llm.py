@@ -157,14 +157,14 @@ def test_cancelled_task_cancels_only_its_own_request(several: LLM, prompts: list
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
     """Delay the preparation of prompts until all futures in the returned list are done."""
     until: list[asyncio.Future[Any]] = []
-    original = LLM._submit
+    original = LLM._make_requests
 
     def submit(*arguments: Any, **keywords: Any) -> Any:
         while not until or not all(future.done() for future in until):
             time.sleep(0.001)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr(LLM, "_submit", submit)
+    monkeypatch.setattr(LLM, "_make_requests", submit)
     return until
 
 

@@ -126,9 +126,7 @@ def test_failure_of_one_async_completion_does_not_stop_the_others(llm: LLM) -> N
             await texts.take()
             failing = texts._requests[1]
             failed = NativeError("a fault of one")
-            await asyncio.to_thread(
-                llm._runner.call_between_steps, llm, lambda: llm._engine.fail_request(failing, failed)
-            )
+            await asyncio.to_thread(llm._engine_thread.call, lambda: llm._engine.fail_request(failing, failed))
             with pytest.raises(NativeError, match="a fault of one"):
                 await take_all(texts)
             assert not texts._requests[0].ended
@@ -151,7 +149,7 @@ def test_engine_thread_queue_does_not_grow_with_wake_calls(llm: LLM) -> None:
             while await texts.take():
                 for _ in range(100):
                     alone._engine_thread.wake()
-                assert alone._engine_thread._work.qsize() <= 2
+                assert alone._engine_thread._wakes.qsize() <= 2
 
     run(test)
 

@@ -142,7 +142,7 @@ def test_save_prefix_runs_beside_other_requests(path: Path) -> None:
 
 def test_save_prefix_stores_the_state_of_each_checkpoint_itself(saved: Path, path: Path) -> None:
     with make_llm() as llm:
-        tokens = llm._prompt_tokens(DOCUMENT)
+        tokens = llm._maker.prompt_tokens(DOCUMENT)
         llm.generate(tokens[: -TAIL_TOKENS // 2], SHORT)  # the state at the end of this shorter prompt is cached
         n = llm.figures().read
         llm.save_prefix(DOCUMENT, path)
@@ -160,7 +160,9 @@ def test_requests_may_use_a_prompt_while_it_is_saved(
         wanted = [llm.generate(prompt, GREEDY).logprobs for prompt in prompts]
     with make_llm(n_seq_max=5, cache_bytes=cache_bytes) as llm:
         waiter = Waiter()
-        asked = [Request(llm.model, llm._prompt_tokens(prompt), GREEDY, waiter, priority=-1) for prompt in prompts]
+        asked = [
+            Request(llm.model, llm._maker.prompt_tokens(prompt), GREEDY, waiter, priority=-1) for prompt in prompts
+        ]
         left = list(asked)
         stream = llm.stream("import os\n", SamplingParams(max_tokens=100, ignore_eos=True))
         next(stream)
@@ -174,7 +176,7 @@ def test_requests_may_use_a_prompt_while_it_is_saved(
         monkeypatch.setattr(PrefixWriter, "write_cells", asks)
         llm.save_prefix(DOCUMENT, path)
         assert path.read_bytes() == saved.read_bytes()
-        llm._runner.run_until(llm, waiter, asked, lambda: not waiter.n_unfinished)
+        llm._engine_thread.wait(waiter, asked, lambda: not waiter.n_unfinished)
         assert [request.completion.logprobs for request in asked] == wanted
         stream.close()
 

@@ -267,18 +267,20 @@ def test_prompt_saved_to_several_files_at_once_is_prefilled_once(
     cache_bytes: int | None, saved: Path, path: Path
 ) -> None:
     with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
-        n = len(llm._prompt_tokens(DOCUMENT))
+        n = len(llm._maker.prompt_tokens(DOCUMENT))
         end = 4 * (TAIL_TOKENS + 1)  # tokens at the ends of four requests, each with the token before its end
         for most in (n + end, end if cache_bytes is None else n + end):  # the second time, most is cached
             before = llm.figures().read
             with ExitStack() as open_files:
                 waiter = Waiter()
+                savers = [open_files.enter_context(PrefixSaver()) for _ in range(3)]
+                for i, saver in enumerate(savers):
+                    llm._prefix_files.open_saver(saver, DOCUMENT, path.with_name(str(i)))
                 asked = llm._submit([DOCUMENT], SHORT, waiter)
-                for i in range(3):
-                    saver = open_files.enter_context(PrefixSaver())
-                    llm._open_saver(saver, DOCUMENT, path.with_name(str(i)))
+                for saver in savers:
                     asked += llm._submit([saver.tokens], None, waiter, saver=saver)
-                llm._runner.run_until(llm, waiter, asked, lambda: all(request.ended for request in asked))  # noqa: B023
+                llm._engine_thread.wake()
+                llm._engine_thread.wait(waiter, asked, lambda: all(request.ended for request in asked))  # noqa: B023
                 for i, request in enumerate(asked[1:]):
                     assert request.saver is not None
                     assert request.saver.commit() == n

@@ -41,7 +41,7 @@ def test_call_inside_a_signal_handler_is_refused_and_cancels_the_outer_call() ->
         run_script("""
 llm = pymtp.LLM(n_ctx=8192, n_threads=1)
 expected = text(llm)
-for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream)):
+for call in (lambda: text(llm), lambda: next(stream)):
     stream = llm.stream([7] * 8000)
     signal.signal(signal.SIGALRM, lambda *_: call())
     signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -50,7 +50,7 @@ for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream
     except pymtp.InvalidRequestError as error:
         print("this thread is in a call" in str(error), stream.completion.finish_reason, text(llm) == expected)
 """)
-        == ["True cancelled True"] * 3
+        == ["True cancelled True"] * 2
     )
 
 
@@ -109,6 +109,7 @@ def interrupted_calls(llm: pymtp.LLM, call: Callable[[], object]) -> int:
         ):
             call()
             return n
+        llm._engine_thread.call(lambda: None)  # the engine has ended the requests that were cancelled
         after = llm.figures()
         assert (after.running, after.waiting) == (0, 0), n
         assert llm.generate([5], pymtp.SamplingParams(2)).finish_reason == "length"

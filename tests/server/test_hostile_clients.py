@@ -103,15 +103,15 @@ def test_client_disconnect_removes_a_waiting_request_from_the_queue(slow: Server
 
 
 def test_concurrent_figures_requests_wait_on_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    between, go_on = server.llm._runner.call_between_steps, threading.Event()
+    between, go_on = server.llm._engine_thread.call, threading.Event()
     calls: list[object] = []
 
-    def waits(owner: Any, call: Callable[[], Any]) -> Any:
+    def waits(call: Callable[[], Any]) -> Any:
         calls.append(call)
         assert go_on.wait(LONG)
-        return between(owner, call)
+        return between(call)
 
-    monkeypatch.setattr(server.llm._runner, "call_between_steps", waits)
+    monkeypatch.setattr(server.llm._engine_thread, "call", waits)
     pages = [socket.create_connection(("127.0.0.1", server.port), LONG) for _ in range(40)]
     for page in pages:
         page.sendall(b"GET /figures HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -237,7 +237,7 @@ def test_stream_that_fails_ends_with_an_error_event(server: Server) -> None:
     client = post(server, ENDLESS | {"stream": True})
     read_until(client, b'"content": "')
     llm = server.llm
-    llm._runner.call_between_steps(llm, lambda: llm._engine.fail_all(NativeError("no way on")))
+    llm._engine_thread.call(lambda: llm._engine.fail_all(NativeError("no way on")))
     last = read_until(client, b"0\r\n\r\n").rstrip().split(b"data: ")[-1]
     said = json.loads(last.split(b"\n")[0])
     assert said == {"error": {"message": "no way on", "type": "server_error", "param": None, "code": "native_failure"}}

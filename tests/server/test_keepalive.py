@@ -106,7 +106,7 @@ def blocked_engine(server: Server) -> Iterator[Callable[[], None]]:
         holds.set()
         assert go_on.wait(LONG)
 
-    holder = threading.Thread(target=lambda: llm._runner.call_between_steps(llm, hold))
+    holder = threading.Thread(target=lambda: llm._engine_thread.call(hold))
     holder.start()
     assert holds.wait(LONG)
     try:

@@ -82,7 +82,7 @@ class Book:
         self.ended: Counter[str] = Counter()
         llm._engine.submit = self.submit  # type: ignore[method-assign]
 
-    def submit(self, request: Request, cancel_count: int | None = None) -> None:
+    def submit(self, request: Request) -> None:
         with self._lock:
             number = len(self.times)
             self.times.append(0)
@@ -94,7 +94,7 @@ class Book:
             self.ended["failed" if request.error is not None else reason] += 1
 
         request.finish = counted  # type: ignore[method-assign]
-        self._submit(request, cancel_count)
+        self._submit(request)
 
 
 class Callers:
@@ -112,8 +112,8 @@ class Callers:
         # params of tasks by id(): submitted requests, and those of cancelled tasks, which may not have submitted any
         self._asked: dict[int, SamplingParams] = {}
         self._gone: list[SamplingParams] = []
-        self._submit = llm._submit
-        llm._submit = self._record_submit  # type: ignore[method-assign]
+        self._submit = llm._make_requests
+        llm._make_requests = self._record_submit  # type: ignore[method-assign]
 
     def _record_submit(self, prompts: Any, params: Any, *arguments: Any, **keywords: Any) -> list[Request]:
         self._asked[id(params)] = params

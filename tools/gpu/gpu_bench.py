@@ -237,7 +237,7 @@ def prebuild(
     folders = Folders.of(ROOT, work="gpu-prebuild")
     options = [*gpu_build.cuda_options(architecture), *gpu_build.PORTABLE]
     try:
-        log_line(gpu_build.build(folders, options, out=folders.pack, seconds=24 * 3600))
+        log_line(gpu_build.build(folders, options, out=folders.pack, seconds=24 * 3600, runs_here=False))
     except gpu_build.BuildError as error:
         sys.exit(f"error: {error}")
 

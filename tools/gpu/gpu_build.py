@@ -35,17 +35,19 @@ def environment(folders: Folders) -> dict[str, str]:
     }
 
 
-def build(folders: Folders, options: Sequence[str], *, out: Path, seconds: float) -> str:
+def build(folders: Folders, options: Sequence[str], *, out: Path, seconds: float, runs_here: bool = True) -> str:
     """Install pymtp and llama-bench, built from the sources of this checkout. Return a description for the user.
 
     A build in the pack is used if there is one. A new build is also written to `out`, in parts. options: of CMake.
+    runs_here: install the pack's wheels, which are for the Python of the machine with the GPU.
 
     Raises BuildError if the pack is missing or stale, or if the build fails or takes longer than `seconds`.
     """
     started = time.monotonic()
     if not (folders.pack / SOURCES).is_file():
         raise BuildError(f"there is no {folders.pack / SOURCES}: tools/gpu/gpu_bench.sh pack, where there is a network")
-    _install(folders, sorted((folders.pack / "wheels").glob("*.whl")))
+    if runs_here:
+        _install(folders, sorted((folders.pack / "wheels").glob("*.whl")))
     cublas = link_libraries(folders)
     if restore_build(folders):
         action = "unpacked a build of these sources"

@@ -1,0 +1,184 @@
+"""The requests for prompts: prompts and params are checked, templates rendered, texts tokenized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from functools import cached_property
+from operator import index
+from typing import TypeAlias
+
+import numpy as np
+
+from pymtp.chat import Chat, ChatTemplate
+from pymtp.chat.prompt import ChatPrompt, ChatPrompts
+from pymtp.chat.thinking import apply_thinking_budget, has_tools, plan_thinking
+from pymtp.context.context import Context
+from pymtp.engine.request import Request, Waiter
+from pymtp.errors import ContextFullError, InvalidRequestError
+from pymtp.model.model import Model
+from pymtp.prefix_cache.save import PrefixSaver
+from pymtp.sampling import SamplingParams
+from pymtp.validation import read_int, shown
+
+Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+
+
+class RequestMaker:
+    """Makes the requests of an LLM from prompts and params. Threads may share it."""
+
+    def __init__(
+        self, model: Model, context: Context, template: str | None, template_variables: Mapping[str, object]
+    ) -> None:
+        """Create the maker of requests for one context.
+
+        template: source of a chat template in place of that of the model's file; None for the file's own.
+        template_variables: default variables of the template.
+        """
+        self._model, self._context = model, context
+        self._own_template, self._template_variables = template, template_variables
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Return the chat template that the LLM was given, or else the template of the model's file.
+
+        Raises InvalidRequestError if there is no template, or if that of the file cannot be compiled.
+        """
+        return ChatTemplate(self._model, self._own_template, self._template_variables)
+
+    @property
+    def template_source(self) -> str | None:
+        """Return the source of `chat_template`, even if it cannot be compiled; None without a template."""
+        return self._model.chat_template if self._own_template is None else self._own_template
+
+    @cached_property
+    def chat_prompts(self) -> ChatPrompts:
+        """Return the ChatPrompts of the LLM: `chat_prompts.prompt(Chat(…))` renders and tokenizes a chat.
+
+        Raises the errors of `chat_template`.
+        """
+        return ChatPrompts(self._model, self.chat_template)
+
+    def make(
+        self,
+        prompts: Sequence[Prompt],
+        params: Params,
+        waiter: Waiter,
+        *,
+        priority: int = 0,
+        max_unread: int | None = None,
+        branch_points: Sequence[Sequence[int]] = (),
+        saver: PrefixSaver | None = None,
+    ) -> list[Request]:
+        """Check prompts and params, and make a request for each completion.
+
+        The requests of one prompt (n above 1) are adjacent in the list. Raises the errors of `LLM.generate`.
+
+        max_unread: the largest number of unread pieces of a request, which pauses at that number; None if no pieces are
+            read.
+        branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
+            A Chat adds its own branch points.
+        saver: writes the state of the prompt to a file. With a saver, `prompts` must be one prompt.
+        """
+        cancels = self._context.cancels  # read now: a cancel() during the checks below cancels these requests too
+        priority = read_int("priority", priority, -(2**31))
+        branch_points = branch_points if saver is None else [saver.checkpoints]
+        params_list = _read_params(params, len(prompts))
+        checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
+        return [
+            Request(
+                self._model,
+                prompt.tokens,
+                one,
+                waiter,
+                priority=priority,
+                max_unread=max_unread,
+                seed_offset=i,
+                group=group,
+                branch_points=(*prompt.branch_points, *more),
+                saver=saver,
+                thinking=thinking,
+                cancel_count=cancels,
+            )
+            for prompt, one, more, source in zip(
+                checked, params_list, branch_points or [()] * len(checked), prompts, strict=True
+            )
+            for thinking in [plan_thinking(self._model, prompt, one, self._context.n_ctx, calls=has_tools(source))]
+            for group in [object() if one.n > 1 else None]
+            for i in range(one.n)
+        ]
+
+    def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """Tokenize a string, or check token ids. Raises InvalidRequestError for ids outside the vocabulary."""
+        if isinstance(prompt, str):
+            return self._model.tokenize(prompt)
+        tokens = _token_ids(prompt)
+        self._model.check_tokens(tokens)
+        return tokens
+
+    def check_length(self, tokens: Sequence[int]) -> None:
+        """Raise InvalidRequestError for an empty prompt, ContextFullError for one longer than the context."""
+        if not tokens:
+            raise InvalidRequestError("the prompt is empty")
+        if len(tokens) > self._context.n_ctx:
+            raise ContextFullError(f"the prompt has {len(tokens)} tokens, n_ctx is {self._context.n_ctx}")
+
+    def _checked(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
+        if isinstance(prompt, Chat):
+            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params))
+        elif isinstance(prompt, ChatPrompt):
+            checked = prompt._replace(tokens=self.prompt_tokens(prompt.tokens))
+        else:
+            checked = ChatPrompt(self.prompt_tokens(prompt), ())
+        self.check_length(checked.tokens)
+        return checked
+
+
+def _read_params(params: Params, n_prompts: int) -> Sequence[SamplingParams]:
+    """Return one SamplingParams for each prompt. Raises InvalidRequestError for other types and numbers."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * n_prompts
+    if not isinstance(params, Sequence):
+        raise InvalidRequestError(f"params must be SamplingParams, or a list of them, not {type(params).__name__}")
+    if len(params) != n_prompts:
+        raise InvalidRequestError(f"{len(params)} params for {n_prompts} prompts")
+    for one in params:
+        if not isinstance(one, SamplingParams):
+            raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
+    return params
+
+
+def _token_id(token: object) -> int:
+    if isinstance(token, bool):
+        raise TypeError
+    return index(token)  # type: ignore[arg-type]
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    with suppress(TypeError):
+        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # they may yield numbers, but are not token ids
+            return [_token_id(token) for token in prompt]
+    raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
+
+
+def check_stream(params: object) -> None:
+    """Raise InvalidRequestError for params that a stream cannot have: a list of params, or n above 1."""
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"params of a stream must be SamplingParams, not {type(params).__name__}")
+    if params is not None and params.n > 1:
+        raise InvalidRequestError(f"a stream has one completion, not n={params.n}: use generate")
+
+
+def is_prompt(prompts: object) -> bool:
+    """Return whether `prompts` is one prompt: a string, a chat, or a sequence whose first element is not a prompt.
+
+    Raises InvalidRequestError for other types.
+    """
+    if isinstance(prompts, (str, Chat, ChatPrompt)):
+        return True
+    if not isinstance(prompts, (Sequence, np.ndarray)):
+        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 0:
+        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {shown(prompts)}")
+    return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray, Chat))
