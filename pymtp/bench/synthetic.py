@@ -126,14 +126,6 @@ class SyntheticLLM(LLM):
         """
         if keywords.get("draft_vocab", "auto") == "auto":
             keywords["draft_vocab"] = draft_vocab_size("auto", model.n_vocab) or "all"
-        self._rates, self._seed = rates, seed
-        self._synthetic: SyntheticContext | None = None
         super().__init__(model, **keywords)
-
-    @property
-    def context(self) -> Context:
-        """Return the context with synthetic acceptance. Raises ClosedError after close()."""
-        context = super().context
-        if self._synthetic is None:
-            self._synthetic = SyntheticContext(context, self._rates, self._seed)
-        return cast(Context, self._synthetic)
+        # only requests get the synthetic acceptance: the warm-up has timed rounds of the context itself
+        self._engine.lifecycle.context = cast(Context, SyntheticContext(self.context, rates, seed))

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from pymtp.engine.context import EngineContext
+from pymtp.engine.lifecycle import RequestLifecycle
 from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
-from pymtp.prefix_cache.cache import PrefixCache
 
 
-class PrefillMixin:
-    """The part of an Engine that prefills prompts.
+class Prefill:
+    """Prefills the prompts of an engine.
 
     A chunk of a prompt ends at a multiple of n_ubatch tokens, or where the prefix cache wants a checkpoint.
+
+    n_prefilled: prompt tokens that were prefilled, and not taken from the cache.
     """
 
-    _context: EngineContext
-    prefix_cache: PrefixCache
-    _n_prefilled = 0  # prompt tokens that were prefilled, and not taken from the cache
+    def __init__(self, lifecycle: RequestLifecycle) -> None:
+        self._lifecycle, self._prefix_cache = lifecycle, lifecycle.prefix_cache
+        self.n_prefilled = 0
 
-    @abstractmethod
-    def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """Make a call for some requests.
-
-        If the call raises an error, the requests fail with it; if the call is cancelled, they end or restart.
-        """
-
-    @abstractmethod
-    def fail_request(self, request: Request, error: PymtpError) -> None:
-        """End a request with an error."""
-
-    @abstractmethod
-    def restart_lost_requests(self) -> None:
-        """Restart the requests whose sequences lost their contents when a copy from them failed."""
-
-    @abstractmethod
-    def on_first_token(self, request: Request, token: int) -> None:
-        """Start to decode a request whose first output token was sampled."""
-
-    @abstractmethod
-    def on_saved(self, request: Request) -> None:
-        """End a request whose prefix was saved, or could not be written."""
-
-    @abstractmethod
-    def on_recomputed(self, request: Request) -> None:
-        """Continue to decode a restarted request, whose sequence holds the prompt and all output but the last token."""
-
-    def prefill_step(self, requests: Sequence[Request]) -> bool:
+    def step(self, requests: Sequence[Request]) -> bool:
         """Prefill at most n_ubatch tokens of these prompts, in their order. Return False if there was nothing to do.
 
         The limit keeps the pause between two rounds of decoding requests short. Recomputing the output of a restarted
         request, or writing a chunk of a prefix file, counts as n_ubatch tokens.
         """
-        left = limit = self._context.n_ubatch
+        left = limit = self._lifecycle.context.n_ubatch
         worked = False
         for request in requests:
             while request.decode_state is None and request.seq is not None and self._can_prefill(request):
@@ -65,12 +38,12 @@ class PrefillMixin:
                 left -= cost
                 worked = True
                 step = self._recompute_output if request.first_token_sampled else self._prefill_chunk
-                self.run_guarded([request], step, requests)
+                self._lifecycle.run_guarded([request], step, requests)
                 if left <= 0:
                     return True
         return worked
 
-    def _max_reuse(self, request: Request) -> int | None:
+    def max_reuse(self, request: Request) -> int | None:
         """Return how many prompt tokens a request may take from the cache; None for no limit.
 
         Also adds cached states to the saver of a request whose prefix is saved.
@@ -78,13 +51,13 @@ class PrefillMixin:
         saver = request.saver
         if saver is None:
             return None
-        saver.add_states(self.prefix_cache.checkpoint_states(request.prompt, saver.checkpoints))
+        saver.add_states(self._prefix_cache.checkpoint_states(request.prompt, saver.checkpoints))
         return saver.max_reuse
 
     def _can_prefill(self, request: Request) -> bool:
         """Load the cached tokens of a prompt. Return False if another request still prefills tokens that both share."""
         if not request.first_token_sampled:
-            self.run_guarded([request], self._prepare_chunk)
+            self._lifecycle.run_guarded([request], self._prepare_chunk)
         return request.prefill_state is not None and not request.prefill_state.waiting
 
     def _prepare_chunk(self, requests: Sequence[Request]) -> None:
@@ -94,19 +67,19 @@ class PrefillMixin:
         if saver is not None:
             state.max_reuse = saver.max_reuse
         try:
-            ready = self.prefix_cache.prepare_chunk(state)
+            ready = self._prefix_cache.prepare_chunk(state)
         except NativeError:  # for example, no memory for a copy
-            self.prefix_cache.prefill_uncached(state)
-            self.restart_lost_requests()
+            self._prefix_cache.prefill_uncached(state)
+            self._lifecycle.restart_lost_requests()
             ready = True
         if saver is not None and ready:
-            saver.take_checkpoint(self._context, state.seq, state.n_computed)
+            saver.take_checkpoint(self._lifecycle.context, state.seq, state.n_computed)
         if not request.tokens:
             request.cached_tokens = state.n_cached
 
     def _chunk_end(self, request: Request) -> int:
         assert request.prefill_state is not None
-        n_ubatch = self._context.n_ubatch
+        n_ubatch = self._lifecycle.context.n_ubatch
         ubatch_end = request.n_prefilled - request.n_prefilled % n_ubatch + n_ubatch
         end = min(request.prefill_state.next_checkpoint, ubatch_end)
         return end if request.saver is None else min(end, request.saver.next_stop(request.n_prefilled))
@@ -126,14 +99,14 @@ class PrefillMixin:
         assert state is not None
         if state.unfinished:
             end = self._chunk_end(request)
-            self._context.prefill_batch({seq: request.prompt[state.n_computed : end]})
-            self._n_prefilled += end - state.n_computed
-            self.prefix_cache.on_prefill(state, end)
+            self._lifecycle.context.prefill_batch({seq: request.prompt[state.n_computed : end]})
+            self.n_prefilled += end - state.n_computed
+            self._prefix_cache.on_prefill(state, end)
             if request.saver is not None:
-                request.saver.take_checkpoint(self._context, seq, end)
+                request.saver.take_checkpoint(self._lifecycle.context, seq, end)
             for other in others:
                 if other.prefill_state is not None and other.prefill_state.waiting and other is not request:
-                    self.run_guarded([other], self._prepare_chunk)
+                    self._lifecycle.run_guarded([other], self._prepare_chunk)
             if request.prefill_state is not state:  # a failed copy emptied the sequence: the request restarts
                 return
         if not state.unfinished and request.saver is None:
@@ -146,9 +119,9 @@ class PrefillMixin:
         state, saver = request.prefill_state, request.saver
         assert state is not None
         assert saver is not None
-        self.prefix_cache.skip_logits(state)
-        if saver.write_cells(self._context, state.seq):
-            self.on_saved(request)
+        self._prefix_cache.skip_logits(state)
+        if saver.write_cells(self._lifecycle.context, state.seq):
+            self._lifecycle.on_saved(request)
 
     def _sample_first_token(self, requests: Sequence[Request]) -> None:
         (request,) = requests
@@ -157,15 +130,15 @@ class PrefillMixin:
         forced = () if request.tokens else request.text.thinking.forced  # not empty with a thinking budget of 0
         try:
             if forced and request.logprobs is not None:
-                self._context.set_sampling(request.samplers.always(forced[0]), state.seq)
-            token = self._context.first_token(state.seq)
+                self._lifecycle.context.set_sampling(request.samplers.always(forced[0]), state.seq)
+            token = self._lifecycle.context.first_token(state.seq)
         except InvalidRequestError as error:  # the grammar allows no token
-            self.fail_request(request, error)
+            self._lifecycle.fail(request, error)
             return
-        self.prefix_cache.on_first_token(state)
+        self._prefix_cache.on_first_token(state)
         request.first_token_sampled = True
         if not request.tokens:  # else the request was restarted: the next steps compute its output again
-            self.on_first_token(request, forced[0] if forced else token)
+            self._lifecycle.on_first_token(request, forced[0] if forced else token)
 
     def _recompute_output(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
         """Compute the next output tokens of a restarted request again.
@@ -175,12 +148,12 @@ class PrefillMixin:
         (request,) = requests
         tokens, start, seq = request.tokens, request.n_recomputed, request.seq
         assert seq is not None
-        chain = tokens[start : min(start + 1 + self._context.draft_tokens, len(tokens) - 1)]
+        chain = tokens[start : min(start + 1 + self._lifecycle.context.draft_tokens, len(tokens) - 1)]
         if chain:
-            result = self._context.verify_chains({seq: chain})[seq]
+            result = self._lifecycle.context.verify_chains({seq: chain})[seq]
             if isinstance(result, PymtpError):
-                self.fail_request(request, result)
+                self._lifecycle.fail(request, result)
                 return
             request.n_recomputed += len(chain)
         if request.n_recomputed == len(tokens) - 1:
-            self.on_recomputed(request)
+            self._lifecycle.on_recomputed(request)
