@@ -82,26 +82,23 @@ class _CountingCodeGenerator(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.count_literal(")
-        super().visit_List(node, frame)
-        self.write(")")
+        self._visit_within("count_literal", super().visit_List, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.count_literal(")
-        super().visit_Dict(node, frame)
-        self.write(")")
+        self._visit_within("count_literal", super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        self._visit_within("count_literal" if node.ctx == "load" else "", super().visit_Tuple, node, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
         cuts = isinstance(node.arg, nodes.Slice)
-        self.write("environment.count_slice(" if cuts else "")
-        super().visit_Getitem(node, frame)
-        self.write(")" if cuts else "")
+        self._visit_within("count_slice" if cuts else "", super().visit_Getitem, node, frame)
 
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        loads = node.ctx == "load"
-        self.write("environment.count_literal(" if loads else "")
-        super().visit_Tuple(node, frame)
-        self.write(")" if loads else "")
+    def _visit_within(self, method: str, visit: Callable[[Any, Frame], None], node: nodes.Node, frame: Frame) -> None:
+        """Write the code of a node as the argument of a method of the environment; "" for no method."""
+        self.write(f"environment.{method}(" if method else "")
+        visit(node, frame)
+        self.write(")" if method else "")
 
 
 class _OpaqueNamespace(Namespace):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-_CALL_END = "</tool_call>"
-_OUTSIDE_STRING = re.compile(rf'["{{}}\[\]]|{_CALL_END}')
+from pymtp.chat.qwen_tags import TOOL_CALL_END
+
+_OUTSIDE_STRING = re.compile(rf'["{{}}\[\]]|{TOOL_CALL_END}')
 _INSIDE_STRING = re.compile(r'["\\]')
 
 
@@ -41,11 +42,11 @@ class JsonObjectScanner:
                 self._depth += 1
             elif match[0] in "]}":
                 self._depth -= 1
-            if match[0] == _CALL_END or (self._depth == 0 and not self._in_string):
+            if match[0] == TOOL_CALL_END or (self._depth == 0 and not self._in_string):
                 self._pieces.append(text[:at])
                 return text[at:]
         else:
-            tag = text.rfind("<", max(at, len(text) - len(_CALL_END) + 1))
+            tag = text.rfind("<", max(at, len(text) - len(TOOL_CALL_END) + 1))
             scanned = len(text) if self._in_string or tag < 0 else tag
         self._pieces.append(text[:scanned])
         self._rest = text[scanned:]

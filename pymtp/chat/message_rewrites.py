@@ -21,17 +21,12 @@ def message_rewrites(messages: Messages) -> Iterator[Messages]:
     (it was cut or compacted) gets an empty user message before the first message that is not a system or developer
     message. System and developer messages after the first message become user messages.
     """
-    yield messages
-    if not _has_user_message(messages):
-        yield _with_empty_user_message(messages)
-    if _late_messages(messages, INSTRUCTION_ROLES):
-        as_user = [
-            {**message, "role": "user"} if i and message["role"] in INSTRUCTION_ROLES else message
-            for i, message in enumerate(messages)
-        ]
-        yield as_user
-        if not _has_user_message(as_user):
-            yield _with_empty_user_message(as_user)
+    late = {*_late_messages(messages, INSTRUCTION_ROLES)}
+    as_user = [{**message, "role": "user"} if i in late else message for i, message in enumerate(messages)]
+    for rewrite in (messages, as_user) if late else (messages,):
+        yield rewrite
+        if not _has_user_message(rewrite):
+            yield _with_empty_user_message(rewrite)
 
 
 def late_system_messages(messages: Messages) -> list[int]:

@@ -10,12 +10,8 @@ from pymtp.chat.lenient_json import NotJsonError, parse_json
 from pymtp.errors import InvalidRequestError
 from pymtp.validation import shown
 
-_TEXT_FIELDS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-}  # for each type of content part, the field that holds its text
+# for each type of content part, the field that holds its text
+_TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -40,11 +36,9 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
-    result = dict(message)
+    result = dict(message) if isinstance(message, Mapping) else {}
     calls = result.get("tool_calls")
-    if "content" not in result and not calls:
+    if not isinstance(result.get("role"), str) or not ("content" in result or calls):
         raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
     result["content"] = _content_text(result.get("content"), where)
     if result["role"] == "developer":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from itertools import combinations
 from typing import Literal
 
-from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_END, TOOL_CALL_START
+from pymtp.chat.qwen_tags import THINK_END_TAG, THINK_START, TOOL_CALL_END, TOOL_CALL_START
 from pymtp.chat.tags import Tag
 from pymtp.chat.text_grammar import TagFreeText
 from pymtp.chat.tool_parameters import ToolParameters
@@ -23,7 +23,6 @@ ThinkingState = Literal["begun", "may", "no"]
 
 # The tags at which the parser looks for a call.
 _CALL, _FUNCTION = Tag(TOOL_CALL_START), Tag("\n<function=")
-_THINK_END = Tag(THINK_END)
 _AFTER_THINKING = "after-thinking"  # the rule for the output after the thinking, if the root rule has thinking
 MAX_ANY_ORDER = 6  # parameters that a call may have in any order; more must be in the schema's order
 _IN_TAG = re.compile(r"[^<>\n]+")  # a name that fits into a tag
@@ -63,9 +62,8 @@ def output_gbnf(
     rules.bodies["root"] = answer
     if thinking == "begun" or (thinking == "may" and not free):
         after_thinking = answer if free else rules.rule(f'"\\n\\n" {answer}', "answer")
-        follows = {_THINK_END: after_thinking} | (calls.within_thinking if calls else {})
-        thought = TagFreeText(calls.other_forms if calls else [], rules, "thought", follows)
-        begun = thought.rule(thought.automaton.begin("\n"), may_end=False)
+        ends = {THINK_END_TAG: after_thinking} | (calls.tags_within_thinking if calls else {})
+        begun = TagFreeText(ends, rules, "thought", may_end=False).rule()
         rules.bodies["root"] = begun if thinking == "begun" else f'{answer} | "{THINK_START}" {begun}'
         rules.bodies[_AFTER_THINKING] = answer
     return rules.gbnf()
@@ -75,10 +73,9 @@ class _CallRules:
     """The grammar rules for tool calls.
 
     calls: name of the rule for one or several calls, up to the end of the output.
-    within_thinking: for each tag that begins a call within the thinking, the rule for the rest of the call. The tag
-        `<tool_call>` alone is no beginning there, because a model may think about calls.
-    other_forms: tags that begin a call in the form that is not used. Text must not contain them, because the parser
-        parses calls in both forms.
+    tags_within_thinking: for each tag that begins a call within the thinking, the rule for the rest of the call; None
+        for tags of the form that is not used, which the thinking must not contain, because the parser parses calls in
+        both forms. The tag `<tool_call>` alone is no beginning there, because a model may think about calls.
     """
 
     def __init__(self, tools: Sequence[Tool], rules: Rules, *, parallel: bool, is_json: bool) -> None:
@@ -93,17 +90,19 @@ class _CallRules:
         self._rest = rules.rule(f'{rest} "\\n{TOOL_CALL_END}" {more}', "function")
         self._after_call_start = rules.rule(f'"\\n{begins}" {self._rest}', "called")
         self.calls = rules.rule(f'"{TOOL_CALL_START}" {self._after_call_start}', "calls")
-        self.within_thinking = {Tag(f"{TOOL_CALL_START} {begins}"): self._rest}
-        self.other_forms = [Tag(f"{TOOL_CALL_START} {'<function=' if is_json else '{'}"), _FUNCTION]
+        self.tags_within_thinking: dict[Tag, str | None] = {
+            Tag(f"{TOOL_CALL_START} {begins}"): self._rest,
+            Tag(f"{TOOL_CALL_START} {'<function=' if is_json else '{'}"): None,
+            _FUNCTION: None,
+        }
 
     def text(self) -> str:
         """Return the name of the rule for text that may end with calls.
 
         If calls are in XML, `<function=` without `<tool_call>` also begins a call.
         """
-        follows = {_CALL: self._after_call_start} | ({} if self._is_json else {_FUNCTION: self._rest})
-        text = TagFreeText([_FUNCTION], self._rules, "text", follows)
-        return text.rule(text.automaton.begin("\n"))
+        tags = {_CALL: self._after_call_start, _FUNCTION: None if self._is_json else self._rest}
+        return TagFreeText(tags, self._rules, "text").rule()
 
 
 def _xml_function(tools: Sequence[Tool], rules: Rules) -> str:

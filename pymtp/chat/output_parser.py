@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TypeVar
 
 from pymtp.chat.json_scanner import JsonObjectScanner
 from pymtp.chat.output_events import (
@@ -17,29 +19,31 @@ from pymtp.chat.output_events import (
 )
 from pymtp.chat.qwen_tags import (
     BLOCK_VALUE_TAGS,
-    FUNCTION_BODY_TAGS,
     HERMES_CALL_TAG,
     INLINE_VALUE_TAGS,
-    PARAMETER_TAG,
     THINK_END_TAG,
     THINK_START_TAG,
     TOOL_CALL_END,
     TOOL_CALL_END_TAG,
-    TOOL_CALL_START,
     XML_CALL_TAGS,
     tags_outside_calls,
 )
-from pymtp.chat.tags import TagMatch, TagScanner
+from pymtp.chat.tags import SPACES, TagMatch, TagScanner
 from pymtp.chat.tool_call_parser import ToolCallBuilder, parse_hermes_call, parse_unfinished_hermes_call
 from pymtp.chat.tool_parameters import ToolParameters
 from pymtp.chat.tools import Tool
 
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>")
+_NEXT_TAG = re.compile(rf"[{SPACES}]*(?:{_PARAMETER.pattern}|</function>|{TOOL_CALL_END})")
 _VALUE_END = re.compile(r"\n?</parameter>")
 # `</function>` at the end of the output. The next tag, which would show that it ends the function, is missing or cut.
 _UNCONFIRMED_FUNCTION_END = re.compile(r"\n?(</parameter>\s*)?</function>\s*(<[a-z_/]*)?")
-_SPACE = " \t\r\n"
+# The output ends with a cut `<tool_call>`, or in it. "<" or "<tool" alone may be text.
+_CALL_BEGINS = "<tool_"
+
+Result = TypeVar("Result")
+_Steps = Generator[None, None, Result]
 
 
 class OutputParser:
@@ -71,24 +75,18 @@ class OutputParser:
         json_content: whether the content is JSON. A tag in its strings begins no call.
         """
         self._tools = {tool.name: ToolParameters(tool) for tool in tools}
-        self._thinking, self._separate_reasoning = thinking, separate_reasoning
-        self._is_json = json_content
-        self._json_undecided = json_content  # until the content's first character shows whether JSON or a call begins
-        self._calls_allowed = bool(tools)
+        self._thinking, self._separate_reasoning, self._is_json = thinking, separate_reasoning, json_content
         self._pending = ""  # the text that is not parsed yet; it begins at position `_from`
         self._from = 0
+        self._ended = False  # whether no text follows after the pending text
         self._reasoning_trimmer = EdgeTrimmer("\n", "\n")
-        self._content_trimmer = EdgeTrimmer("", _SPACE if tools else "")
+        self._content_trimmer = EdgeTrimmer("", SPACES if tools else "")
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._calls: list[ToolCall] = []
         self._unfinished_call: ToolCall | None = None
-        self._call: ToolCallBuilder | None = None  # the XML call that is being parsed
-        self._json: JsonObjectScanner | None = None  # the Hermes call that is being parsed
-        self._json_tag: tuple[str, int] = "", 0  # the tag that begins the Hermes call, and the tag's position
-        self._after_call_at = -1  # where the text after a call begins; -1 where no call comes before the text
         self._events: list[OutputEvent] = []
-        self._scan_outside_calls(at_start=True)
+        self._steps = self._parse()
 
     @property
     def output(self) -> ParsedOutput:
@@ -99,70 +97,71 @@ class OutputParser:
     def push(self, text: str) -> list[OutputEvent]:
         """Parse more text; return the new events, those that no later text can change."""
         self._pending += text
-        while self._next():
-            pass
-        return self._take_events()
+        return self._resume()
 
     def finish(self) -> list[OutputEvent]:
         """End the output; return the events that were held back."""
-        if self._next == self._outside_calls:
-            self._finish_text()
-        elif self._json is not None:
-            self._finish_hermes_call(self._json.unfinished_text)
-        elif self._call is not None:
-            self._finish_xml_call(self._call)
-        return self._take_events()
+        self._ended = True
+        return self._resume()
 
-    def _take_events(self) -> list[OutputEvent]:
+    def _resume(self) -> list[OutputEvent]:
+        next(self._steps, None)
         events, self._events = self._events, []
         return events
 
-    # Text outside of calls
+    # Each generator below parses the part of the output that it is named after. It yields where it needs more text, and
+    # is resumed with more text, or at the end of the output.
 
-    def _scan_outside_calls(self, *, at_start: bool = False, after_call: bool = False) -> None:
-        self._call = self._json = None
-        self._after_call_at = self._from if after_call else -1
-        tags = tags_outside_calls(
-            at_start=at_start, thinking=self._thinking, calls=self._calls_allowed, after_call=after_call
-        )
-        self._scanner = TagScanner(tags, self._from, "\n")
-        self._next: Callable[[], bool] = self._outside_calls
-
-    def _outside_calls(self) -> bool:
-        if self._json_undecided and not self._thinking:
-            self._decide_json(self._pending.lstrip(_SPACE)[:1])
-        match = self._scanner.scan(self._pending, self._from, self._accepts)
-        self._take_text(match.start if match else self._scanner.certain_end)
-        if not match:
-            return False
-        if match.tag is HERMES_CALL_TAG:
-            self._json = JsonObjectScanner()
-            self._json_tag = self._between(match.start, match.end - 1), match.start
-            self._skip_to(match.end - 1)
-            self._next = self._in_hermes_call
-        elif match.tag is TOOL_CALL_END_TAG:
-            self._skip_to(match.end)
-            self._scan_outside_calls()
-        elif match.tag in (THINK_START_TAG, THINK_END_TAG):
-            self._thinking = match.tag is THINK_START_TAG
-            self._json_undecided = self._is_json
-            if self._separate_reasoning:
+    def _parse(self) -> _Steps[None]:
+        calls_allowed, json_undecided = bool(self._tools), self._is_json
+        at_start, after_call = True, False
+        while True:
+            if json_undecided and not self._thinking:
+                # The content's first character shows whether it is JSON or a call. JSON has no calls.
+                while not (begin := self._pending.lstrip(SPACES)[:1]) and not self._ended:
+                    yield
+                json_undecided, calls_allowed = False, calls_allowed and begin == "<"
+            tags = tags_outside_calls(
+                at_start=at_start, thinking=self._thinking, calls=calls_allowed, after_call=after_call
+            )
+            start = self._from
+            match = yield from self._scan(TagScanner(tags, start), self._accepts, self._take_text)
+            if not match:
+                self._finish_text(after_call=after_call and self._from == start)
+                return
+            at_start = after_call = False
+            if match.tag in (THINK_START_TAG, THINK_END_TAG):
+                self._thinking, json_undecided = match.tag == THINK_START_TAG, self._is_json
+                if self._separate_reasoning:
+                    self._skip_to(match.end)
+                    self._content_trimmer.leading = "\n"
+                else:
+                    self._take_text(match.end)
+            elif match.tag == TOOL_CALL_END_TAG:
                 self._skip_to(match.end)
-                self._content_trimmer.leading = "\n"
+            elif match.tag == HERMES_CALL_TAG:
+                after_call = yield from self._hermes_call(match)
             else:
-                self._take_text(match.end)
-            self._scan_outside_calls()
-        else:
-            self._begin_xml_call(_name_in_tag(_FUNCTION, self._between(match.start, match.end)))
-        return True
+                after_call = yield from self._xml_call()
+            if self._ended:  # within the call
+                return
 
-    def _decide_json(self, first: str) -> None:
-        """Decide by the first character of the content whether it is JSON. JSON content has no calls."""
-        if first:
-            self._json_undecided = False
-            if first != "<":
-                self._calls_allowed = False
-                self._scan_outside_calls()
+    def _scan(
+        self, scanner: TagScanner, accepts: Callable[[TagMatch], bool], take: Callable[[int], None]
+    ) -> _Steps[TagMatch | None]:
+        """Scan for the next tag. Return None if the output ends without one.
+
+        take: a function that takes the pending text up to a position: the text that belongs to no tag.
+        """
+        while True:
+            match = scanner.scan(self._pending, self._from, accepts)
+            end = self._from + len(self._pending)
+            take(match.start if match else next(scanner.partial_starts(self._pending, self._from), end))
+            if match or self._ended:
+                return match
+            yield
+
+    # Text outside of calls
 
     def _accepts(self, match: TagMatch) -> bool:
         """Return whether a tag counts.
@@ -193,166 +192,129 @@ class OutputParser:
             self._content.append(part)
             self._events.append(ContentDelta(part, at, at + len(part)))
 
-    def _finish_text(self) -> None:
+    def _finish_text(self, *, after_call: bool) -> None:
+        """Take the text that was held back, unless it is a part of a call: that is no content.
+
+        after_call: whether the text comes directly after a call.
+        """
         rest = self._pending
         function = _FUNCTION.match(rest.lstrip("\n"))
-        is_call_end = self._from == self._after_call_at and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
-        if rest.startswith(TOOL_CALL_START) or (function and function[1] in self._tools) or is_call_end:
-            return  # a call that was cut off within its first tags, or in its `</tool_call>`: neither is content
+        is_call = rest.startswith(_CALL_BEGINS) or (function and function[1] in self._tools)
+        is_call_end = after_call and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
+        if is_call or is_call_end:
+            return
         self._take_text(self._from + len(rest))
         if not self._calls:
             self._add_content(self._content_trimmer.flush())
 
-    # XML calls
+    # Calls. Each generator returns whether the call is complete.
 
-    def _begin_xml_call(self, name: str) -> None:
-        """Begin an XML call, and skip the tag `<function=…>` that comes next."""
-        self._interrupt_text()
-        unknown = Tool(name)
-        self._call = ToolCallBuilder(len(self._calls), name, self._tools.get(name) or ToolParameters(unknown))
-        self._events.append(ToolCallStart(self._call.index, name))
-        self._skip_to(self._from + self._pending.index(">", self._pending.index("<function=")) + 1)
-        self._scan_function()
-
-    def _interrupt_text(self) -> None:
+    def _begin_call(self, name: str) -> int:
+        """Begin a call, and return its index."""
         self._reasoning_trimmer.interrupt()
         self._content_trimmer.interrupt()
+        index = len(self._calls)
+        self._events.append(ToolCallStart(index, name))
+        return index
 
-    def _scan_function(self) -> None:
-        self._scanner = TagScanner(FUNCTION_BODY_TAGS, self._from)
-        self._next = self._in_function
+    def _xml_call(self) -> _Steps[bool]:
+        function = _FUNCTION.search(self._pending)
+        assert function is not None
+        self._skip(function.end())
+        name = function[1]
+        call = ToolCallBuilder(self._begin_call(name), name, self._tools.get(name) or ToolParameters(Tool(name)))
+        # The next tag is complete: it is a part of the tag that began the call, or that ended the value before.
+        while tag := _NEXT_TAG.match(self._pending):
+            self._skip(tag.end())
+            if tag[1] is None:
+                self._end_call(call)
+                return True
+            self._add_arguments(call, call.begin_parameter(tag[1]))
+            if not (yield from self._value(call)):
+                break
+        return False
 
-    def _in_function(self) -> bool:
-        match = self._scanner.scan(self._pending, self._from, lambda _: True)
-        if not match:
-            return False
-        assert self._call is not None
-        if match.tag is PARAMETER_TAG:
-            name = _name_in_tag(_PARAMETER, self._between(self._from, match.end))
-            self._add_arguments(self._call.begin_parameter(name))
-            self._skip_to(match.end)
-            self._next = self._at_value
-        else:
-            self._end_xml_call(self._call)
-            self._skip_to(match.end)
-            self._scan_outside_calls(after_call=True)
-        return True
+    def _value(self, call: ToolCallBuilder) -> _Steps[bool]:
+        """Parse the value of a parameter, and its end. Return False if the output ends first."""
+        while not self._pending and not self._ended:
+            yield
+        is_block = self._pending.startswith("\n")
+        self._skip(is_block)
+        scanner = TagScanner(BLOCK_VALUE_TAGS if is_block else INLINE_VALUE_TAGS, self._from)
+        take = partial(self._take_value, call)
+        if (yield from self._scan(scanner, partial(self._ends_value, call), take)):
+            self._add_arguments(call, call.end_parameter())
+            closed = _VALUE_END.match(self._pending)
+            self._skip(closed.end() if closed else 0)
+            return True
+        for start in scanner.partial_starts(self._pending, self._from):
+            closed = _UNCONFIRMED_FUNCTION_END.fullmatch(self._pending, start - self._from)
+            if closed and TOOL_CALL_END.startswith(closed[2] or ""):
+                take(start)
+                self._add_arguments(call, call.end_parameter())
+                self._end_call(call)
+                return False
+        self._unfinished_call = call.call
+        return False
 
-    def _at_value(self) -> bool:
-        if not self._pending:
-            return False
-        is_block = self._pending[0] == "\n"
-        self._skip_to(self._from + is_block)
-        tags = BLOCK_VALUE_TAGS if is_block else INLINE_VALUE_TAGS
-        self._scanner = TagScanner(tags, self._from, "\n" if is_block else "")
-        self._next = self._in_value
-        return True
-
-    def _in_value(self) -> bool:
-        match = self._scanner.scan(self._pending, self._from, self._ends_value)
-        assert self._call is not None
-        end = match.start if match else self._scanner.certain_end
-        self._add_arguments(self._call.add_text(self._between(self._from, end)))
-        self._skip_to(end)
-        if not match:
-            return False
-        self._add_arguments(self._call.end_parameter())
-        closed = _VALUE_END.match(self._pending)
-        self._skip_to(self._from + (closed.end() if closed else 0))
-        self._scan_function()
-        return True
-
-    def _ends_value(self, match: TagMatch) -> bool:
+    def _ends_value(self, call: ToolCallBuilder, match: TagMatch) -> bool:
         """Return whether a tag ends the value of a parameter.
 
         The tag of a parameter that the call already has does not end the value: each parameter comes only once. Without
         `</parameter>` before it, the tag of a parameter that the tool does not have does not end the value, either.
         """
-        assert self._call is not None
         text = self._between(match.start, match.end)
         name = _PARAMETER.search(text)
         if name is None:
             return True
-        is_new = name[1] not in self._call.seen_parameters
-        return is_new and ("</parameter>" in text or name[1] in self._call.parameters)
+        return name[1] not in call.seen_parameters and ("</parameter>" in text or name[1] in call.parameters)
 
-    def _add_arguments(self, text: str) -> None:
-        assert self._call is not None
+    def _take_value(self, call: ToolCallBuilder, end: int) -> None:
+        self._add_arguments(call, call.add_text(self._between(self._from, end)))
+        self._skip_to(end)
+
+    def _add_arguments(self, call: ToolCallBuilder, text: str) -> None:
         if text:
-            self._events.append(ToolCallDelta(self._call.index, text))
+            self._events.append(ToolCallDelta(call.index, text))
 
-    def _end_xml_call(self, call: ToolCallBuilder) -> None:
-        self._add_arguments(call.end_call())
+    def _end_call(self, call: ToolCallBuilder) -> None:
+        self._add_arguments(call, call.end_call())
         self._calls.append(call.call)
 
-    def _finish_xml_call(self, call: ToolCallBuilder) -> None:
-        if self._next == self._in_value:
-            for start in self._scanner.partial_starts:
-                closed = _UNCONFIRMED_FUNCTION_END.fullmatch(self._pending, start - self._from)
-                if closed and TOOL_CALL_END.startswith(closed[2] or ""):
-                    self._add_arguments(call.add_text(self._between(self._from, start)))
-                    self._add_arguments(call.end_parameter())
-                    self._end_xml_call(call)
-                    return
-        self._unfinished_call = call.call
-
-    # Calls in Hermes' form
-
-    def _in_hermes_call(self) -> bool:
-        assert self._json is not None
-        behind = self._json.push(self._pending)
-        end = self._from + len(self._pending)
-        self._skip_to(end)
-        if behind is None:
-            return False
-        self._pending, self._from = behind, end - len(behind)
-        call = parse_hermes_call(self._json.text)
-        if call is None or not self._can_call(call):
-            tag, start = self._json_tag
-            self._add_text(tag + self._json.text, start)
-            self._scan_outside_calls()
-            return True
-        self._add_call_events(call)
-        self._calls.append(call)
-        self._scan_outside_calls(after_call=True)
-        return True
-
-    def _finish_hermes_call(self, text: str) -> None:
-        call = parse_unfinished_hermes_call(text)
-        if call is None:
-            return
-        if not self._can_call(call):
-            tag, start = self._json_tag
-            self._add_text(tag + text, start)
-            return
-        self._add_call_events(call)
-        self._unfinished_call = call
-
-    def _can_call(self, call: ToolCall) -> bool:
-        """Return whether a call counts: within the thinking, only a known tool can be called."""
-        return not self._thinking or call.name in self._tools
-
-    def _add_call_events(self, call: ToolCall) -> None:
-        self._interrupt_text()
-        index = len(self._calls)
-        self._events.append(ToolCallStart(index, call.name))
-        if call.arguments:
-            self._events.append(ToolCallDelta(index, call.arguments))
+    def _hermes_call(self, begin: TagMatch) -> _Steps[bool]:
+        brace = begin.end - 1
+        tag = self._between(begin.start, brace)
+        self._skip_to(brace)
+        scanner = JsonObjectScanner()
+        while (behind := scanner.push(self._pending)) is None and not self._ended:
+            self._skip(len(self._pending))
+            yield
+        self._skip(len(self._pending) - len(behind or ""))
+        text = scanner.unfinished_text if behind is None else scanner.text
+        call = parse_unfinished_hermes_call(text) if behind is None else parse_hermes_call(text)
+        # Within the thinking, only a known tool can be called.
+        if call and (not self._thinking or call.name in self._tools):
+            index = self._begin_call(call.name)
+            if call.arguments:
+                self._events.append(ToolCallDelta(index, call.arguments))
+            if behind is not None:
+                self._calls.append(call)
+                return True
+            self._unfinished_call = call
+        elif call or behind is not None:
+            self._add_text(tag + text, begin.start)
+        return False
 
     # The pending text
 
     def _between(self, start: int, end: int) -> str:
         return self._pending[start - self._from : end - self._from]
 
+    def _skip(self, n: int) -> None:
+        self._pending, self._from = self._pending[n:], self._from + n
+
     def _skip_to(self, end: int) -> None:
-        self._pending = self._pending[end - self._from :]
-        self._from = end
-
-
-def _name_in_tag(tag: re.Pattern[str], text: str) -> str:
-    match = tag.search(text)
-    assert match is not None
-    return match[1]
+        self._skip(end - self._from)
 
 
 Slice = tuple[str, int]  # a piece of text, and its position in the output

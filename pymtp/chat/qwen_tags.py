@@ -31,8 +31,6 @@ XML_CALL_TAGS = [Tag(f"{TOOL_CALL_START} <function=NAME> {then}") for then in ("
 # The same for models that leave out `<tool_call>`.
 BARE_FUNCTION_TAGS = [Tag(f"\n<function=NAME> {then}") for then in ("<parameter=NAME>", "</function>")]
 TOOL_CALL_END_TAG = Tag(f" {TOOL_CALL_END}", at_start=True)
-PARAMETER_TAG = Tag(" <parameter=NAME>", at_start=True)
-FUNCTION_END_TAGS = [Tag(f" {end}", at_start=True) for end in ("</function>", TOOL_CALL_END)]
 
 # `</function>` may be part of a value. It ends the function only if it is followed by one of these tags.
 _FUNCTION_END = [f"</function> {then}" for then in (TOOL_CALL_END, TOOL_CALL_START, "<function=")]
@@ -50,7 +48,6 @@ INLINE_VALUE_END_TAGS = [
     *(Tag(f"{end}{then}") for end in ("\n", "") for then in _AFTER_UNCLOSED_VALUE),
 ]
 
-FUNCTION_BODY_TAGS = TagSet([PARAMETER_TAG, *FUNCTION_END_TAGS])
 BLOCK_VALUE_TAGS, INLINE_VALUE_TAGS = TagSet(BLOCK_VALUE_END_TAGS), TagSet(INLINE_VALUE_END_TAGS)
 
 

@@ -162,7 +162,11 @@ def render_within(budget: RenderBudget, parts: Iterable[str]) -> str:
 
 def bit_count(number: int) -> int:
     """Count the bits of an integer. Raises RenderLimitError for more than MAX_BITS."""
-    n = int(number).bit_length()
+    return check_bits(int(number).bit_length())
+
+
+def check_bits(n: int) -> int:
+    """Return a number of bits. Raises RenderLimitError for more than MAX_BITS."""
     if n > MAX_BITS:
         raise RenderLimitError(f"the template computes a number of more than {MAX_BITS} bits")
     return n

@@ -12,10 +12,10 @@ from typing import Any
 from pymtp.chat.render_budget import (
     CHARACTERS_PER_STEP,
     ITEM_WEIGHT,
-    MAX_BITS,
     RenderBudget,
     RenderLimitError,
     bit_count,
+    check_bits,
 )
 
 MAX_ATTRIBUTES = 32  # dots and commas in the attribute path of a filter
@@ -32,10 +32,10 @@ def operator_cost(budget: RenderBudget, operator: str, left: object, right: obje
         return _length(left) + _length(right)
     if operator == "*":
         if isinstance(left, int) and isinstance(right, int):
-            _check_bits(bit_count(left) + bit_count(right) - 1)
+            check_bits(bit_count(left) + bit_count(right) - 1)
         return max(_length(left) * _magnitude(right), _length(right) * _magnitude(left))
     if operator == "**" and isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
-        _check_bits(bit_count(left) * abs(right))
+        check_bits(bit_count(left) * abs(right))
     return 0
 
 
@@ -81,11 +81,6 @@ def filter_cost(budget: RenderBudget, name: str, value: Any, args: Sequence[Any]
     if name == "sum" and not isinstance(kwargs.get("start", args[1] if len(args) > 1 else 0), (int, float)):
         raise RenderLimitError("the template sums up values that are not numbers")
     return _FILTER_COSTS[name](budget, value, *args, **kwargs) if name in _FILTER_COSTS else 0
-
-
-def _check_bits(n: int) -> None:
-    if n > MAX_BITS:
-        raise RenderLimitError(f"the template computes a number of more than {MAX_BITS} bits")
 
 
 def _count_further_attributes(names: object) -> int:
@@ -165,9 +160,8 @@ def _wordwrap_cost(
     **___: object,
 ) -> int:
     longest = max(map(len, str(s).splitlines()), default=0)
-    budget.step(
-        longest**2 // max(1, _magnitude(width)) // CHARACTERS_PER_STEP
-    )  # for each line, textwrap copies the rest of a long word
+    # for each line, textwrap copies the rest of a long word
+    budget.step(longest**2 // max(1, _magnitude(width)) // CHARACTERS_PER_STEP)
     lines = str(s).count("\n") + 2 * budget.weigh(s) // max(1, _magnitude(width)) + 1
     return budget.weigh(s) + lines * _length(wrapstring)
 
@@ -177,7 +171,7 @@ def _batch_cost(budget: RenderBudget, value: object, linecount: object = 1, fill
 
 
 def _round_cost(budget: RenderBudget, value: object, precision: object = 0, method: object = "common") -> int:
-    _check_bits(bit_count(10) * _magnitude(precision))
+    check_bits(bit_count(10) * _magnitude(precision))
     return 0
 
 
@@ -225,11 +219,9 @@ _ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
 # Filters with an argument `attribute`, and its position; `map` takes it only by name.
 _ATTRIBUTE_POSITIONS = dict.fromkeys(("groupby", "rejectattr", "selectattr", "sum"), 0)
 _ATTRIBUTE_POSITIONS |= {**dict.fromkeys(("join", "max", "min", "unique"), 1), "sort": 2, "map": 2**31}
-_CONSTANT_TIME = frozenset(
-    {"count", "d", "default", "first", "last", "length"}
-)  # filters whose time does not depend on the length of the value
-_NO_COST = frozenset(
-    {"items", "lower", "safe", "string", "upper"}
-)  # the most frequent filters, whose result is about as long as the value
+# Filters whose time does not depend on the length of the value.
+_CONSTANT_TIME = frozenset({"count", "d", "default", "first", "last", "length"})
+# The most frequent filters, whose result is about as long as the value.
+_NO_COST = frozenset({"items", "lower", "safe", "string", "upper"})
 # Filters that take as long as a step for every few characters.
 _SLOW_FILTERS = frozenset({"pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"})

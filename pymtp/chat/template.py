@@ -121,15 +121,9 @@ class ChatTemplate:
         """Render once. Raises the template's own exceptions, and InvalidRequestError if it exceeds its limits."""
         from pymtp.chat.jinja_environment import render
 
-        context = {
-            "documents": None,
-            **self._special_tokens,
-            **variables,
-            "messages": list(messages),
-            "tools": tools,
-        }
+        own = {"messages": list(messages), "tools": tools, "add_generation_prompt": True}
         try:
-            return render(self._template, {**context, "add_generation_prompt": True})
+            return render(self._template, {"documents": None, **self._special_tokens, **variables, **own})
         except RenderLimitError as error:
             raise InvalidRequestError(f"the chat template cannot make this prompt: {error}") from error
 
@@ -210,12 +204,5 @@ def _nearest_efforts(effort: str) -> list[str]:
     "none" is always last, because no thinking is very different from little thinking.
     """
     at = REASONING_EFFORTS.index(effort)
-    others = (other for other in REASONING_EFFORTS if other != effort)
-    return sorted(
-        others,
-        key=lambda other: (
-            other == "none",
-            abs(REASONING_EFFORTS.index(other) - at),
-            -REASONING_EFFORTS.index(other),
-        ),
-    )
+    ranks = {other: (other == "none", abs(i - at), -i) for i, other in enumerate(REASONING_EFFORTS) if i != at}
+    return sorted(ranks, key=ranks.__getitem__)

@@ -60,12 +60,8 @@ def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ct
     Raises InvalidRequestError for a budget beyond the context.
     """
     end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-N_END_TOKENS:])).decode(errors="ignore")
-    begun, no_stop_in_thinking, budget, gbnf = (
-        end.rstrip().endswith(THINK_START),
-        prompt.end != "",
-        params.thinking_budget,
-        params.gbnf,
-    )
+    begun, no_stop_in_thinking = end.rstrip().endswith(THINK_START), prompt.end != ""
+    budget, gbnf = params.thinking_budget, params.gbnf
     calls = calls or (gbnf is not None and TOOL_CALL_START in gbnf)
     if budget is None:
         return ThinkingPlan(begun, no_stop_in_thinking, calls)

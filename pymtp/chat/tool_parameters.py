@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -39,21 +38,23 @@ class ToolParameter:
         self.schema = schema
 
     @cached_property
+    def _allowed(self) -> tuple[frozenset[str], bool]:
+        return self._read(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
+
+    @property
     def types(self) -> frozenset[str]:
         """Return the types that the schema allows."""
-        return self._types(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
+        return self._allowed[0]
 
-    @cached_property
+    @property
     def is_string(self) -> bool:
         """Return whether the schema allows only strings."""
         return self.types == {"string"}
 
-    @cached_property
+    @property
     def is_raw(self) -> bool:
         """Return whether strings are written between the tags without JSON's quotes and escapes."""
-        return "string" in self.types and (
-            self.is_string or self._other_types_unbounded(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
-        )
+        return "string" in self.types and (self.is_string or self._allowed[1])
 
     @cached_property
     def choices(self) -> tuple[Any, ...]:
@@ -73,6 +74,7 @@ class ToolParameter:
         if self.is_string or (self.is_raw and text in self.choices):
             return _dump_json(text)
         stripped = text.strip()
+        unfit: object = text
         for read in (parse_json, parse_python_literal):
             try:
                 value = read(stripped)
@@ -81,7 +83,9 @@ class ToolParameter:
             converted = self._convert(value)
             if converted is not None:
                 return stripped if read is parse_json and converted[0] is value else _dump_json(converted[0])
-        return self._without_fitting_type(text)
+            if unfit is text and "string" not in self.types:
+                unfit = value
+        return _dump_json(unfit)
 
     def _convert(self, value: Any) -> tuple[Any] | None:
         """Return a tuple of the value, converted to an allowed type; None if it has no allowed type."""
@@ -99,46 +103,27 @@ class ToolParameter:
             return (int(value),)
         return (value,) if _type_of(value) & self.types else None
 
-    def _without_fitting_type(self, text: str) -> str:
-        if "string" not in self.types:
-            for read in (parse_json, parse_python_literal):
-                with suppress(NotJsonError):
-                    return _dump_json(read(text))
-        return _dump_json(text)
-
-    def _types(self, schema: object, steps: int, visits: Iterator[int]) -> frozenset[str]:
+    def _read(self, schema: object, steps: int, visits: Iterator[int]) -> tuple[frozenset[str], bool]:
+        """Return the types that a schema allows, and whether it bounds values besides strings by their type alone."""
         if steps == 0 or next(visits, None) is None:
-            return ALL_TYPES
+            return ALL_TYPES, False
         schema = resolve_refs(schema, self._root)
         if not isinstance(schema, dict):
-            return ALL_TYPES
-        if (types := _named_types(schema)) is not None:
-            return types
+            return ALL_TYPES, True
+        types = _named_types(schema)
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
-                return frozenset().union(*(self._types(part, steps - 1, visits) for part in parts))
+                each = [self._read(part, steps - 1, visits) for part in parts]
+                unbounded = all(part_types == {"string"} or part_unbounded for part_types, part_unbounded in each)
+                return types or frozenset().union(*(part_types for part_types, _ in each)), unbounded
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list) and values:
-            return frozenset().union(*map(_type_of, values))
-        return frozenset({"string"}) if schema.keys() & TYPE_KEYWORDS["string"] else ALL_TYPES
-
-    def _other_types_unbounded(self, schema: object, steps: int, visits: Iterator[int]) -> bool:
-        """Return whether the schema bounds values other than strings by their type alone."""
-        if steps == 0 or next(visits, None) is None:
-            return False
-        schema = resolve_refs(schema, self._root)
-        if not isinstance(schema, dict):
-            return True
-        for keyword in ("oneOf", "anyOf"):
-            if isinstance(parts := schema.get(keyword), list) and parts:
-                return all(
-                    self._types(part, steps - 1, visits) == {"string"}
-                    or self._other_types_unbounded(part, steps - 1, visits)
-                    for part in parts
-                )
+        if types is None and isinstance(values, list) and values:
+            types = frozenset().union(*map(_type_of, values))
+        if types is None:
+            types = frozenset({"string"}) if schema.keys() & TYPE_KEYWORDS["string"] else ALL_TYPES
         if "const" in schema or "enum" in schema:
-            return schema is resolve_refs(self.schema, self._root) or self._types(schema, steps, visits) == {"string"}
-        return not schema.keys() & _VALUE_KEYWORDS
+            return types, steps == MAX_STEPS or types == {"string"}  # see `choices`
+        return types, not schema.keys() & _VALUE_KEYWORDS
 
 
 class ToolParameters:

@@ -63,9 +63,11 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raise InvalidRequestError for two tools of one name, and for names that do not fit into a tag."""
+    """Raise InvalidRequestError for two tools of one name, for names that do not fit into a tag, and for no Tool."""
     names = set()
     for tool in tools:
+        if not isinstance(tool, Tool):
+            raise InvalidRequestError(f"a tool must be a Tool, as read_tools returns it, not {shown(tool)}", "tools")
         if not _TOOL_NAME.fullmatch(tool.name):
             raise InvalidRequestError(
                 f"{tool.name!r:.80} is not allowed as the name of a tool: use letters, digits, _ and -", "tools"

@@ -36,19 +36,19 @@ class StringRules:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._free = TagFreeText(BLOCK_VALUE_END_TAGS, rules, "text")
-        self._short = TagFreeText(_SHORT_TAGS, rules, "text")
+        self._free = TagFreeText(dict.fromkeys(BLOCK_VALUE_END_TAGS), rules, "text")
+        self._short = TagFreeText(dict.fromkeys(_SHORT_TAGS), rules, "text")
 
     def free(self) -> str:
         """Return the name of the rule for any string."""
-        return self._free.rule(self._free.automaton.begin("\n"))
+        return self._free.rule()
 
     def counted(self, minimum: int, maximum: int | None) -> str:
         """Return the name of the rule for strings of `minimum` to `maximum` characters. maximum: None for no limit."""
         if max(minimum, maximum or 0) <= MAX_COUNTED_EXACTLY:
-            return self._free.counted(self._free.automaton.begin("\n"), minimum, maximum)
+            return self._free.rule(minimum, maximum)
         if max(minimum, maximum or 0) <= MAX_COUNTED:
-            return self._short.counted(self._short.automaton.begin("\n"), minimum, maximum)
+            return self._short.rule(minimum, maximum)
         upper = "" if maximum is None else min(maximum, MAX_REPETITIONS)
         return self.rules.rule(f"{_without(_TAG_OPENS, inverse([]))}{{{minimum},{upper}}}", "text")
 
@@ -69,13 +69,8 @@ class StringRules:
 
     def literal(self, text: str) -> str | None:
         """Return GBNF for one string; None if the parser would find the end of the value in that string."""
-        state = self._free.automaton.begin("\n")
-        for character in text:
-            after = self._free.automaton.step(state, character)
-            if after is None or any(low <= ord(character) <= high for low, high in NOT_IN_TEXT):
-                return None
-            state = after
-        return quoted(text)
+        unwritable = any(low <= ord(character) <= high for character in text for low, high in NOT_IN_TEXT)
+        return None if unwritable or self._free.contains_tag(text) else quoted(text)
 
 
 def _without(left_out: Ranges, ranges: Ranges) -> str:

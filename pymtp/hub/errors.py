@@ -17,13 +17,6 @@ from pymtp.hub.names import HubName
 MAX_TIMEOUT = 1_000_000  # seconds to wait for a response
 _ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?", re.IGNORECASE)
 PASSWORD_HINT = "in a user name and password, write @, /, ? and # as %40, %2F, %3F and %23"
-MAX_TRIES = 6  # tries in a row that bring no bytes
-FIRST_PAUSE = 1.0  # seconds before the first retry; each further pause is twice as long
-
-
-def retry_pause(failures: int) -> float:
-    """Return the seconds to wait after this number of failed tries."""
-    return FIRST_PAUSE * float(2 ** (failures - 1))
 
 
 class UnreachableError(ModelLoadError):

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from hashlib import sha1, sha256
 from pathlib import Path
-from typing import BinaryIO
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import errors
 from pymtp.hub.cache import RepoCache
-from pymtp.hub.errors import is_transient, transport_errors
 from pymtp.hub.files import HubFile
 from pymtp.hub.remote_repo import RemoteRepo
 
-CHUNK_BYTES = 1024**3  # per request: the hub's redirect links expire, and some servers limit the size of a response
 _HASH_BYTES = 16 * 1024**2  # bytes that are read at once to compute a hash
 
 OnProgress = Callable[[int], None]  # called with the number of bytes that were added since the last call
@@ -56,38 +51,18 @@ def download_file(
 
 def _download_blob(remote: RemoteRepo, file: HubFile, blob: Path, on_progress: OnProgress) -> None:
     partial = blob.with_name(f"{blob.name}.incomplete")
-    with open(partial, "ab", buffering=0) as out:
+    with open(partial, "ab") as out:
         if out.tell() > file.size:
-            out.truncate(0)
-        _check_disk_space(blob.parent, file, file.size - os.fstat(out.fileno()).st_size)
-        on_progress(os.fstat(out.fileno()).st_size)
-        failures = 0
-        while (size := os.fstat(out.fileno()).st_size) < file.size:
-            try:
-                _append_chunk(remote, file, out, size, on_progress)
-                failure = None
-            except transport_errors() as error:
-                if not is_transient(error):
-                    raise
-                failure = error
-            if os.fstat(out.fileno()).st_size > size:
-                failures = 0
-                continue
-            failures += 1
-            if failures == errors.MAX_TRIES:
-                raise failure or ModelLoadError(f"{file.path}: the hub sends nothing after {size:,} bytes")
-            time.sleep(errors.retry_pause(failures))
+            out.seek(out.truncate(0))
+        _check_disk_space(blob.parent, file, file.size - out.tell())
+        on_progress(out.tell())
+        for data in remote.read(file, out.tell(), file.size):
+            out.write(data)
+            on_progress(len(data))
     if _digest(partial, file) != file.etag:
         partial.unlink()
         raise ModelLoadError(f"{file.path} was damaged on its way: its hash is not the hub's. Try again")
     os.replace(partial, blob)
-
-
-def _append_chunk(remote: RemoteRepo, file: HubFile, out: BinaryIO, size: int, on_progress: OnProgress) -> None:
-    """Append the next chunk, or the part of it that arrives before an error."""
-    for _, data in remote.read(file, size, min(size + CHUNK_BYTES, file.size)):
-        out.write(data)
-        on_progress(len(data))
 
 
 def _digest(path: Path, file: HubFile) -> str:

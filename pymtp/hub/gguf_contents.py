@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -97,12 +97,7 @@ def _header(part: HubFile, reader: Callable[[HubFile], ReadAt], repo: str) -> He
 
 
 def _kind(header: Header, tensors: _TensorKinds) -> str:
-    for word in _kind_words(header):
+    for word in (header.kind.lower(), header.architecture.lower().rstrip("0123456789")):
         if word in _OTHER_KINDS:
             return _OTHER_KINDS[word]
     return HEAD if (tensors.head or tensors.foreign_head) and not tensors.trunk else MODEL
-
-
-def _kind_words(header: Header) -> Iterator[str]:
-    yield header.kind.lower()
-    yield header.architecture.lower().rstrip("0123456789")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from pymtp.errors import ModelLoadError
 from pymtp.hub.cache import RepoCache
@@ -111,18 +111,10 @@ def _header_file(snapshot: Snapshot, model: HubModel, folder: Path) -> Path:
         header = read_header(f"{part.path} of {snapshot.name.repo}", read)
         with open(path, "wb") as file:
             file.write(read(0, header.size))
-            _extend(file, part)
+            try:
+                file.truncate(part.size)  # with a hole in place of the weights
+            except OverflowError as error:
+                raise ModelLoadError(
+                    f"{part.path}: the hub says that it has {part.size:,} bytes, more than a file has"
+                ) from error
     return paths[0]
-
-
-def _extend(file: BinaryIO, part: HubFile) -> None:
-    """Extend a file by a hole to the part's size.
-
-    Raises ModelLoadError for a size that no file can have.
-    """
-    try:
-        file.truncate(part.size)
-    except OverflowError as error:
-        raise ModelLoadError(
-            f"{part.path}: the hub says that it has {part.size:,} bytes, more than a file has"
-        ) from error

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub import errors
 from pymtp.hub.errors import PASSWORD_HINT, endpoint, is_transient, transport_errors
 from pymtp.hub.files import HubFile, is_safe_path
 from pymtp.hub.names import HubName
 
+CHUNK_BYTES = 1024**3  # per request: the hub's redirect links expire, and some servers limit the size of a response
+MAX_TRIES = 6  # tries in a row that bring no bytes
+FIRST_PAUSE = 1.0  # seconds before the first retry; each further pause is twice as long
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")  # SHA-256 of large files, git's SHA-1 of others
 
@@ -61,13 +64,32 @@ class RemoteRepo:
         self.commit = commit[0]
         self.files = [file for file in files if is_safe_path(file.path)]
 
-    def read(self, file: HubFile, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the bytes from `first` to before `end` as they arrive: each piece with its offset.
+    def read(self, file: HubFile, first: int, end: int) -> Generator[bytes]:
+        """Yield the bytes from `first` to before `end` as they arrive, in several requests if necessary.
 
-        Yields bytes up to the end of the file if the hub does not support ranges.
+        Requests the missing bytes again after temporary errors. Yields bytes up to the end of the file if the hub does
+        not support ranges.
 
-        Raises ModelLoadError if the file does not have the size in the hub's list.
+        Raises ModelLoadError if the file does not have the size in the hub's list, and if the hub sends nothing.
         """
+        failures = 0
+        while first < end:
+            before, failure = first, None
+            try:
+                for data in self._request(file, first, min(first + CHUNK_BYTES, end)):
+                    first += len(data)
+                    yield data
+            except transport_errors() as error:
+                if not is_transient(error):
+                    raise
+                failure = error
+            failures = failures + 1 if first == before else 0
+            if failures == MAX_TRIES:
+                raise failure or ModelLoadError(f"{file.path}: the hub sends nothing after {first:,} bytes")
+            if failures:
+                time.sleep(FIRST_PAUSE * 2 ** (failures - 1))
+
+    def _request(self, file: HubFile, first: int, end: int) -> Iterator[bytes]:
         from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -88,28 +110,18 @@ class RemoteRepo:
             for piece in response.iter_raw():
                 piece = piece[: end - offset]
                 if data := piece[max(0, first - offset) :]:
-                    yield max(first, offset), data
+                    yield data
                 offset += len(piece)
                 if offset >= end:
                     return
 
     def read_range(self, file: HubFile, offset: int, n: int) -> bytes:
-        """Return `n` bytes of a file, fewer only at its end. Retries after temporary errors."""
-        end = min(offset + n, file.size)
-        failures = 0
-        while True:
-            data = bytearray()
-            try:
-                for _, piece in self.read(file, offset, end) if offset < end else ():
-                    data += piece
-                    if len(data) >= n:  # a hub that does not support ranges would send the whole file
-                        break
-                return bytes(data[:n])
-            except transport_errors() as error:
-                failures += 1
-                if not is_transient(error) or failures == errors.MAX_TRIES:
-                    raise
-            time.sleep(errors.retry_pause(failures))
+        """Return `n` bytes of a file, fewer only at its end."""
+        data = bytearray()
+        with closing(self.read(file, offset, min(offset + n, file.size))) as pieces:
+            while len(data) < n and (piece := next(pieces, None)) is not None:  # it may yield more than n bytes
+                data += piece
+        return bytes(data[:n])
 
 
 def _hub_file(sibling: Any) -> HubFile:

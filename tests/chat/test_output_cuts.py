@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymtp.chat import ContentDelta, OutputEvent, OutputParser, ReasoningDelta, Tool, ToolCallDelta, ToolCallStart
-from pymtp.chat.tags import TagSet
+from pymtp.chat.tags import MAX_TAG_LENGTH, TagScanner
 
 FUNCTION = {
     "properties": {
@@ -142,16 +143,23 @@ REPEATED_PARTS = [
 
 @pytest.mark.parametrize("part", REPEATED_PARTS)
 @pytest.mark.parametrize("before", ["", "<tool_call>\n<function=f>\n<parameter=a>\n", '<tool_call>{"name": "'])
-def test_scanner_takes_a_few_steps_for_each_character(before: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the number of steps for long texts in which many tags may have begun."""
-    steps, step = [0], TagSet.step
+def test_text_in_which_many_tags_may_have_begun_takes_linear_time(
+    before: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check long texts, whole and character by character. If the time was quadratic, they would take minutes."""
+    scanned, scan = [0], TagScanner.scan
 
-    def counted(tags: TagSet, matches: Any, character: str) -> Any:
-        steps[0] += 1
-        return step(tags, matches, character)
+    def counted(scanner: TagScanner, text: str, *args: Any) -> Any:
+        scanned[0] += len(text)
+        return scan(scanner, text, *args)
 
-    monkeypatch.setattr(TagSet, "step", counted)
-    text = before + part * (4000 // len(part))
-    parser, _ = events_of([*text])
-    assert steps[0] < 4 * len(text)
-    assert sum(map(len, (parser.output.content or "", parser.output.reasoning or ""))) <= len(text)
+    monkeypatch.setattr(TagScanner, "scan", counted)
+    whole = before + part * (200_000 // len(part))
+    begin = time.monotonic()
+    parser, _ = events_of([whole])
+    assert time.monotonic() - begin < 10
+    assert sum(map(len, (parser.output.content or "", parser.output.reasoning or ""))) <= len(whole)
+    text = before + part * (3 * MAX_TAG_LENGTH // len(part))
+    scanned[0] = 0
+    events_of([*text])
+    assert scanned[0] <= (MAX_TAG_LENGTH + 1) * len(text)

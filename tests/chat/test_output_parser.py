@@ -119,6 +119,8 @@ def test_tags_are_content_without_tools(text: str) -> None:
         "a <function=f>\n</function>",
         "\n<function=unknown>\n</function>",
         "\n</parameter></function>",
+        "a <",
+        "a <tool",
     ],
 )
 def test_text_that_only_looks_like_a_call_is_content(text: str) -> None:
@@ -176,6 +178,8 @@ def test_next_parameter_needs_an_end_tag_before_it_or_a_known_name() -> None:
     "text",
     [
         "<tool_call>",
+        "<tool_call",
+        " <tool_",
         "<tool_call>\n<function=f>\n",
         "\n\n<tool_call>\n<func",
         "\n<function=f>\n<para",

@@ -57,9 +57,10 @@ def test_read_tools_refuses_malformed_tools(tools: Any, reason: str) -> None:
         ("any", [Tool("f")], "tool_choice must be"),
         ("auto", [Tool("f"), Tool("f")], "two tools"),
         ("auto", [Tool("a b")], "not allowed as the name"),
+        ("auto", [function({})], "must be a Tool, as read_tools returns it"),
     ],
 )
-def test_impossible_tool_choice_is_refused(choice: Any, tools: list[Tool], reason: str) -> None:
+def test_impossible_tools_and_tool_choices_are_refused(choice: Any, tools: list[Any], reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         OutputFormat(None, "", tools=tools, tool_choice=choice)
 

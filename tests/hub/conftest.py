@@ -9,7 +9,7 @@ import pytest
 from helpers.hub import Hub, serving
 from huggingface_hub import constants
 
-from pymtp.hub import errors
+from pymtp.hub import remote_repo
 from pymtp.hub.model_download import LocalFiles, download_model
 from pymtp.hub.names import HubName, split_filename
 
@@ -30,7 +30,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setattr(errors, "FIRST_PAUSE", 0.0)
+        monkeypatch.setattr(remote_repo, "FIRST_PAUSE", 0.0)
         yield made
 
 

@@ -13,7 +13,7 @@ from helpers.hub import Hub, gguf
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import errors, file_download
+from pymtp.hub import remote_repo
 
 Fetch = Callable[..., Path]
 NAME = "model-Q4_K_M.gguf"
@@ -64,14 +64,15 @@ def test_interrupted_download_is_resumed(hub: Hub, data: bytes, fetch: Fetch, tm
     assert sum(answer.n for answer in hub.sent if answer.first) == len(data) - 600_000
 
 
-def test_download_reconnects_after_a_lost_connection(hub: Hub, data: bytes, fetch: Fetch) -> None:
-    hub.faults.cut_after = 300_000
+def test_download_reconnects_after_each_lost_connection(hub: Hub, data: bytes, fetch: Fetch) -> None:
+    hub.faults.cut_after = 100_000
     assert fetch().read_bytes() == data
-    assert downloads(hub) == list(range(0, len(data), 300_000))
+    assert downloads(hub) == list(range(0, len(data), 100_000))
+    assert len(downloads(hub)) > remote_repo.MAX_TRIES
 
 
 def test_download_retries_a_busy_hub(hub: Hub, data: bytes, fetch: Fetch) -> None:
-    hub.faults.busy = errors.MAX_TRIES - 1
+    hub.faults.busy = remote_repo.MAX_TRIES - 1
     assert fetch().read_bytes() == data
     assert hub.faults.busy == 0
 
@@ -80,12 +81,12 @@ def test_download_gives_up_after_max_tries(hub: Hub, data: bytes, fetch: Fetch) 
     hub.faults.busy = 100
     with pytest.raises(ModelLoadError, match="answers 503"):
         fetch()
-    assert hub.faults.busy == 100 - errors.MAX_TRIES
+    assert hub.faults.busy == 100 - remote_repo.MAX_TRIES
 
 
 def test_header_read_retries_a_busy_hub(hub: Hub, fetch: Fetch) -> None:
     hub.files[NAME] = gguf(late=True, weights=1000)  # the read of the header reaches the end of the file
-    hub.faults.busy = errors.MAX_TRIES - 1
+    hub.faults.busy = remote_repo.MAX_TRIES - 1
     assert fetch().read_bytes() == hub.files[NAME]
 
 
@@ -101,7 +102,7 @@ def test_error_hides_the_password_of_the_endpoint(hub: Hub, fetch: Fetch, monkey
 def test_large_file_is_downloaded_in_chunks(
     hub: Hub, data: bytes, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_download, "CHUNK_BYTES", 400_000)
+    monkeypatch.setattr(remote_repo, "CHUNK_BYTES", 400_000)
     assert fetch().read_bytes() == data
     assert [answer.first for answer in hub.sent[1:]] == list(range(0, len(data), 400_000))
 

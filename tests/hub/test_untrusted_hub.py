@@ -10,7 +10,7 @@ import pytest
 from helpers.hub import Hub, gguf
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub import file_download
+from pymtp.hub import remote_repo
 from pymtp.hub.files import HubFile, group_models, is_safe_path
 from pymtp.hub.model_download import download_headers
 from pymtp.hub.names import HubName
@@ -106,7 +106,7 @@ def test_invalid_file_list_is_a_model_load_error(
 
 
 def test_hub_without_ranges_sends_a_file_once(hub: Hub, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_download, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(remote_repo, "CHUNK_BYTES", 100_000)
     hub.files[NAME] = gguf()
     hub.faults.no_ranges = True
     assert fetch("Q4_K_M").read_bytes() == hub.files[NAME]
