@@ -266,6 +266,7 @@ class Sampler:
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
         self._gbnf = params.gbnf
+        self._kept: Any = None  # the compiled grammar, from `keep_grammar` to `free_grammar`
         self._n_vocab = 0  # number of logits that `sample` requires; 0 for any number
 
     def with_grammar(self, gbnf: str | None, grammar_prefix: int = 0) -> Sampler:
@@ -278,13 +279,26 @@ class Sampler:
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
+    def keep_grammar(self, model: Model) -> None:
+        """Compile the grammar once for all later calls of `compiled` with this model; it keeps the weights in memory.
+
+        Raises InvalidRequestError, with the reason, for a grammar that is refused.
+        """
+        if self._gbnf is not None:
+            self._kept = model.grammar(self._gbnf)
+
+    def free_grammar(self) -> None:
+        """Free the grammar that `keep_grammar` compiled."""
+        self._kept = None
+
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
         """Compile the grammar for the model's vocabulary, and yield `native` with it until the context manager ends.
 
         Raises InvalidRequestError, with the reason, for a grammar that is refused.
         """
-        with self._lock, nullcontext(ffi.NULL) if self._gbnf is None else model.grammar(self._gbnf) as grammar:
+        known = nullcontext(self._kept or ffi.NULL) if self._kept or self._gbnf is None else None
+        with self._lock, known or model.grammar(self._gbnf or "") as grammar:
             self.native.grammar, self._n_vocab = grammar, model.n_vocab
             try:
                 yield self.native

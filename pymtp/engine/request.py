@@ -169,9 +169,9 @@ class Request:
         self.thinking = ThinkingPlan() if thinking is None else thinking
         self.samplers = RequestSamplers(params, self.thinking, seed_offset)
         self.sampler = self.samplers.first
-        if params.gbnf is not None and seed_offset == 0:  # compiled once for all completions of a prompt
-            with Sampler(params).compiled(model):
-                pass  # a grammar with a mistake is refused now, not when the request starts
+        if params.gbnf is not None and seed_offset == 0:
+            # a grammar with a mistake is refused now, not when the request starts
+            (Sampler(params) if self.thinking.grammar_waits else self.sampler).keep_grammar(model)
         self._model = model
         self.text = RequestText(model, params, self.thinking)
         self.draft_stats = DraftStats()
@@ -319,6 +319,7 @@ class Request:
 
     def finish(self, reason: FinishReason) -> None:
         """Set the finish reason. Must come after all other changes: from now on any thread may read the fields."""
+        self.sampler.free_grammar()
         self.finish_reason = reason
         self.waiter.done(self)
 

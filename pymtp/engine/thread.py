@@ -6,9 +6,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
@@ -22,31 +23,6 @@ T = TypeVar("T")
 POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
 RETRY_SECONDS = 0.1  # a warm-up that made way for a call continues after this time
 FREE_SECONDS = 1.0  # longest wait of a destructor for the engine's thread
-
-
-class _Call(Generic[T]):
-    """A call that the engine's thread makes between two steps, and its result or error."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.function: Callable[[], T] | None = function
-        self.waiter = Waiter()
-        self.done = False
-        self.error: BaseException | None = None
-        self.result: T | None = None
-
-    def run(self) -> None:
-        assert self.function is not None
-        try:
-            self.result = self.function()
-        except BaseException as error:
-            self.end(error)
-        else:
-            self.end()
-
-    def end(self, error: BaseException | None = None) -> None:
-        self.function, self.error = None, error
-        self.done = True
-        self.waiter.notify()
 
 
 class _Wait(threading.local):
@@ -79,7 +55,7 @@ class EngineThread:
         """
         self.engine, self._context, self._warm_up, self._own_model = engine, context, warm_up, own_model
         self._wakes: SimpleQueue[None] = SimpleQueue()
-        self._calls: deque[_Call[object]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], object]]] = deque()
         self._wait = _Wait()
         self._starting = threading.RLock()  # reentrant: a destructor may wake the thread while this lock is held
         self._thread: threading.Thread | None = None
@@ -150,13 +126,13 @@ class EngineThread:
         Raises the errors of `check_usable` and of the call.
         """
         self.check_usable()
-        call = _Call(function)
-        self._calls.append(call)  # type: ignore[arg-type]
+        future: Future[T] = Future()
+        waiter = Waiter()
+        future.add_done_callback(lambda _: waiter.notify())
+        self._calls.append((future, function))
         self.wake()
-        self.wait(call.waiter, [], lambda: call.done)
-        if call.error is not None:
-            raise call.error
-        return call.result  # type: ignore[return-value]
+        self.wait(waiter, [], future.done)
+        return future.result()
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Cancel the requests that were submitted and have not ended. Safe in destructors and signal handlers."""
@@ -293,7 +269,7 @@ class EngineThread:
         while True:
             engine.process_queues()
             while self._calls:
-                self._calls.popleft().run()
+                _run(*self._calls.popleft())
             if self._closing and not engine.closing:
                 engine.close(ClosedError("the LLM is closed"))
             if engine.idle:
@@ -311,8 +287,7 @@ class EngineThread:
             self._own_model.close()
         self._closed = True
         while self._calls:
-            with suppress(IndexError):
-                self._calls.popleft().end(ClosedError("the LLM is closed"))
+            self._calls.popleft()[0].set_exception(ClosedError("the LLM is closed"))
 
     def _wait_for_work(self) -> None:
         """Wait until `wake` is called, and run the warm-up meanwhile."""
@@ -327,3 +302,10 @@ class EngineThread:
                 with suppress(Empty):
                     return self._wakes.get(timeout=RETRY_SECONDS)
         self._wakes.get()
+
+
+def _run(future: Future[Any], function: Callable[[], object]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -372,3 +372,11 @@ def test_llm_has_only_the_documented_public_attributes(llm: LLM) -> None:
     assert public == calls | states | chats
     public = {name for name in dir(pymtp.AsyncLLM) if not name.startswith("_")}
     assert public == calls | {"close", "figures", "get_default_sampling_params"}
+
+
+def test_grammar_is_compiled_once_a_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, grammar = [], type(llm.model).grammar
+    monkeypatch.setattr(type(llm.model), "grammar", lambda model, text: compiled.append(text) or grammar(model, text))
+    llm.generate("import ", SamplingParams(4, grammar='root ::= [a-z ]+ "."'))
+    list(llm.stream("import ", SamplingParams(4, json_schema={"type": "integer"})))
+    assert len(compiled) == 2
