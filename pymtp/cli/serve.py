@@ -24,8 +24,7 @@ from pymtp.server.metrics import logs
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
 from pymtp.server.process.worker_config import WorkerConfig
-from pymtp.server.settings import ANY_HOST, ServerSettings, check_host, check_names, check_origin
-from pymtp.server.thinking_budget import parse_effort_budgets
+from pymtp.server.settings import ANY_HOST, ServerSettings, check_host, check_names, check_origin, parse_effort_budgets
 from pymtp.validation import absolute_path, is_hub_name
 
 # modules that the extra `server` installs, and the names of their packages

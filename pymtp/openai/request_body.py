@@ -23,22 +23,21 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     TEXT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16},
 }
 # Fields of OpenAI, llama.cpp and pymtp that SamplingParams has, too, and their names in SamplingParams.
-_SAMPLING_FIELDS = {
-    "max_tokens": "max_tokens",
+_SAME_NAMES: tuple[str, ...] = (
+    "max_tokens",
+    "temperature",
+    "frequency_penalty",
+    "presence_penalty",
+    "n",
+    "top_p",
+    "top_k",
+    "min_p",
+)
+_SAME_NAMES += ("repetition_penalty", "ignore_eos", "grammar", "draft_tokens")
+_SAMPLING_FIELDS = {name: name for name in _SAME_NAMES} | {
     "max_completion_tokens": "max_tokens",
-    "temperature": "temperature",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "n": "n",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
     "repeat_penalty": "repetition_penalty",
     "repeat_last_n": "penalty_last_n",
-    "ignore_eos": "ignore_eos",
-    "grammar": "grammar",
-    "draft_tokens": "draft_tokens",
 }
 # Fields of both URLs that need code of their own.
 _OTHER_FIELDS = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
@@ -91,35 +90,63 @@ def read_generate_request(
 
     Raises InvalidRequestError for fields that are out of range or not supported.
     """
-    body = _check_texts(body)
+    body = check_texts(body)
     for name, neutral in _UNSUPPORTED_FIELDS.items():
         if body.get(name) is not None and body[name] not in neutral:
             raise InvalidRequestError(f"{name}: not supported", name)
     best_of, n = (_completion_count(name, body.get(name)) for name in ("best_of", "n"))
     if best_of > n:
         raise InvalidRequestError("best_of: not supported if it is more than n", "best_of")
-    stream, timeout = bool(body.get("stream")), body.get("timeout")
-    if url == TEXT:
-        params = _params(url, body, defaults, _schema_params(_schema(body)))
-        return GenerateRequest(_text_prompt(body), params, stream=stream, timeout=timeout)
-    tools = read_tools(body.get("tools") or ())
-    choice = _tool_choice(body.get("tool_choice"), tools)
-    schema = _schema(body)
+    if url == CHAT:
+        return chat_request(
+            body,
+            _messages(body),
+            defaults,
+            tools=body.get("tools") or (),
+            tool_choice=body.get("tool_choice"),
+            variables=template_variables(body),
+            parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            schema=_schema(body),
+            separate_reasoning=body.get("reasoning_format") != "none",
+            continue_final_message=bool(body.get("continue_final_message")),
+        )
+    params = read_params(TEXT, body, defaults)
+    return GenerateRequest(_text_prompt(body), params, stream=bool(body.get("stream")), timeout=body.get("timeout"))
+
+
+def chat_request(
+    body: Mapping[str, Any],
+    messages: Sequence[Any],
+    defaults: Mapping[str, Any],
+    *,
+    tools: Sequence[Any],
+    tool_choice: object,
+    variables: Mapping[str, Any],
+    **options: Any,
+) -> GenerateRequest:
+    """Make the request of a chat in any API.
+
+    body: has `stream`, `timeout` and the sampling fields, by their names in OpenAI's bodies.
+    messages, tools, tool_choice: in OpenAI's form.
+    variables: the variables of the chat template.
+    options: further fields of GenerateRequest.
+
+    Raises InvalidRequestError for fields that are out of range or not supported.
+    """
+    offered = read_tools(tools)
+    choice = _tool_choice(tool_choice, offered)
     return GenerateRequest(
-        Chat(_messages(body), body["tools"] if tools and choice != "none" else None, _template_variables(body)),
-        _params(url, body, defaults, {}),
-        tools=tools,
+        Chat(messages, tools if offered and choice != "none" else None, variables),
+        read_params(CHAT, body, defaults),
+        tools=offered,
         tool_choice=choice,
-        parallel_tool_calls=body.get("parallel_tool_calls") is not False,
-        schema=schema,
-        separate_reasoning=body.get("reasoning_format") != "none",
-        continue_final_message=bool(body.get("continue_final_message")),
-        stream=stream,
-        timeout=timeout,
+        stream=bool(body.get("stream")),
+        timeout=body.get("timeout"),
+        **options,
     )
 
 
-def _check_texts(body: Mapping[str, Any]) -> dict[str, Any]:
+def check_texts(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body whose strings have no surrogates: they are replaced.
 
     Messages are left unchanged, because they may have megabytes: surrogates in the prompt are replaced later.
@@ -179,7 +206,7 @@ def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
     )
 
 
-def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables that a body sets for the chat template.
 
     Several fields may set the same variable. The last of them in this order is used: reasoning_effort, thinking, a
@@ -198,14 +225,6 @@ def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(own, Mapping):
         raise InvalidRequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
     return variables | dict(own)
-
-
-def default_params(url: str, defaults: Mapping[str, Any]) -> SamplingParams:
-    """Return the SamplingParams for a body that sets no fields.
-
-    defaults: values by their names in SamplingParams; they replace OpenAI's defaults.
-    """
-    return _params(url, {}, defaults, {})
 
 
 def _thinking(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -228,9 +247,12 @@ def _thinking_budget(url: str, body: Mapping[str, Any]) -> tuple[str, Any]:
     return name, None if value == -1 else value
 
 
-def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], extra: Mapping[str, Any]) -> SamplingParams:
+def read_params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingParams:
+    """Return the SamplingParams of a body. defaults: see `read_generate_request`."""
     values = {**_DEFAULTS[url], **defaults}
     values |= {own: body[name] for name, own in _SAMPLING_FIELDS.items() if body.get(name) is not None}
+    if url == TEXT and (schema := _schema(body)) is not None:
+        values["json_schema"] = schema
     if (seed := body.get("seed")) is not None:
         values["seed"] = _seed(seed)
     if (stop := body.get("stop")) is not None:
@@ -245,7 +267,7 @@ def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], extr
     elif body.get("logprobs") is not None:
         values["logprobs"] = body["logprobs"]
     try:
-        return SamplingParams(**{**normalize_sampling(values), **extra})
+        return SamplingParams(**normalize_sampling(values))
     except InvalidRequestError as error:
         names = (name for name, own in _SAMPLING_FIELDS.items() if own == error.param and body.get(name) is not None)
         fallback = budget_field if error.param == "thinking_budget" else error.param
@@ -286,7 +308,3 @@ def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if schema is not None and not isinstance(schema, Mapping):
         raise InvalidRequestError("a schema must be an object", "response_format")
     return schema
-
-
-def _schema_params(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {} if schema is None else {"json_schema": schema}

@@ -1,13 +1,19 @@
-"""Writing of response bodies in OpenAI's form: /v1/chat/completions and /v1/completions."""
+"""Response bodies of /v1/chat/completions and /v1/completions: their types, and functions that build them.
+
+The types also document the answers in the server's OpenAPI schema.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
 
 from pymtp.chat import ParsedOutput
 from pymtp.engine.request import Completion
@@ -22,6 +28,152 @@ OBJECTS = {CHAT: ("chatcmpl-", "chat.completion")}
 OutputsByPrompt = Sequence[Sequence[Output]]
 
 
+class Answer(TypedDict):
+    """The base of the objects in answers."""
+
+
+Answer.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined] # the OpenAPI schema has no other fields
+
+
+@dataclass(frozen=True)
+class About:
+    """The description of a field in the OpenAPI schema, as pydantic's Field(description=…), but without pydantic."""
+
+    text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return handler(schema) | {"description": self.text}
+
+
+class PromptTokensDetails(Answer):
+    cached_tokens: Annotated[int, About("Prompt tokens that were taken from the prefix cache.")]
+
+
+class CompletionTokensDetails(Answer):
+    reasoning_tokens: Annotated[
+        int, About("Thinking tokens, without the thinking tags and the server's message at the end of the budget.")
+    ]
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class DraftingStats(Answer):
+    """Statistics of the drafts, summed over all completions, and times in seconds.
+
+    queue_seconds, time_to_first_token and cached_tokens are the values of the first completion. prefill_seconds and
+    decode_seconds are the longest times of any completion.
+    """
+
+    drafted: int
+    accepted: int
+    acceptance_rate: float
+    accepted_per_position: list[int]
+    depths: Annotated[list[int], About("Number of drafts of each round.")]
+    rounds: int
+    prefill_seconds: float
+    decode_seconds: float
+    queue_seconds: float
+    time_to_first_token: float
+    cached_tokens: int
+    tokens_per_second: float
+    seed: int
+
+
+class TopLogprob(Answer):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: list[TokenLogprob]
+
+
+class ChatFunctionCall(Answer):
+    name: str
+    arguments: str
+
+
+class ChatToolCall(Answer):
+    id: str
+    type: Literal["function"]
+    function: ChatFunctionCall
+
+
+class ChatMessage(Answer):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: NotRequired[None]
+    reasoning_content: NotRequired[str | None]
+    reasoning: NotRequired[str | None]
+    tool_calls: NotRequired[list[ChatToolCall] | None]
+
+
+class ChatChoice(Answer):
+    index: int
+    message: ChatMessage
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(Answer):
+    id: str
+    object: Literal["chat.completion"]
+    created: Annotated[int, About("Seconds since 1970.")]
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    pymtp: DraftingStats
+
+
+class CompletionLogprobs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Answer):
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"] | None
+    logprobs: CompletionLogprobs | None
+
+
+class TextCompletion(Answer):
+    """A whole completion, or a chunk of a stream: a chunk has only new text, and only the last chunk has `usage`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Annotated[int, About("Seconds since 1970.")]
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+    pymtp: NotRequired[DraftingStats | None]
+
+
+class ResponseHead(TypedDict):
+    """The fields with which each response, and each chunk of a stream, begins."""
+
+    id: str
+    object: Any
+    created: int
+    model: str
+    system_fingerprint: str
+
+
 @cache
 def fingerprint() -> str:
     """Return the system_fingerprint, which names the versions of pymtp and llama.cpp."""
@@ -29,7 +181,7 @@ def fingerprint() -> str:
     return f"pymtp-{info['pymtp']}-{info['llama_cpp_commit'][:7]}"
 
 
-def response_head(url: str, model_name: str) -> dict[str, Any]:
+def response_head(url: str, model_name: str) -> ResponseHead:
     """Return the fields with which each response, and each chunk of a stream, begins."""
     prefix, kind = OBJECTS.get(url, ("cmpl-", "text_completion"))
     return {
@@ -48,31 +200,28 @@ def call_id() -> str:
 
 def build_response(
     url: str, body: Mapping[str, Any], outputs_by_prompt: OutputsByPrompt, model: Model, model_name: str
-) -> dict[str, Any]:
+) -> ChatCompletion | TextCompletion:
     """Build the body of a response.
 
     body: the body of the request.
     outputs_by_prompt: the outputs of each prompt; a chat has one prompt.
     """
     outputs = [output for outputs in outputs_by_prompt for output in outputs]
+    head = response_head(url, body.get("model") or model_name)
+    used = usage([[output.completion for output in outputs] for outputs in outputs_by_prompt])
+    stats = draft_stats([output.completion for output in outputs])
     if url == CHAT:
         choices = [_chat_choice(i, output, model) for i, output in enumerate(outputs)]
-    else:
-        prompts = text_prompts(body) if body.get("echo") else [""] * len(outputs_by_prompt)
-        echoes = [
-            prompt_text(prompt, model)
-            for prompt, outputs in zip(prompts, outputs_by_prompt, strict=True)
-            for _ in outputs
-        ]
-        choices = [_text_choice(i, output.completion, model, echoes[i]) for i, output in enumerate(outputs)]
-    return response_head(url, body.get("model") or model_name) | {
-        "choices": choices,
-        "usage": usage([[output.completion for output in outputs] for outputs in outputs_by_prompt]),
-        "pymtp": draft_stats([output.completion for output in outputs]),
-    }
+        return {**head, "choices": choices, "usage": used, "pymtp": stats}
+    prompts = text_prompts(body) if body.get("echo") else [""] * len(outputs_by_prompt)
+    echoes = [
+        prompt_text(prompt, model) for prompt, outputs in zip(prompts, outputs_by_prompt, strict=True) for _ in outputs
+    ]
+    texts = [_text_choice(i, output.completion, model, echoes[i]) for i, output in enumerate(outputs)]
+    return {**head, "choices": texts, "usage": used, "pymtp": stats}
 
 
-def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> Usage:
     """Return a response's "usage": the tokens of the prompts, each prompt counted once, and of all completions."""
     n_prompt = sum(len(completions[0].prompt_token_ids) for completions in completions_by_prompt)
     n_output = sum(len(one.token_ids) for completions in completions_by_prompt for one in completions)
@@ -91,7 +240,7 @@ def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> dict[str, An
     }
 
 
-def draft_stats(completions: Sequence[Completion]) -> dict[str, Any]:
+def draft_stats(completions: Sequence[Completion]) -> DraftingStats:
     """Return the figures of multi-token prediction for all completions of a request together.
 
     The times in the queue and to the first token are those of the first completion. Each other time is the longest of
@@ -122,27 +271,27 @@ def _sums_per_position(stats: Sequence[Stats]) -> list[int]:
     return [sum(counts) for counts in zip_longest(*(one.accepted_per_position for one in stats), fillvalue=0)]
 
 
-def _chat_choice(i: int, output: Output, model: Model) -> dict[str, Any]:
+def _chat_choice(i: int, output: Output, model: Model) -> ChatChoice:
     completion = output.completion
     return {
         "index": i,
         "message": response_message(output.parsed or ParsedOutput(None, completion.text, ())),
-        "finish_reason": output.finish_reason,
+        "finish_reason": output.finish_reason,  # type: ignore[typeddict-item] # cancelled only while closing
         "logprobs": None if completion.logprobs is None else chat_logprobs(completion.logprobs, model),
     }
 
 
-def response_message(parsed: ParsedOutput) -> dict[str, Any]:
+def response_message(parsed: ParsedOutput) -> ChatMessage:
     """Return the assistant's message in a response.
 
     A tool call that was cut off is its last call, with the arguments that were generated, as in a stream.
     """
     calls = parsed.tool_calls if parsed.unfinished_call is None else (*parsed.tool_calls, parsed.unfinished_call)
-    message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
+    message: ChatMessage = {"role": "assistant", "content": parsed.content, "refusal": None}
     if parsed.content is None and not calls:
         message["content"] = ""
     if parsed.reasoning is not None:
-        message |= {"reasoning_content": parsed.reasoning, "reasoning": parsed.reasoning}
+        message["reasoning_content"] = message["reasoning"] = parsed.reasoning
     if calls:
         message["tool_calls"] = [
             {"id": call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -151,16 +300,16 @@ def response_message(parsed: ParsedOutput) -> dict[str, Any]:
     return message
 
 
-def chat_logprobs(logprobs: Iterable[TokenLogprobs], model: Model) -> dict[str, Any]:
+def chat_logprobs(logprobs: Iterable[TokenLogprobs], model: Model) -> ChatLogprobs:
     """Return the "logprobs" of a chat's choice: tokens with their log-probabilities."""
 
-    def token(number: int, logprob: float) -> dict[str, Any]:
+    def token(number: int, logprob: float) -> TopLogprob:
         data = model.token_bytes(number)
         return {"token": data.decode("utf-8", "replace"), "logprob": _json_logprob(logprob), "bytes": list(data)}
 
     return {
         "content": [
-            token(one.token_id, one.logprob) | {"top_logprobs": [token(*top) for top in one.top]} for one in logprobs
+            {**token(one.token_id, one.logprob), "top_logprobs": [token(*top) for top in one.top]} for one in logprobs
         ]
     }
 
@@ -170,16 +319,16 @@ def prompt_text(prompt: str | list[int], model: Model) -> str:
     return prompt if isinstance(prompt, str) else model.detokenize(prompt)
 
 
-def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> dict[str, Any]:
+def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> CompletionChoice:
     return {
         "index": i,
         "text": echo + completion.text,
-        "finish_reason": completion.finish_reason,
+        "finish_reason": completion.finish_reason,  # type: ignore[typeddict-item] # see _chat_choice
         "logprobs": None if completion.logprobs is None else text_logprobs(completion.logprobs, model, len(echo)),
     }
 
 
-def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> dict[str, Any]:
+def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> CompletionLogprobs:
     """Return the "logprobs" of a choice of /v1/completions.
 
     start: number of characters in the choice's text before the first token.
@@ -188,7 +337,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -
     def text(number: int) -> str:
         return model.token_bytes(number).decode("utf-8", "replace")
 
-    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    found: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
         found["tokens"].append(text(one.token_id))
         found["token_logprobs"].append(_json_logprob(one.logprob))

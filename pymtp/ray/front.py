@@ -27,12 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pymtp.ray.reply import Reply
 from pymtp.ray.routing import routing_hint
 from pymtp.server.errors import ClientDisconnectedError
-from pymtp.server.http.allowed_hosts import AllowedHostsMiddleware
-from pymtp.server.http.auth import ApiKeyMiddleware
-from pymtp.server.http.cors import add_cors
+from pymtp.server.http.access import AllowedHostsMiddleware, ApiKeyMiddleware, add_cors
 from pymtp.server.http.errors import ErrorInfo, error_response
-from pymtp.server.http.limits import BodyLimitMiddleware
-from pymtp.server.http.request_id import RequestIdMiddleware
+from pymtp.server.http.middleware import BodyLimitMiddleware, RequestIdMiddleware
 from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.metrics import logs
 from pymtp.server.settings import ANY_HOST, ServerSettings

@@ -11,8 +11,7 @@ from starlette.types import Message, Scope, Send
 
 from pymtp.ray.routing import RESPONSES
 from pymtp.server.http.errors import ANTHROPIC_PREFIX, ErrorInfo, error_body, error_response
-from pymtp.server.http.sse import DONE
-from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.http.sse import DONE, encode_events
 
 
 class Reply:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from pymtp.server.responses.ids import replica_of_response
+from pymtp.server.responses.store import replica_of_response
 
 # Number of characters of the first message or of the prompt that are hashed, about 1,000 tokens. So questions about the
 # same document have the same hash, and go to the replica that has cached the document.

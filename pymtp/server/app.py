@@ -11,18 +11,15 @@ from fastapi import FastAPI
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import health, pages, tokenize, totals
+from pymtp.server import info, pages, tokenize
 from pymtp.server.http import errors
-from pymtp.server.http.allowed_hosts import AllowedHostsMiddleware
-from pymtp.server.http.auth import ApiKeyMiddleware, add_security_schemes
-from pymtp.server.http.cors import add_cors
-from pymtp.server.http.limits import BodyLimitMiddleware, ConnectionLimitMiddleware
-from pymtp.server.http.request_id import RequestIdMiddleware
+from pymtp.server.http.access import AllowedHostsMiddleware, ApiKeyMiddleware, add_cors, add_security_schemes
+from pymtp.server.http.middleware import BodyLimitMiddleware, ConnectionLimitMiddleware, RequestIdMiddleware
 from pymtp.server.messages import routes as messages
 from pymtp.server.metrics import registry
 from pymtp.server.metrics.registry import Metrics
 from pymtp.server.metrics.request_log import RequestLogMiddleware
-from pymtp.server.openai import chat_completions, completions, model_list
+from pymtp.server.openai import routes as openai
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
@@ -53,17 +50,7 @@ def create_app(
     app.state.metrics = Metrics()
     app.state.ending = False  # True from the signal to shut down: new requests are refused
     errors.install_error_handlers(app)
-    for module in (
-        chat_completions,
-        completions,
-        messages,
-        responses,
-        model_list,
-        tokenize,
-        health,
-        totals,
-        registry,
-    ):
+    for module in (openai, messages, responses, tokenize, info, registry):
         app.include_router(module.router)
     if settings.page:
         app.include_router(pages.router)

@@ -1,21 +1,22 @@
 """The service that runs the requests of all APIs on an AsyncLLM, with a bounded queue and timeouts.
 
-The service is independent of HTTP: each API passes a `GenerateRequest`, and reads `Delta`s from a `RunningRequest`.
+The service is independent of HTTP: each API passes a `GenerateRequest`, and reads deltas from a `RunningRequest`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pymtp.async_llm import AsyncCompletions, AsyncLLM
-from pymtp.chat import ContentDelta, OutputEvent, OutputFormat, OutputParser
+from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta
+from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser
 from pymtp.context.memory import DeviceMemory
-from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.engine.prepare import Prompt
+from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import (
     GenerateRequest,
@@ -25,12 +26,9 @@ from pymtp.openai.generate_request import (
     prepare_request,
 )
 from pymtp.sampling import SamplingParams
-from pymtp.server.admission import Admission, AdmissionController
-from pymtp.server.errors import RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
 from pymtp.server.metrics.registry import Metrics, RequestMetrics
 from pymtp.server.settings import ServerSettings
-from pymtp.server.thinking_budget import apply_thinking_budget
-from pymtp.server.timeouts import run_with_timeout
 from pymtp.validation import shown
 
 T = TypeVar("T")
@@ -45,28 +43,27 @@ MAX_LOGPROB_VALUES = 2**22  # the highest number of log-probabilities of a reque
 PARSE_SLICE = 2048
 
 
-@dataclass(frozen=True)
-class Delta:
-    """The new output of one completion.
+@dataclass
+class Admission:
+    """An admitted HTTP request.
 
-    index: the index of the completion among the n completions of the request.
-    events: the new output as events of the output parser.
-    pieces: the new output as pieces of the engine, with tokens and log-probabilities.
-    finish_reason: why the completion finished; None if more deltas follow.
+    n_unfinished: the number of completions of the request that have not finished.
+    arrival_time: the time of the event loop's clock when the request arrived.
     """
 
-    index: int
-    events: list[OutputEvent]
-    pieces: list[Piece]
-    finish_reason: OutputFinishReason | None
+    n_unfinished: int
+    arrival_time: float
 
 
 class Service:
-    """An AsyncLLM with admission control, timeouts, metrics and the server's defaults."""
+    """An AsyncLLM with admission control, timeouts, metrics and the server's defaults.
+
+    n_unfinished: the number of completions that run or wait.
+    """
 
     def __init__(self, llm: AsyncLLM, settings: ServerSettings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
-        self._admission_controller = AdmissionController(llm.llm.context.n_seq_max + settings.max_queue)
+        self.n_unfinished = 0
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         metrics.register_engine(llm, self.model_name)
 
@@ -74,11 +71,6 @@ class Service:
     def sampling(self) -> Mapping[str, Any]:
         """Return the default sampling parameters: the values of the model file, overridden by the server's options."""
         return {**self.llm.llm.sampling_defaults, **self.settings.sampling}
-
-    @property
-    def n_unfinished(self) -> int:
-        """Return the number of completions that run or wait."""
-        return self._admission_controller.n_unfinished
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -118,9 +110,29 @@ class Service:
         llm = self.llm.llm
         await self.llm._in_thread(lambda: llm._engine_thread.call(llm.context.check))
 
-    def admit(self, n_completions: int) -> AbstractContextManager[Admission]:
-        """Admit an HTTP request with the completions of all of its prompts. Raises QueueFullError."""
-        return self._admission_controller.admit(n_completions)
+    @contextmanager
+    def admit(self, n_completions: int) -> Iterator[Admission]:
+        """Admit an HTTP request with the completions of all of its prompts; they count as unfinished in the context.
+
+        A request that arrives when no other request runs or waits is admitted even if it has more completions than the
+        limit allows. Otherwise a request with very many completions would be refused for ever.
+
+        Raises QueueFullError if the request would exceed the limit.
+        """
+        limit = self.llm.llm.context.n_seq_max + self.settings.max_queue
+        if self.n_unfinished and self.n_unfinished + n_completions > limit:
+            raise QueueFullError(f"{self.n_unfinished} completions run or wait already: try again later")
+        admission = Admission(n_completions, asyncio.get_running_loop().time())
+        self.n_unfinished += n_completions
+        try:
+            yield admission
+        finally:
+            self._release(admission, admission.n_unfinished)
+
+    def _release(self, admission: Admission, n_completions: int) -> None:
+        """Note that `n_completions` of a request have finished, which makes room for other requests."""
+        admission.n_unfinished -= n_completions
+        self.n_unfinished -= n_completions
 
     async def prepare(self, call: Callable[[], T]) -> T:
         """Run `call`, which prepares a request, on another thread, and return the result.
@@ -149,7 +161,7 @@ class Service:
         self._check_logprobs(request.params)
         with ExitStack() as stack:
             admission = admission or stack.enter_context(self.admit(n))
-            stack.callback(admission.release, n)
+            stack.callback(self._release, admission, n)
             request_metrics = self.metrics.start_request(request.prompt)
             timeout = self._timeout(request)
             remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
@@ -171,14 +183,37 @@ class Service:
 
     async def _open(self, request: GenerateRequest) -> tuple[AsyncCompletions, OutputFormat | None]:
         """Prepare and submit a request. If the task is cancelled, a preparation that has started runs to its end."""
-        prompt, params, output_format = await self.llm._prepare(lambda: prepare_request(self.llm.llm, request))
-        return await self.llm._open(
-            prompt, params, max_unread=MAX_BUFFERED_PIECES if request.stream else None
-        ), output_format
+        output_format: OutputFormat | None = None
+
+        def prepare() -> tuple[Prompt, SamplingParams]:
+            nonlocal output_format
+            prompt, params, output_format = prepare_request(self.llm.llm, request)
+            return prompt, params
+
+        max_unread = MAX_BUFFERED_PIECES if request.stream else None
+        return await self.llm._open(prepare, max_unread=max_unread), output_format
 
     def apply_thinking_budget(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request with the thinking budget that the server's options give it."""
-        return apply_thinking_budget(request, self.settings, self.llm.llm.context.n_ctx)
+        """Return the request with its effective thinking budget, which is at most the server's budget.
+
+        A chat without a thinking budget gets the budget that the server has for its reasoning effort. Server budgets
+        that are larger than the context are ignored. Prompts that are not chats keep their own budget.
+        """
+        params, settings = request.params, self.settings
+        budget = params.thinking_budget
+        if isinstance(request.prompt, Chat):
+            effort = (request.prompt.chat_template_kwargs or {}).get("reasoning_effort")
+            limits = [
+                settings.reasoning_budget,
+                None if budget is not None else settings.effort_budgets.get(str(effort)),
+            ]
+            n_ctx = self.llm.llm.context.n_ctx
+            limits = [limit for limit in limits if limit is not None and limit <= n_ctx]
+            budget = min([*limits, *(() if budget is None else (budget,))], default=None)
+        if budget is None:
+            return request
+        message = settings.reasoning_budget_message
+        return replace(request, params=replace(params, thinking_budget=budget, thinking_end=message))
 
     def _check_logprobs(self, params: SamplingParams) -> None:
         """Raise InvalidRequestError if the log-probabilities could take hundreds of megabytes."""
@@ -237,24 +272,19 @@ class RunningRequest:
         """Return all completions. Raises InvalidRequestError if one of the completions has not finished."""
         return self._source.completions
 
-    @property
-    def parsers(self) -> list[OutputParser | None]:
-        """Return the output parser of each completion; None if the prompt is not a chat."""
-        return self._parsers
-
     async def outputs(self) -> list[Output]:
         """Wait until all completions have finished, and return their outputs. Raises the same errors as iteration."""
         reasons: dict[int, OutputFinishReason] = {}
         async for delta in self:
-            if delta.finish_reason is not None:
-                reasons[delta.index] = delta.finish_reason
+            if delta.reason is not None:
+                reasons[delta.index] = delta.reason
         return [
             Output(done, None if parser is None else parser.output, reasons[i])
             for i, (done, parser) in enumerate(zip(self.completions, self._parsers, strict=True))
         ]
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        """Yield deltas until all completions have finished.
+    async def __aiter__(self) -> AsyncIterator[CompletionDelta]:
+        """Yield deltas with their events until all completions have finished.
 
         Raises RequestTimeoutError, UnavailableError, and the error that the request failed with.
         """
@@ -275,12 +305,14 @@ class RunningRequest:
                     raise UnavailableError("the server cancelled the request", retry_after=5)
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)
-                n_unfinished -= sum(delta.reason is not None for delta in new_deltas)
+                n_finished = sum(delta.reason is not None for delta in new_deltas)
+                n_unfinished -= n_finished
                 if not n_unfinished:
                     self._metrics.on_finished(self._source.completions)
                 for delta in new_deltas:
-                    yield await self._update(delta.index, delta.pieces, delta.reason)
-                if self._interval and all(delta.reason is None for delta in new_deltas):
+                    await self._parse(delta)
+                    yield delta
+                if self._interval and not n_finished:
                     # Pieces of the same interval are joined to one chunk. All streams wait for multiples of the
                     # interval, so that one wake-up of the process serves all clients: a wake-up costs more than
                     # writing to a client.
@@ -290,23 +322,42 @@ class RunningRequest:
             if timer is not None:
                 timer.cancel()
 
-    async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Delta:
-        text = "".join(piece.text for piece in pieces)
-        if reason is not None and not self._lengths[index] and not pieces:
+    async def _parse(self, delta: CompletionDelta) -> None:
+        """Set the events of a delta, and its reason to "tool_calls" if the completion ended with calls."""
+        index, start = delta.index, self._lengths[delta.index]
+        text = "".join(piece.text for piece in delta.pieces)
+        if delta.reason is not None and not start and not delta.pieces:
             # A completion without streaming has no pieces; its whole text is available at the end.
             text = self._source.completion(index).text
         parser = self._parsers[index]
-        start = self._lengths[index]
-        self._lengths[index] += len(text)
+        self._lengths[index] = start + len(text)
         if parser is None:
-            events: list[OutputEvent] = [ContentDelta(text, start, start + len(text))] if text else []
-            return Delta(index, events, pieces, reason)
-        events = []
+            delta.events = [ContentDelta(text, start, start + len(text))] if text else []
+            return
+        events: list[OutputEvent] = []
         for at in range(0, len(text), PARSE_SLICE):
             if at:
                 await asyncio.sleep(0)
             events += parser.push(text[at : at + PARSE_SLICE])
-        if reason is not None:
+        if delta.reason is not None:
             events += parser.finish()
-            return Delta(index, events, pieces, output_finish_reason(reason, parser))
-        return Delta(index, events, pieces, None)
+            delta.reason = output_finish_reason(delta.reason, parser)
+        delta.events = events
+
+
+async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. Cancel `work` after `seconds`, or when the calling task is cancelled.
+
+    Unlike asyncio.wait_for of Python 3.11 and older, this function does not ignore a cancellation of the calling task
+    in the moment in which `work` ends.
+
+    Raises asyncio.TimeoutError if `work` takes longer.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, seconds))
+    finally:
+        task.cancel()
+    if not done:
+        raise asyncio.TimeoutError
+    return task.result()

@@ -9,6 +9,7 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.server.metrics.logs import LogFormat, LogLevel
+from pymtp.validation import is_whole, shown
 
 ANY_HOST = "*"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -42,6 +43,22 @@ def check_names(option: str, names: Iterable[str]) -> None:
             name.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"{option} must be UTF-8", option) from error
+
+
+def parse_effort_budgets(option: str, text: str) -> dict[str, int]:
+    """Parse a list such as `low=1024,high=8192`, and return the thinking budget of each reasoning effort.
+
+    Raises InvalidRequestError if the list has another form.
+    """
+    budgets: dict[str, int] = {}
+    for pair in text.split(",") if text else ():
+        effort, _, budget = (part.strip() for part in pair.partition("="))
+        if not effort or not budget.isdecimal() or effort in budgets or not is_whole(int(budget), 0, 2**31 - 1):
+            raise InvalidRequestError(
+                f"{option} {shown(text)} must list reasoning efforts with budgets in tokens, such as low=1024,high=8192"
+            )
+        budgets[effort] = int(budget)
+    return budgets
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import httpx2
 from hypothesis import strategies as st
 
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
-from pymtp.server.finish import FinishInfo
+from pymtp.server.event_response import FinishInfo
 
 Batches = list[list[OutputEvent]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -298,3 +299,8 @@ def test_batch_command_answers_a_file_and_counts_failed_lines(tmp_path: Path, pr
     assert done.returncode == 1, done.stderr
     assert "2 of 2 answered, 1 with an error, 8 tokens" in done.stderr
     assert [line["response"]["status_code"] for line in read_answers(out)] == [200, 400]
+
+
+def test_batch_needs_no_package_of_the_server() -> None:
+    code = "import sys; sys.modules['pydantic'] = sys.modules['fastapi'] = None; import pymtp.openai.batch"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -18,7 +18,7 @@ from ray.serve.exceptions import BackPressureError
 from pymtp.ray.front import FrontDeployment, ReplicaForwarder, with_middleware
 from pymtp.ray.routing import RoutingHint
 from pymtp.server.app import create_app
-from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.http.sse import encode_events
 from pymtp.server.metrics import logs
 from pymtp.server.settings import ServerSettings
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymtp.ray.routing import BEGINNING, RoutingHint, rank_replicas, routing_hint
-from pymtp.server.responses.ids import new_response_id, replica_of_response
+from pymtp.server.responses.store import new_response_id, replica_of_response
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 SYSTEM = {"role": "system", "content": "You are brief."}

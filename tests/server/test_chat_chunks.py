@@ -7,14 +7,16 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from pymtp import LLM
+from pymtp.async_llm import CompletionDelta
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
 from pymtp.engine.request import Piece
-from pymtp.server.openai.chat_chunks import ChatChunks
-from pymtp.server.openai.chat_types import ChatChunk
-from pymtp.server.openai.origins import OriginTracker
-from pymtp.server.service import Delta
+from pymtp.server.openai.chunks import ChatChunks, OriginTracker
+from pymtp.server.openai.types import ChatChunk
+
+CHUNKS = TypeAdapter(ChatChunk)
 
 
 def chunks(llm: LLM, n: int = 1, **keywords: bool) -> ChatChunks:
@@ -26,14 +28,16 @@ def events(data: bytes) -> list[dict[str, Any]]:
     found = []
     for event in data.split(b"\n\n")[:-1]:
         assert event.startswith(b"data: ")
-        ChatChunk.model_validate_json(event[6:])
+        CHUNKS.validate_json(event[6:])
         found.append(json.loads(event[6:]))
     return found
 
 
 def test_chat_chunks_send_the_role_first_and_join_events(llm: LLM) -> None:
     made = chunks(llm)
-    delta = Delta(0, [ReasoningDelta("a", 0, 1), ContentDelta('b"\n', 2, 5), ContentDelta("ü", 5, 6)], [], None)
+    delta = CompletionDelta(
+        0, [], None, [ReasoningDelta("a", 0, 1), ContentDelta('b"\n', 2, 5), ContentDelta("ü", 5, 6)]
+    )
     first, second = events(made.chunk(delta))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert second["choices"][0]["delta"] == {"reasoning_content": "a", "reasoning": "a", "content": 'b"\nü'}
@@ -50,21 +54,21 @@ def test_tool_call_name_and_id_are_sent_once(llm: LLM) -> None:
         ToolCallDelta(0, " 1}"),
         ToolCallStart(1, "g"),
     ]
-    _, one = events(made.chunk(Delta(0, begun, [], None)))
+    _, one = events(made.chunk(CompletionDelta(0, [], None, begun)))
     first, second = one["choices"][0]["delta"]["tool_calls"]
     assert (first["index"], first["function"]) == (0, {"name": "f", "arguments": '{"a": 1}'})
     assert (second["index"], second["function"]) == (1, {"name": "g", "arguments": ""})
     assert first["id"] != second["id"]
-    (two,) = events(made.chunk(Delta(0, [ToolCallDelta(1, "{}")], [], None)))
+    (two,) = events(made.chunk(CompletionDelta(0, [], None, [ToolCallDelta(1, "{}")])))
     assert two["choices"][0]["delta"]["tool_calls"] == [{"index": 1, "function": {"arguments": "{}"}}]
 
 
 def test_delta_without_text_makes_no_chunk(llm: LLM) -> None:
     made = chunks(llm, 2)
-    made.chunk(Delta(0, [], [], None))
-    assert made.chunk(Delta(0, [], [Piece("", [5])], None)) == b""
+    made.chunk(CompletionDelta(0, [], None, []))
+    assert made.chunk(CompletionDelta(0, [Piece("", [5])], None, [])) == b""
     # The first chunk of each completion has the role, even without text.
-    assert len(events(made.chunk(Delta(1, [], [Piece("", [5])], None)))) == 1
+    assert len(events(made.chunk(CompletionDelta(1, [Piece("", [5])], None, [])))) == 1
 
 
 def test_character_has_the_origin_of_the_token_that_completes_it(llm: LLM) -> None:
@@ -114,10 +118,10 @@ def test_origins_match_the_tokens_however_pieces_and_events_are_split(llm: LLM, 
 
 def test_last_chat_chunk_has_the_usage_or_the_draft_stats(llm: LLM) -> None:
     done = llm.generate("import ")
-    end = Delta(0, [], [], "length")
+    end = CompletionDelta(0, [], "length", [])
     for include_usage in (False, True):
         made = chunks(llm, include_usage=include_usage)
-        *_, last = events(made.end(end, [done]) + made.usage([done]))
+        *_, last = events(made.end(end, [done]) + made.usage([[done]]))
         assert last["pymtp"]["drafted"] == done.stats.drafted
         if include_usage:
             assert last["choices"] == []

@@ -125,7 +125,7 @@ def test_long_text_is_parsed_in_slices() -> None:
         running = asyncio.ensure_future(other())
         (delta,) = [each async for each in RunningRequest(texts, form, 1, 0.0, loop.time(), 1e9, NO_METRICS)]
         running.cancel()
-        assert delta.finish_reason == "length"
+        assert delta.reason == "length"
         return "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
 
     assert run(test) == "a<b " * 10_000

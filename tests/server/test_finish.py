@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.engine.text import IncrementalDetokenizer
-from pymtp.server.finish import find_stop_string
+from pymtp.server.event_response import find_stop_string
 
 LETTERS = st.text("aéb😀", max_size=12)
 

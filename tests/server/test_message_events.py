@@ -13,8 +13,8 @@ from hypothesis import given
 from pydantic import TypeAdapter
 
 from pymtp.chat import ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallStart
-from pymtp.server.finish import FinishInfo
-from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.event_response import FinishInfo
+from pymtp.server.http.sse import encode_events
 from pymtp.server.message_builder import encode_thinking
 from pymtp.server.messages.types import AnthropicMessage
 from pymtp.server.messages.write import MessageWriter
@@ -33,7 +33,7 @@ def events_of(each: Batches, end: FinishInfo, *, shows_thinking: bool = True) ->
     events = writer.begin(20)
     for batch in each:
         events += writer.push(batch)
-    return events + writer.end(end, {})
+    return events + writer.end(end)
 
 
 def streamed(each: Batches, end: FinishInfo = WHOLE, **how: bool) -> Message:
@@ -45,15 +45,15 @@ def streamed(each: Batches, end: FinishInfo = WHOLE, **how: bool) -> Message:
 def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = True) -> Message:
     writer = MessageWriter("demo", shows_thinking=shows_thinking)
     writer.push([event for batch in each for event in batch])
-    message = writer.message(end)
-    AnthropicMessage.model_validate(message)
+    message = writer.whole(end)
+    TypeAdapter(AnthropicMessage).validate_python(message)
     return client(json.dumps(message).encode(), "application/json").messages.create(**REQUEST)
 
 
 def seen(message: Message) -> dict[str, Any]:
     """Return all fields of a message except the ids."""
     blocks = [block.model_dump(exclude={"id", "parsed_output"}) for block in message.content]
-    return message.model_dump(exclude={"id", "content"}) | {"content": blocks}
+    return message.model_dump(exclude={"id", "content", "pymtp"}) | {"content": blocks}
 
 
 @given(event_batches())

@@ -1,4 +1,4 @@
-"""Tests of the conversion of bodies of /v1/messages to bodies of /v1/chat/completions."""
+"""Tests of the reading of bodies of /v1/messages."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.chat import Chat, NamedTool
+from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server.message_builder import encode_thinking
-from pymtp.server.messages.read import to_chat_body
+from pymtp.server.messages.read import read_message_request
 from pymtp.server.messages.types import MessageRequest
 
 USER = {"role": "user", "content": "a"}
 TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}
 
 
-def read(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+def read(*messages: dict[str, Any], **more: Any) -> GenerateRequest:
     body = {"model": "demo", "max_tokens": 9, "messages": list(messages or [USER])} | more
-    found = to_chat_body(MessageRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True))
-    read_generate_request(CHAT, found)  # raises an exception if the converted body is invalid
-    return found
+    return read_message_request(MessageRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True))
 
 
-def messages_of(*messages: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read(*messages, **more)["messages"]
-    return found
+def chat_of(*messages: dict[str, Any], **more: Any) -> Any:
+    chat = read(*messages, **more).prompt
+    assert isinstance(chat, Chat)
+    return chat
+
+
+def messages_of(*messages: dict[str, Any], **more: Any) -> Any:
+    return chat_of(*messages, **more).messages
 
 
 def text(said: str) -> dict[str, Any]:
@@ -106,19 +110,20 @@ def test_billing_header_of_claude_code_is_not_part_of_the_prompt() -> None:
         ({"type": "auto"}, "auto"),
         ({"type": "any"}, "required"),
         ({"type": "none"}, "none"),
-        ({"type": "tool", "name": "ls"}, {"type": "function", "function": {"name": "ls"}}),
+        ({"type": "tool", "name": "ls"}, NamedTool("ls")),
     ],
 )
 def test_tool_choice_is_converted(choice: dict[str, Any], found: Any) -> None:
-    body = read(tools=[TOOL], tool_choice=choice)
-    assert (body["tool_choice"], body["parallel_tool_calls"]) == (found, True)
+    request = read(tools=[TOOL], tool_choice=choice)
+    assert (request.tool_choice, request.parallel_tool_calls) == (found, True)
     function = {"name": "ls", "description": "Lists.", "parameters": {"type": "object"}}
-    assert body["tools"] == [{"type": "function", "function": function}]
+    offered = None if found == "none" else [{"type": "function", "function": function}]
+    assert chat_of(tools=[TOOL], tool_choice=choice).tools == offered
 
 
 def test_parallel_tool_calls_can_be_disabled() -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
-    assert read(tools=[TOOL], tool_choice=choice)["parallel_tool_calls"] is False
+    assert read(tools=[TOOL], tool_choice=choice).parallel_tool_calls is False
 
 
 @pytest.mark.parametrize(
@@ -131,24 +136,23 @@ def test_parallel_tool_calls_can_be_disabled() -> None:
     ],
 )
 def test_thinking_field_enables_thinking(thinking: Any, thinks: bool) -> None:
-    assert read(thinking=thinking)["chat_template_kwargs"] == {"enable_thinking": thinks}
+    assert chat_of(thinking=thinking).chat_template_kwargs == {"enable_thinking": thinks}
 
 
 def test_effort_and_template_variables_reach_the_template() -> None:
-    body = read(output_config={"effort": "low"}, chat_template_kwargs={"enable_thinking": True})
-    assert body["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "low"}
+    chat = chat_of(output_config={"effort": "low"}, chat_template_kwargs={"enable_thinking": True})
+    assert chat.chat_template_kwargs == {"enable_thinking": True, "reasoning_effort": "low"}
 
 
 def test_sampling_fields_reach_the_params() -> None:
-    body = read(temperature=0.5, top_k=7, stop_sequences=["x"], seed=3, draft_tokens=0)
-    params = read_generate_request(CHAT, body).params
+    params = read(temperature=0.5, top_k=7, stop_sequences=["x"], seed=3, draft_tokens=0).params
     assert (params.max_tokens, params.temperature, params.top_k, params.stop, params.seed) == (9, 0.5, 7, ("x",), 3)
     assert params.draft_tokens == 0
 
 
 def test_assistant_message_is_continued_only_if_it_is_the_last_message() -> None:
-    assert read(USER, {"role": "assistant", "content": "b"})["continue_final_message"]
-    assert not read(USER)["continue_final_message"]
+    assert read(USER, {"role": "assistant", "content": "b"}).continue_final_message
+    assert not read(USER).continue_final_message
 
 
 @pytest.mark.parametrize("tag", ["image", "search_result", "container_upload"])
@@ -162,7 +166,7 @@ def test_json_schema_has_the_number_ranges() -> None:
     assert (about["minimum"], about["exclusiveMaximum"]) == (1, 2**31)
     with pytest.raises(ValidationError, match="max_tokens"):
         read(max_tokens=0)
-    assert read(max_tokens=9.0)["max_tokens"] == 9
+    assert read(max_tokens=9.0).params.max_tokens == 9
 
 
 def test_request_of_claude_code_is_converted() -> None:
@@ -176,10 +180,10 @@ def test_request_of_claude_code_is_converted() -> None:
         "output_config": {"effort": "high"},
     }
     user = {"role": "user", "content": [text("today"), text("hello") | cached]}
-    body = read(user, {"role": "system", "content": "agents"}, **more)
-    assert [(message["role"], message["content"]) for message in body["messages"]] == [
+    chat = chat_of(user, {"role": "system", "content": "agents"}, **more)
+    assert [(message["role"], message["content"]) for message in chat.messages] == [
         ("system", "be brief"),
         ("user", "today\n\nhello"),
         ("system", "agents"),
     ]
-    assert body["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert chat.chat_template_kwargs == {"enable_thinking": True, "reasoning_effort": "high"}

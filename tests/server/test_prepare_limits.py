@@ -18,7 +18,7 @@ from pymtp import InvalidRequestError, SamplingParams
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server import service
 from pymtp.server.errors import RequestTimeoutError, UnavailableError
-from pymtp.server.openai import completions
+from pymtp.server.openai import routes
 from pymtp.server.settings import ServerSettings
 
 
@@ -26,7 +26,9 @@ def service_without_model() -> service.Service:
     """Return a service without a model."""
     context = SimpleNamespace(n_seq_max=1, n_ctx=32768)
     llm: Any = SimpleNamespace(
-        llm=SimpleNamespace(context=context, model=SimpleNamespace(path=Path("m"))), _prepare=asyncio.to_thread
+        llm=SimpleNamespace(context=context, model=SimpleNamespace(path=Path("m"))),
+        _prepare=asyncio.to_thread,
+        _open=lambda prepare, **_: asyncio.to_thread(prepare),
     )
     metrics: Any = SimpleNamespace(start_request=lambda prompt: None, register_engine=lambda llm, name: None)
     return service.Service(llm, ServerSettings(), metrics)
@@ -102,9 +104,9 @@ def test_slow_preparations_leave_a_thread_for_the_figures_route(
 
 def test_schema_is_compiled_off_the_event_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
-    read = completions.read_generate_request
+    read = routes.read_generate_request
     monkeypatch.setattr(
-        completions, "read_generate_request", lambda *given: threads.append(threading.current_thread()) or read(*given)
+        routes, "read_generate_request", lambda *given: threads.append(threading.current_thread()) or read(*given)
     )
     request_body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "string"}}
     assert httpx.post(server.url + "/v1/completions", json=request_body, timeout=LONG).status_code == 200
@@ -129,3 +131,24 @@ def test_too_many_logprobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for many in ({"logprobs": 100, "n": 128, "max_tokens": None}, {"logprobs": 100, "n": 16, "max_tokens": 4096}):
         with pytest.raises(InvalidRequestError, match="reduce max_tokens"):
             begin(**many)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
+    ],
+)
+def test_request_is_prepared_and_submitted_in_one_call_of_the_preparers(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    calls = []
+    llm = server.app.state.service.llm
+    run_on = llm._run_on
+    monkeypatch.setattr(llm, "_run_on", lambda threads, call: calls.append(threads) or run_on(threads, call))
+    for stream in (False, True):
+        assert httpx.post(server.url + path, json={"model": "m", "stream": stream} | body, timeout=LONG).is_success
+    assert calls == [llm._preparers] * 2

@@ -14,13 +14,13 @@ from pydantic import TypeAdapter
 
 from pymtp import SamplingParams
 from pymtp.chat import ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallStart
-from pymtp.server.finish import FinishInfo
+from pymtp.server.event_response import FinishInfo
 from pymtp.server.http.errors import ErrorInfo
 from pymtp.server.http.json_response import AsciiJSONResponse
-from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.http.sse import encode_events
 from pymtp.server.message_builder import encode_thinking
 from pymtp.server.output_items import OutputItem
-from pymtp.server.responses import resource as response_resource
+from pymtp.server.responses import types as response_types
 from pymtp.server.responses.store import ResponseStore, StoredResponse
 from pymtp.server.responses.write import ResponseWriter
 
@@ -34,15 +34,15 @@ def events_of(each: Batches, end: FinishInfo, **body: Any) -> list[dict[str, Any
     events = writer.begin()
     for batch in each:
         events += writer.push(batch)
-    return events + writer.end(end, {})
+    return events + writer.end(end)
 
 
 def response(each: Batches, end: FinishInfo = WHOLE, **body: Any) -> dict[str, Any]:
     """Return the whole response, which the last event has."""
     writer = ResponseWriter(BODY | body, SamplingParams())
     writer.push([event for batch in each for event in batch])
-    found: dict[str, Any] = writer.end(end, {})[-1]["response"]
-    response_resource.Response.model_validate(found)
+    found: dict[str, Any] = writer.end(end)[-1]["response"]
+    TypeAdapter(response_types.Response).validate_python(found)
     return found
 
 
@@ -57,7 +57,7 @@ def test_repeated_fields_are_encoded_once() -> None:
 
     tool = {"type": "function", "name": "f", "parameters": Parameters(type="object"), "strict": None}
     writer = ResponseWriter(BODY | {"tools": [tool], "instructions": "Be brief."}, SamplingParams())
-    begin, end = writer.begin(), writer.end(WHOLE, {})
+    begin, end = writer.begin(), writer.end(WHOLE)
     reported = [json.loads(line[6:]) for line in encode_events(begin + end).splitlines() if line.startswith(b"data: ")]
     ResponseStore().put(StoredResponse(end[-1]["response"], []))
     assert looks == 1
@@ -160,7 +160,7 @@ def test_messages_for_a_continued_chat_have_only_complete_calls() -> None:
         [ToolCallStart(1, "rm"), ToolCallDelta(1, '{"path": "/ho')],
     )
     writer.push([ReasoningDelta("hm", 0, 2), ContentDelta("a", 9, 10), *whole, *cut])
-    writer.end(CUT, {})
+    writer.end(CUT)
     (message,) = writer.messages()
     assert (message["reasoning_content"], message["content"]) == ("hm", "a")
     assert [call["function"]["name"] for call in message["tool_calls"]] == ["ls"]
@@ -184,7 +184,7 @@ def test_response_that_fails_ends_with_a_failed_event(status: int, code: str) ->
     assert event["type"] == "response.failed"
     assert event["response"]["error"] == {"code": code, "message": "no more"}
     assert event["response"]["output"][0]["status"] == "incomplete"
-    response_resource.Response.model_validate(event["response"])
+    TypeAdapter(response_types.Response).validate_python(event["response"])
     Response.model_validate(event["response"])
 
 

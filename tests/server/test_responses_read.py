@@ -1,4 +1,4 @@
-"""Tests of the conversion of bodies of /v1/responses to bodies of /v1/chat/completions."""
+"""Tests of the reading of bodies of /v1/responses."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pymtp.chat import Chat, NamedTool
 from pymtp.chat.messages import template_messages
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server.message_builder import encode_thinking
-from pymtp.server.responses.read import allowed_tools, input_messages, to_chat_body
+from pymtp.server.responses.read import input_messages, read_response_request
 from pymtp.server.responses.types import ResponseRequest
 
 TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
 CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": '{"path": "/"}'}
 
 
-def dumped(given: Any = "a", **more: Any) -> dict[str, Any]:
-    body = {"model": "demo", "input": given} | more
-    return ResponseRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True)
+def read(given: Any = "a", **more: Any) -> GenerateRequest:
+    request = ResponseRequest.model_validate({"model": "demo", "input": given} | more)
+    body = request.model_dump(exclude_unset=True, by_alias=True)
+    return read_response_request(body, input_messages(body["input"]))
 
 
-def read(given: Any = "a", **more: Any) -> dict[str, Any]:
-    body = dumped(given, **more)
-    found = to_chat_body(body, input_messages(body["input"]))
-    read_generate_request(CHAT, found)  # raises an exception if the converted body is invalid
-    return found
+def chat_of(given: Any = "a", **more: Any) -> Any:
+    chat = read(given, **more).prompt
+    assert isinstance(chat, Chat)
+    return chat
+
+
+def messages_of(given: Any, **more: Any) -> Any:
+    return chat_of(given, **more).messages
 
 
 def test_text_input_becomes_a_user_message() -> None:
-    assert read("a")["messages"] == [{"role": "user", "content": "a"}]
+    assert messages_of("a") == [{"role": "user", "content": "a"}]
 
 
 def test_message_item_needs_no_type() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     named = {"type": "message", "role": "user", "content": "c"}
-    assert read([{"role": "user", "content": parts}, named])["messages"] == [
+    assert messages_of([{"role": "user", "content": parts}, named]) == [
         {"role": "user", "content": "a\n\nb"},
         {"role": "user", "content": "c"},
     ]
@@ -47,7 +52,7 @@ def test_items_of_one_answer_become_one_message() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
     output = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "etc"}]}
-    _, answer, result = read([{"role": "user", "content": "a"}, thought, said, CALL, output])["messages"]
+    _, answer, result = messages_of([{"role": "user", "content": "a"}, thought, said, CALL, output])
     assert (answer["reasoning_content"], answer["content"]) == ("hm", "a")
     assert answer["tool_calls"][0]["function"] == {"name": "ls", "arguments": '{"path": "/"}'}
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "etc"}
@@ -56,13 +61,13 @@ def test_items_of_one_answer_become_one_message() -> None:
 def test_reasoning_after_a_call_begins_a_new_message() -> None:
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
     user = {"role": "user", "content": "a"}
-    roles = [message["role"] for message in read([user, CALL, thought, user])["messages"]]
+    roles = [message["role"] for message in messages_of([user, CALL, thought, user])]
     assert roles == ["user", "assistant", "assistant", "user"]
 
 
 def test_two_assistant_messages_stay_separate() -> None:
     phases = [{"role": "assistant", "phase": phase, "content": phase} for phase in ("commentary", "final_answer")]
-    assert [message["content"] for message in read([*phases, {"role": "user", "content": "a"}])["messages"]] == [
+    assert [message["content"] for message in messages_of([*phases, {"role": "user", "content": "a"}])] == [
         "commentary",
         "final_answer",
         "a",
@@ -71,12 +76,12 @@ def test_two_assistant_messages_stay_separate() -> None:
 
 def test_encrypted_content_is_decoded() -> None:
     item = {"type": "reasoning", "summary": [], "encrypted_content": encode_thinking("hm")}
-    assert read([item, {"role": "user", "content": "a"}])["messages"][0]["reasoning_content"] == "hm"
+    assert messages_of([item, {"role": "user", "content": "a"}])[0]["reasoning_content"] == "hm"
 
 
 def test_system_messages_keep_their_position() -> None:
     developer = {"role": "developer", "content": "b"}
-    found = read([developer, {"role": "user", "content": "c"}, developer], instructions="a")["messages"]
+    found = messages_of([developer, {"role": "user", "content": "c"}, developer], instructions="a")
     assert [(message["role"], message["content"]) for message in found] == [
         ("system", "a"),
         ("system", "b"),
@@ -86,8 +91,8 @@ def test_system_messages_keep_their_position() -> None:
 
 
 def test_function_tools_are_offered_and_hosted_tools_are_not() -> None:
-    body = read(tools=[TOOL, {"type": "web_search", "search_context_size": "low"}])
-    assert body["tools"] == [{"type": "function", "function": {name: TOOL[name] for name in TOOL if name != "type"}}]
+    chat = chat_of(tools=[TOOL, {"type": "web_search", "search_context_size": "low"}])
+    assert chat.tools == [{"type": "function", "function": {name: TOOL[name] for name in TOOL if name != "type"}}]
 
 
 @pytest.mark.parametrize("name", ["mcp__files__", "mcp__files"])
@@ -95,10 +100,14 @@ def test_tool_in_a_namespace_has_a_full_name(name: str) -> None:
     body = {"tools": [{"type": "namespace", "name": name, "description": "Files.", "tools": [TOOL]}]}
     call = CALL | {"namespace": name}
     choice = {"type": "function", "name": "ls", "namespace": name}
-    found = read([{"role": "user", "content": "a"}, call], tool_choice=choice, **body)
-    assert [tool["function"]["name"] for tool in found["tools"]] == ["mcp__files__ls"]
-    assert found["messages"][1]["tool_calls"][0]["function"]["name"] == "mcp__files__ls"
-    assert found["tool_choice"]["function"]["name"] == "mcp__files__ls"
+    request = read([{"role": "user", "content": "a"}, call], tool_choice=choice, **body)
+    chat = chat_of([{"role": "user", "content": "a"}, call], tool_choice=choice, **body)
+    assert [tool["function"]["name"] for tool in chat.tools] == ["mcp__files__ls"]
+    assert chat.messages[1]["tool_calls"][0]["function"]["name"] == "mcp__files__ls"
+    assert ([tool.name for tool in request.tools], request.tool_choice) == (
+        ["mcp__files__ls"],
+        NamedTool("mcp__files__ls"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,27 +116,26 @@ def test_tool_in_a_namespace_has_a_full_name(name: str) -> None:
         ("auto", "auto"),
         ("required", "required"),
         ("none", "none"),
-        ({"type": "function", "name": "ls"}, {"type": "function", "function": {"name": "ls"}}),
+        ({"type": "function", "name": "ls"}, NamedTool("ls")),
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "ls"}]}, "required"),
     ],
 )
 def test_tool_choice_is_converted(choice: Any, found: Any) -> None:
-    assert read(tools=[TOOL], tool_choice=choice)["tool_choice"] == found
+    assert read(tools=[TOOL], tool_choice=choice).tool_choice == found
 
 
 def test_allowed_tools_must_be_tools_of_the_request() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "rm"}]}
     with pytest.raises(InvalidRequestError, match="no tool rm"):
-        allowed_tools(dumped(tools=[TOOL], tool_choice=choice))
+        read(tools=[TOOL], tool_choice=choice)
 
 
 def test_effort_schema_and_limits_reach_the_request() -> None:
     schema = {"type": "object", "properties": {}}
     form = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
-    ask = read_generate_request(
-        CHAT, read(reasoning={"effort": "high"}, text={"format": form}, max_output_tokens=7, top_p=0.5)
-    )
+    ask = read(reasoning={"effort": "high"}, text={"format": form}, max_output_tokens=7, top_p=0.5)
     assert (ask.schema, ask.params.max_tokens, ask.params.top_p) == (schema, 7, 0.5)
+    assert isinstance(ask.prompt, Chat)
     assert ask.prompt.chat_template_kwargs == {"reasoning_effort": "high", "enable_thinking": True}
 
 
@@ -162,10 +170,10 @@ def test_request_of_codex_is_converted() -> None:
     tools = [TOOL, {"type": "namespace", "name": "agents", "tools": [TOOL]}]
     tools.append({"type": "web_search", "external_web_access": False})
     more = {"store": False, "include": ["reasoning.encrypted_content"], "client_metadata": {"turn": "1"}}
-    body = read(items, tools=tools, tool_choice="auto", reasoning={"summary": "auto"}, prompt_cache_key="k", **more)
-    assert [tool["function"]["name"] for tool in body["tools"]] == ["ls", "agents__ls"]
+    chat = chat_of(items, tools=tools, tool_choice="auto", reasoning={"summary": "auto"}, prompt_cache_key="k", **more)
+    assert [tool["function"]["name"] for tool in chat.tools] == ["ls", "agents__ls"]
     # there must be only one system message, because Qwen's templates refuse a second one
-    assert [(message["role"], message["content"]) for message in template_messages(body["messages"])] == [
+    assert [(message["role"], message["content"]) for message in template_messages(chat.messages)] == [
         ("system", "be brief\n\nskills\n\nsandbox"),
         ("user", "hello"),
     ]

@@ -15,7 +15,7 @@ from http_wire import Connection
 from pymtp import SamplingParams
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server.errors import QueueFullError, RequestTimeoutError
-from pymtp.server.openai import completions
+from pymtp.server.openai import routes
 from pymtp.server.service import Service
 
 MakeServer = Callable[..., Server]
@@ -110,8 +110,8 @@ def test_fields_of_a_request_with_several_prompts_are_read_once(
         reads.append(given)
         return read(*given)
 
-    read = completions.read_generate_request
-    monkeypatch.setattr(completions, "read_generate_request", counted)
+    read = routes.read_generate_request
+    monkeypatch.setattr(routes, "read_generate_request", counted)
     request_body = {"prompt": ["import ", "def main", "class A"], "max_tokens": 4, "temperature": 0}
     answer = httpx.post(f"{server.url}/v1/completions", json=request_body, timeout=LONG).json()
     alone = [

@@ -8,7 +8,7 @@ from itertools import repeat
 
 from starlette.types import Message, Receive, Scope, Send
 
-from pymtp.server.http.limits import MIN_BODY_RATE, BodyLimitMiddleware
+from pymtp.server.http.middleware import MIN_BODY_RATE, BodyLimitMiddleware
 
 SECONDS = 0.01
 

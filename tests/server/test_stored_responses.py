@@ -12,8 +12,7 @@ from openai import OpenAI
 
 from pymtp import SamplingParams
 from pymtp.server.http.json_response import PreencodedObject
-from pymtp.server.responses.ids import replica_of_response
-from pymtp.server.responses.store import ResponseStore, StoredResponse
+from pymtp.server.responses.store import ResponseStore, StoredResponse, replica_of_response
 
 USER = {"role": "user", "content": "def fibonacci(n):"}
 GREEDY: dict[str, Any] = {"model": "demo", "input": [USER], "temperature": 0, "max_output_tokens": 16}

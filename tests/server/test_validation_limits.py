@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from pymtp.server.messages.types import MessageRequest
-from pymtp.server.openai.chat_types import ChatRequest
-from pymtp.server.openai.completion_types import CompletionRequest
+from pymtp.server.openai.types import ChatRequest, CompletionRequest
 from pymtp.server.responses.types import ResponseRequest
 from pymtp.server.tokenize import DetokenizeRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pymtp.server.http.limits import OVER_CONNECTION_LIMIT
+from pymtp.server.http.middleware import OVER_CONNECTION_LIMIT
 
 IDLE_TIMEOUT = 75.0  # seconds until a request's headers must be complete; nginx reuses idle connections for 60 seconds
 WRITE_TIMEOUT = 60.0  # seconds in which a client must read at least MIN_WRITTEN_BYTES of a response

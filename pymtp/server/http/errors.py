@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -62,6 +63,32 @@ class ErrorInfo(NamedTuple):
         return {"x-should-retry": "false"} if self.code == "timeout" else {}
 
 
+class _ErrorModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Error(_ErrorModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(_ErrorModel):
+    error: Error
+
+
+class MessageError(_ErrorModel):
+    type: str
+    message: str
+
+
+class MessageErrorBody(_ErrorModel):
+    type: Literal["error"]
+    error: MessageError
+    request_id: str | None
+
+
 def error_info(error: Exception) -> ErrorInfo:
     """Convert an exception to the error that the client sees."""
     message = str(error)
@@ -106,14 +133,21 @@ _ANTHROPIC_TYPES = {
 }
 
 
+def anthropic_error(info: ErrorInfo, request_id: str | None) -> dict[str, Any]:
+    """Return the error object for an error, in the form of Anthropic's API."""
+    # Agents recognize a full context by these words, and then shorten the chat.
+    message = f"prompt is too long: {info.message}" if info.code == "context_length_exceeded" else info.message
+    # model_construct: a message may repeat lone surrogates of the request, which pydantic would refuse
+    error = MessageError.model_construct(type=_ANTHROPIC_TYPES.get(info.status, "api_error"), message=message)
+    return MessageErrorBody.model_construct(type="error", error=error, request_id=request_id).model_dump()
+
+
 def error_body(path: str, info: ErrorInfo, request_id: str | None = None) -> dict[str, Any]:
     """Return the error object for an error, in the form of the API to which the path belongs."""
     if path.startswith(ANTHROPIC_PREFIX):
-        error_type = _ANTHROPIC_TYPES.get(info.status, "api_error")
-        # Agents recognize a full context by these words, and then shorten the chat.
-        message = f"prompt is too long: {info.message}" if info.code == "context_length_exceeded" else info.message
-        return {"type": "error", "error": {"type": error_type, "message": message}, "request_id": request_id}
-    return {"error": {"message": info.message, "type": info.type, "param": info.param, "code": info.code}}
+        return anthropic_error(info, request_id)
+    error = Error.model_construct(message=info.message, type=info.type, param=info.param, code=info.code)
+    return ErrorBody.model_construct(error=error).model_dump()
 
 
 def error_response(request: Request, info: ErrorInfo, headers: Mapping[str, str] | None = None) -> AsciiJSONResponse:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from pymtp.openai.request_body import unknown_fields
-from pymtp.server.http.error_body import ErrorBody
-from pymtp.server.http.event_schema import event_stream_schema
+from pymtp.server.http.errors import ErrorBody
 
 _PRINTED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ERROR_DESCRIPTIONS = {
@@ -27,13 +26,13 @@ _ERROR_DESCRIPTIONS = {
 }
 
 
-def error_responses(error: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+def error_responses(error: type[Any] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a route for the OpenAPI schema. error: the model of the error object."""
     return {status: {"model": error, "description": text} for status, text in _ERROR_DESCRIPTIONS.items()}
 
 
 def endpoint_responses(
-    body: type[BaseModel], event: type[BaseModel] | None = None, error: type[BaseModel] = ErrorBody
+    body: type[Any], event: type[Any] | None = None, error: type[Any] = ErrorBody
 ) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route for the OpenAPI schema.
 
@@ -51,3 +50,44 @@ def ignored_fields_header(url: str, body: Mapping[str, Any]) -> dict[str, str]:
     """Return the response header that names the unknown fields of a request's body, which may be misspelt."""
     names = [name for name in unknown_fields(url, body) if _PRINTED_NAME.fullmatch(name)]
     return {"x-pymtp-ignored": ", ".join(names[:16])} if names else {}
+
+
+def event_stream_schema(description: str, *models: type[Any], done: bool = True) -> dict[str, Any]:
+    """Return the `content` entry of a response that is an event stream, for the OpenAPI schema.
+
+    description: the description of the events.
+    models: the data of each event are the JSON of one of these models; without models, they may be any JSON object.
+    done: whether the stream ends with the data `[DONE]`.
+    """
+    schemas = [_inlined(TypeAdapter(model).json_schema(mode="serialization")) for model in models] or [
+        {"type": "object"}
+    ]
+    data: dict[str, Any] = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0],
+    }
+    event = {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "event": {"type": "string"},
+            "data": {"anyOf": [data, {"const": "[DONE]"}]} if done else data,
+        },
+        "required": ["data"],
+    }
+    return {"text/event-stream": {"schema": event}}
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace each reference by the schema that it refers to, because contentSchema allows no references."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, dict):
+            name = value.get("$ref", "").rpartition("/")[2]
+            return resolve(definitions[name]) if name else {key: resolve(item) for key, item in value.items()}
+        return [resolve(item) for item in value] if isinstance(value, list) else value
+
+    inlined: dict[str, Any] = resolve(schema)
+    return inlined

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pymtp.errors import PymtpError
 from pymtp.server.errors import ClientDisconnectedError
+from pymtp.server.http.json_response import PreencodedObject
 
 _logger = logging.getLogger("pymtp.server")
 T = TypeVar("T")
@@ -36,11 +37,6 @@ async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -
             task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await working  # so that `work` has released its resources when this function returns
-
-
-async def run_with_cancellation(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, as run_until_disconnect does, for a request whose body was read already."""
-    return await run_until_disconnect(request.receive, work)
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
@@ -125,3 +121,16 @@ class _ResponseBody:
                 await asyncio.sleep(left)
             else:
                 await self.send(data)
+
+
+def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Encode events as server-sent events. The `type` of an event is also its name."""
+    return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _json(event).encode()) for event in events)
+
+
+def _json(event: Mapping[str, Any]) -> str:
+    response = event.get("response")
+    if not isinstance(response, PreencodedObject):
+        return json.dumps(event)
+    others = {name: value for name, value in event.items() if name != "response"}
+    return f'{json.dumps(others)[:-1]}, "response": {response.json()}}}'

@@ -1,46 +1,45 @@
-"""Conversion of bodies of /v1/messages to bodies of /v1/chat/completions."""
+"""Reading of bodies of /v1/messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.request_body import chat_request, check_texts, template_variables
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
-from pymtp.server.openai.types import SamplingFields
+from pymtp.server.openai.types import SamplingFields, TemplateFields
 
-_SAME_FIELDS = ("max_tokens", "stream", *SamplingFields.model_fields)
-_TEMPLATE_VARIABLES = ("enable_thinking", "preserve_thinking")
+_CHECKED_FIELDS = (*SamplingFields.model_fields, *TemplateFields.model_fields, "max_tokens", "stream")
+_CHECKED_FIELDS += ("stop_sequences", "tools", "tool_choice", "output_config", "thinking")
 Block = Mapping[str, Any]
 
 
-def to_chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a validated body of /v1/messages to a body of /v1/chat/completions."""
-    chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
-    chat["messages"] = _messages(body)
-    chat["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
-    if stops := body.get("stop_sequences"):
-        chat["stop"] = stops
-    if tools := body.get("tools"):
-        chat["tools"] = [_chat_tool(tool) for tool in tools]
-    if choice := body.get("tool_choice"):
-        chat["tool_choice"] = _chat_tool_choice(choice)
-        chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
-    output = body.get("output_config") or {}
-    if output_format := output.get("format"):
-        chat["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": output_format["schema"]},
-        }
-    thinking = body.get("thinking") or {}
-    thinks = thinking.get("type", "disabled") != "disabled"
-    if thinking.get("budget_tokens") is not None:
-        chat["thinking_budget"] = thinking["budget_tokens"]
-    variables: dict[str, Any] = {"enable_thinking": thinks}
+def read_message_request(
+    body: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> GenerateRequest:
+    """Read a validated body of /v1/messages. defaults: see `read_generate_request`.
+
+    Raises InvalidRequestError for fields that are out of range.
+    """
+    fields = check_texts({name: body.get(name) for name in _CHECKED_FIELDS})
+    output, thinking, choice = (fields[name] or {} for name in ("output_config", "thinking", "tool_choice"))
+    variables: dict[str, Any] = {"enable_thinking": thinking.get("type", "disabled") != "disabled"}
     if effort := output.get("effort"):
         variables["reasoning_effort"] = effort
-    variables |= {name: body[name] for name in _TEMPLATE_VARIABLES if body.get(name) is not None}
-    chat["chat_template_kwargs"] = variables | (body.get("chat_template_kwargs") or {})
-    return chat
+    budget = thinking.get("budget_tokens")
+    return chat_request(
+        {**fields, "stop": fields["stop_sequences"]} | ({} if budget is None else {"thinking_budget": budget}),
+        _messages(body),
+        defaults,
+        tools=[_chat_tool(tool) for tool in fields["tools"] or ()],
+        tool_choice=_chat_tool_choice(choice),
+        variables=variables | template_variables(fields | {"thinking": None}),
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        schema=(output.get("format") or {}).get("schema"),
+        continue_final_message=body["messages"][-1]["role"] == "assistant",
+    )
 
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -119,4 +118,4 @@ def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
             return "required"
         case {"type": "tool", "name": name}:
             return {"type": "function", "function": {"name": name}}
-    return choice["type"]
+    return choice.get("type")

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
+from pydantic import BeforeValidator, Field, JsonValue, Tag
 from pydantic_core import PydanticCustomError
+from typing_extensions import NotRequired
 
+from pymtp.openai.response_body import About, Answer, DraftingStats
 from pymtp.server.openai.types import (
     BY_JSON_TYPE,
     FLOAT_AS_INT,
-    VALID_TEXT,
-    DraftingStats,
     Effort,
     FailFastList,
+    Name,
     RequestModel,
-    ResponseModel,
     SamplingFields,
     StopStrings,
     TemplateFields,
     Text,
+    TokenLimit,
+    ToolName,
 )
 from pymtp.validation import shown
-
-Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
-ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class TextBlock(RequestModel):
@@ -199,37 +198,37 @@ class CountTokensRequest(TemplateFields):
 class MessageRequest(CountTokensRequest, SamplingFields):
     """A chat that the model continues. If the last message is the assistant's, the model continues this message."""
 
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT]
+    max_tokens: TokenLimit
     stream: bool | None = None
     stop_sequences: StopStrings | None = None
     mcp_servers: None = Field(None, description="Not supported.")
 
 
-class CountTokensResponse(ResponseModel):
+class CountTokensResponse(Answer):
     input_tokens: int
 
 
-class OutputTextBlock(ResponseModel):
+class OutputTextBlock(Answer):
     type: Literal["text"]
     text: str
     citations: None
 
 
-class OutputThinkingBlock(ResponseModel):
+class OutputThinkingBlock(Answer):
     type: Literal["thinking"]
     thinking: str
     signature: str
 
 
-class DirectCaller(ResponseModel):
+class DirectCaller(Answer):
     type: Literal["direct"]
 
 
-class OutputToolUseBlock(ResponseModel):
+class OutputToolUseBlock(Answer):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, JsonValue] = Field(description="The arguments. If the call was cut off, only the complete values.")
+    input: Annotated[dict[str, JsonValue], About("The arguments. If the call was cut off, only the complete values.")]
     caller: DirectCaller
 
 
@@ -237,13 +236,13 @@ OutputBlock = Annotated[OutputTextBlock | OutputThinkingBlock | OutputToolUseBlo
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
-class AnthropicOutputTokensDetails(ResponseModel):
+class AnthropicOutputTokensDetails(Answer):
     thinking_tokens: int
 
 
-class AnthropicUsage(ResponseModel):
-    input_tokens: int = Field(description="Prompt tokens that were not taken from the prefix cache.")
-    cache_read_input_tokens: int = Field(description="Prompt tokens that were taken from the prefix cache.")
+class AnthropicUsage(Answer):
+    input_tokens: Annotated[int, About("Prompt tokens that were not taken from the prefix cache.")]
+    cache_read_input_tokens: Annotated[int, About("Prompt tokens that were taken from the prefix cache.")]
     cache_creation_input_tokens: Literal[0]
     cache_creation: None
     output_tokens: int
@@ -253,7 +252,7 @@ class AnthropicUsage(ResponseModel):
     service_tier: Literal["standard"]
 
 
-class AnthropicMessage(ResponseModel):
+class AnthropicMessage(Answer):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -264,15 +263,4 @@ class AnthropicMessage(ResponseModel):
     stop_details: None
     container: None
     usage: AnthropicUsage
-    pymtp: DraftingStats | None = None
-
-
-class MessageError(ResponseModel):
-    type: str
-    message: str
-
-
-class MessageErrorBody(ResponseModel):
-    type: Literal["error"]
-    error: MessageError
-    request_id: str | None
+    pymtp: NotRequired[DraftingStats | None]

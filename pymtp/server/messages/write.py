@@ -9,8 +9,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from pymtp.chat import OutputEvent
-from pymtp.server.finish import FinishInfo
+from pymtp.server.event_response import Events, FinishInfo
+from pymtp.server.http.errors import ErrorInfo, anthropic_error
 from pymtp.server.message_builder import encode_thinking
+from pymtp.server.messages.types import AnthropicMessage, AnthropicUsage, DirectCaller, OutputBlock, StopReason
 from pymtp.server.output_items import ItemChange, OutputItem, OutputItems
 
 PING = {"type": "ping"}
@@ -20,11 +22,11 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 class MessageWriter:
     """The writer of one message: as events of a stream, or as a whole. Joined by a client, the events give the same."""
 
-    def __init__(self, model_name: str, *, shows_thinking: bool = True) -> None:
+    def __init__(self, model_name: str, request_id: str | None = None, *, shows_thinking: bool = True) -> None:
         """shows_thinking: if False, the thinking blocks are empty, and only their signatures contain the thinking."""
         self._output = OutputItems()
-        self._shows_thinking = shows_thinking
-        self._head: dict[str, Any] = {
+        self._request_id, self._shows_thinking = request_id, shows_thinking
+        self._message: AnthropicMessage = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
@@ -34,37 +36,50 @@ class MessageWriter:
             "stop_sequence": None,
             "stop_details": None,
             "container": None,
+            "usage": _usage(0),
         }
 
-    def begin(self, prompt_tokens: int) -> list[dict[str, Any]]:
+    def begin(self, prompt_tokens: int) -> Events:
         """Return the first events of the stream, which precede the output."""
-        message = self._head | {"usage": _usage(prompt_tokens)}
-        return [{"type": "message_start", "message": message}, PING]
+        self._message["usage"] = _usage(prompt_tokens)
+        return [{"type": "message_start", "message": self._message}, PING]
 
-    def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+    def push(self, events: Sequence[OutputEvent]) -> Events:
         """Return the events for new output. events: the new events of the output parser."""
         return self._item_events(self._output.push(events))
 
-    def end(self, finish: FinishInfo, more: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the last events of the stream. more: further fields of the event message_delta."""
-        delta = _stop_fields(finish) | {"stop_details": None, "container": None}
+    def end(self, finish: FinishInfo) -> Events:
+        """Return the last events of the stream."""
+        reason, sequence = _stop_reason(finish)
+        delta = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None, "container": None}
         return [
             *self._item_events(self._output.end_item()),
-            {"type": "message_delta", "delta": delta, "usage": _finish_usage(finish)} | more,
+            {"type": "message_delta", "delta": delta, "usage": _finish_usage(finish), "pymtp": finish.stats},
             {"type": "message_stop"},
         ]
 
-    def message(self, finish: FinishInfo) -> dict[str, Any]:
-        """Return the whole message. Must be called after all output was pushed."""
-        blocks = [self._block(item) for item in self._output.items]
-        return self._head | {"content": blocks} | _stop_fields(finish) | {"usage": _finish_usage(finish)}
+    def fail(self, error: ErrorInfo) -> Events:
+        """Return the last event of a stream that fails."""
+        return [anthropic_error(error, self._request_id)]
 
-    def _item_events(self, changes: Iterable[ItemChange]) -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = []
+    def whole(self, finish: FinishInfo) -> AnthropicMessage:
+        """Return the whole message, after all output was pushed."""
+        reason, sequence = _stop_reason(finish)
+        return {
+            **self._message,
+            "content": [self._block(item) for item in self._output.items],
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": _finish_usage(finish),
+            "pymtp": finish.stats,
+        }
+
+    def _item_events(self, changes: Iterable[ItemChange]) -> Events:
+        sent: Events = []
         for change, item, text in changes:
             event: dict[str, Any] = {"type": f"content_block_{_EVENT_NAMES[change]}", "index": item.index}
             if change == "start":
-                sent.append(event | {"content_block": self._empty_block(item)})
+                sent.append(event | {"content_block": self._block(item, is_new=True)})
             elif change == "delta":
                 if item.kind != "thinking" or self._shows_thinking:
                     sent.append(event | {"delta": _delta(item, text)})
@@ -75,24 +90,18 @@ class MessageWriter:
                 sent.append(event)
         return sent
 
-    def _empty_block(self, item: OutputItem) -> dict[str, Any]:
+    def _block(self, item: OutputItem, *, is_new: bool = False) -> OutputBlock:
+        """Return the block of an item; without its text if the item is new."""
+        text = "" if is_new else item.text
         if item.kind == "text":
-            return {"type": "text", "text": "", "citations": None}
+            return {"type": "text", "text": text, "citations": None}
         if item.kind == "thinking":
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        name = {"id": f"toolu_{item.id}", "name": item.name}
-        return {"type": "tool_use", **name, "input": {}, "caller": {"type": "direct"}}
-
-    def _block(self, item: OutputItem) -> dict[str, Any]:
-        block = self._empty_block(item)
-        if item.kind == "text":
-            block["text"] = item.text
-        elif item.kind == "thinking":
-            block |= {"thinking": item.text if self._shows_thinking else "", "signature": encode_thinking(item.text)}
-        elif item.text:
-            # If the call was cut off, the block has only the complete values, as for clients that join the events.
-            block["input"] = from_json(item.text, allow_partial=True)
-        return block
+            shown = text if self._shows_thinking else ""
+            return {"type": "thinking", "thinking": shown, "signature": encode_thinking(text)}
+        # If the call was cut off, the block has only the complete values, as for clients that join the events.
+        arguments = from_json(text, allow_partial=True) if text else {}
+        called: DirectCaller = {"type": "direct"}
+        return {"type": "tool_use", "id": f"toolu_{item.id}", "name": item.name, "input": arguments, "caller": called}
 
 
 _EVENT_NAMES = {"start": "start", "delta": "delta", "end": "stop"}
@@ -105,17 +114,16 @@ def _delta(item: OutputItem, text: str) -> dict[str, Any]:
     return {"type": kind, field: text}
 
 
-def _stop_fields(finish: FinishInfo) -> dict[str, Any]:
+def _stop_reason(finish: FinishInfo) -> tuple[StopReason, str | None]:
+    """Return the stop reason, and the stop sequence if that is the reason."""
     if finish.reason == "tool_calls":
-        reason = "tool_use"
-    elif finish.reason == "length":
-        reason = "model_context_window_exceeded" if finish.context_full else "max_tokens"
-    else:
-        reason = "end_turn" if finish.stop_string is None else "stop_sequence"
-    return {"stop_reason": reason, "stop_sequence": finish.stop_string if reason == "stop_sequence" else None}
+        return "tool_use", None
+    if finish.reason == "length":
+        return "model_context_window_exceeded" if finish.context_full else "max_tokens", None
+    return "end_turn" if finish.stop_string is None else "stop_sequence", finish.stop_string
 
 
-def _finish_usage(finish: FinishInfo) -> dict[str, Any]:
+def _finish_usage(finish: FinishInfo) -> AnthropicUsage:
     return _usage(
         finish.prompt_tokens - finish.cached_tokens,
         finish.cached_tokens,
@@ -124,7 +132,7 @@ def _finish_usage(finish: FinishInfo) -> dict[str, Any]:
     )
 
 
-def _usage(uncached: int, cached: int = 0, completion: int = 0, thinking: int = 0) -> dict[str, Any]:
+def _usage(uncached: int, cached: int = 0, completion: int = 0, thinking: int = 0) -> AnthropicUsage:
     return {
         "input_tokens": uncached,
         "cache_read_input_tokens": cached,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from pymtp.async_llm import AsyncLLM
+from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Completion
-from pymtp.server.metrics.engine import EngineMetrics
+from pymtp.llm import LLM
+from pymtp.native.build_info import build_info
 from pymtp.server.metrics.request_log import LogEntry, current_log_entry
 
 # Without this call, each counter and histogram would have a second series with its creation time, which nobody reads.
@@ -196,6 +201,102 @@ class RequestMetrics:
 
 def _reason(completion: Completion) -> str:
     return "abort" if completion.finish_reason == "cancelled" else completion.finish_reason
+
+
+# The metrics of the engine: what they say, and their values.
+GAUGES: dict[str, tuple[str, Callable[[Figures, LLM], float]]] = {
+    "num_requests_running": ("Sequences in prefill or decode.", lambda now, llm: now.running),
+    "num_requests_waiting": ("Sequences that wait for a slot.", lambda now, llm: now.waiting),
+    "num_requests_max": ("Number of slots.", lambda now, llm: llm.context.n_seq_max),
+    "kv_cache_usage_perc": (
+        "Share of the slots that are in use, from 0 to 1.",
+        lambda now, llm: now.running / llm.context.n_seq_max,
+    ),
+    "prefix_cache_bytes": ("Bytes of host memory that the prefix cache uses.", lambda now, llm: now.prefixes.nbytes),
+    "prefix_cache_max_bytes": (
+        "Limit of prefix_cache_bytes.",
+        lambda now, llm: llm._engine.prefix_cache.store.eviction.limit,
+    ),
+}
+COUNTERS: dict[str, tuple[str, Callable[[Figures], int]]] = {
+    "generation_tokens": ("Generated tokens.", lambda now: now.tokens),
+    "prefix_cache_queries": (
+        "Prompt tokens that were looked up in the prefix cache.",
+        lambda now: now.prefixes.found + now.read,
+    ),
+    "prefix_cache_hits": ("Prompt tokens that were found in the prefix cache.", lambda now: now.prefixes.found),
+    "prefix_cache_evictions": (
+        "Checkpoints that were evicted from the prefix cache.",
+        lambda now: now.prefixes.evicted,
+    ),
+    "rounds": ("Decodes of the target that generated or verified tokens.", lambda now: now.rounds),
+    "spec_decode_num_drafts": (
+        "Rounds with drafts, counted once for each sequence.",
+        lambda now: next(iter(now.drafted_per_position), 0),
+    ),
+    "spec_decode_num_draft_tokens": ("Draft tokens that were verified.", lambda now: now.drafted),
+    "spec_decode_num_accepted_tokens": ("Draft tokens that were accepted.", lambda now: now.accepted),
+}
+LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Figures], Mapping[int, int]]]] = {
+    "rounds_by_depth": (
+        "Rounds by number of drafts, counted once for each sequence.",
+        "depth",
+        lambda now: now.depths,
+    ),
+    "rounds_by_texts": ("Rounds by number of sequences.", "texts", lambda now: now.sequences),
+    "spec_decode_num_draft_tokens_per_pos": (
+        "Verified draft tokens by position in the draft.",
+        "position",
+        lambda now: dict(enumerate(now.drafted_per_position)),
+    ),
+    "spec_decode_num_accepted_tokens_per_pos": (
+        "Accepted draft tokens by position in the draft.",
+        "position",
+        lambda now: dict(enumerate(now.accepted_per_position)),
+    ),
+}
+
+
+class EngineMetrics(Collector):
+    """A Prometheus collector of the statistics of an LLM's engine."""
+
+    def __init__(self, llm: LLM, model_name: str) -> None:
+        self._llm, self._model_name = llm, model_name
+        build = build_info()
+        self._info = {
+            "version": str(build["pymtp"]),
+            "llama_cpp": str(build["llama_cpp_commit"]),
+            "model_name": model_name,
+            "n_ctx": str(llm.context.n_ctx),
+            "draft_tokens": str(llm.context.draft_tokens),
+        }
+
+    def describe(self) -> Iterator[Metric]:
+        """Return no metrics; without this method, the registry would call `collect` on registration."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, with values from one snapshot of the statistics."""
+        figures = self._llm.figures()
+        info = GaugeMetricFamily(
+            "pymtp:info", "Versions and options of the server; always 1.", labels=tuple(self._info)
+        )
+        info.add_metric(tuple(self._info.values()), 1)
+        yield info
+        model = ("model_name",)
+        for name, (help_text, gauge_value) in GAUGES.items():
+            gauge = GaugeMetricFamily(f"pymtp:{name}", help_text, labels=model)
+            gauge.add_metric((self._model_name,), gauge_value(figures, self._llm))
+            yield gauge
+        for name, (help_text, count) in COUNTERS.items():
+            counter = CounterMetricFamily(f"pymtp:{name}", help_text, labels=model)
+            counter.add_metric((self._model_name,), count(figures))
+            yield counter
+        for name, (help_text, label, counts) in LABELLED_COUNTERS.items():
+            family = CounterMetricFamily(f"pymtp:{name}", help_text, labels=(*model, label))
+            for key, value in counts(figures).items():
+                family.add_metric((self._model_name, str(key)), value)
+            yield family
 
 
 router = APIRouter()

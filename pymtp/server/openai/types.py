@@ -9,7 +9,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
+from typing_extensions import NotRequired
 
+from pymtp.openai.response_body import Answer, ChatLogprobs, DraftingStats, Usage
 from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE
 from pymtp.validation import replace_surrogates, shown
 
@@ -41,6 +43,9 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 # Stop strings are limited, because the engine compares each new token with all of them while all requests wait.
 StopString = Annotated[str, StringConstraints(max_length=1000), VALID_TEXT]
+Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
+ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+TokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT]
 StopStrings = Annotated[FailFastList[StopString], Field(max_length=64)]
 ThinkingBudget = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), FLOAT_AS_INT]
@@ -92,12 +97,6 @@ class RequestModel(BaseModel):
     """The base of the objects in requests. Types are checked strictly; unknown fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class ResponseModel(BaseModel):
-    """The base of the objects in responses. Unknown fields are an error."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class StreamOptions(RequestModel):
@@ -197,7 +196,7 @@ class CompletionFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), FLOAT_AS_INT] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
+    max_tokens: TokenLimit | None = None
     stop: StopString | StopStrings | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
         None, description="llama.cpp's name of repetition_penalty."
@@ -213,47 +212,166 @@ class CompletionFields(SamplingFields):
     pymtp: PymtpOptions | None = None
 
 
-class PromptTokensDetails(ResponseModel):
-    cached_tokens: int = Field(description="Prompt tokens that were taken from the prefix cache.")
+MAX_PROMPTS = 2048
+Prompt = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
+Tokens = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
 
-class CompletionTokensDetails(ResponseModel):
-    reasoning_tokens: int = Field(
-        description="Thinking tokens, without the thinking tags and the server's message at the end of the budget."
+class CompletionRequest(CompletionFields):
+    """One or several prompts that the model continues."""
+
+    prompt: (
+        Prompt
+        | Tokens
+        | Annotated[FailFastList[Prompt], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+    ) = Field(description="A text, a list of token ids, a list of texts, or a list of lists of token ids.")
+    echo: bool | None = Field(None, description="Return the prompt before the completion.")
+    logprobs: TopLogprobs | None = None
+    suffix: None = Field(None, description="Not supported.")
+    best_of: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(None, description="At most n.")
+
+
+class TextContentPart(RequestModel):
+    type: Literal["text"]
+    text: str
+
+
+class RefusalContentPart(RequestModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+MessageText = str | FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
+AssistantPart = Annotated[TextContentPart | RefusalContentPart, Field(discriminator="type")]
+
+
+class SystemMessage(RequestModel):
+    role: Literal["system"]
+    content: MessageText
+
+
+class DeveloperMessage(RequestModel):
+    role: Literal["developer"]
+    content: MessageText
+
+
+class UserMessage(RequestModel):
+    role: Literal["user"]
+    content: MessageText
+
+
+class CalledFunction(RequestModel):
+    name: Name
+    arguments: str = Field(description="JSON of an object.")
+
+
+class AssistantToolCall(RequestModel):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class AssistantMessage(RequestModel):
+    role: Literal["assistant"]
+    content: str | FailFastList[Annotated[AssistantPart, TEXT_ONLY]] | None = None
+    reasoning_content: str | None = Field(None, description="The thinking before the content.")
+    reasoning: str | None = Field(None, description="vLLM's name of reasoning_content.")
+    refusal: str | None = None
+    tool_calls: FailFastList[AssistantToolCall] | None = None
+
+
+class ToolMessage(RequestModel):
+    role: Literal["tool"]
+    content: MessageText
+    tool_call_id: str | None = None
+
+
+Message = Annotated[
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class FunctionDefinition(RequestModel):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
+    strict: bool | None = None
+
+
+class ChatTool(RequestModel):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class NamedFunction(RequestModel):
+    name: Name
+
+
+class ChatNamedToolChoice(RequestModel):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(CompletionFields, TemplateFields):
+    """A chat that the model continues."""
+
+    model: str  # required, as in OpenAI's API
+    messages: FailFastList[Message] = Field(min_length=1)
+    max_completion_tokens: TokenLimit | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: FailFastList[ChatTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ChatNamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking: ThinkingConfig | None = Field(
+        None, description="disabled: sets the template variable enable_thinking to false."
     )
+    reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
+        None, description="none: the content includes the thinking."
+    )
+    continue_final_message: bool | None = Field(
+        None, description="Whether the model continues the last message, which must be the assistant's."
+    )
+    functions: None = Field(None, description="Not supported: use tools.")
+    function_call: None = Field(None, description="Not supported: use tool_choice.")
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    audio: None = Field(None, description="Not supported.")
+    web_search_options: None = Field(None, description="Not supported.")
 
 
-class Usage(ResponseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
+# The chunks of a chat's stream: what all of a stream's chunks share is encoded once (chunks.py).
 
 
-class DraftingStats(ResponseModel):
-    """Statistics of the drafts, summed over all completions, and times in seconds.
-
-    queue_seconds, time_to_first_token and cached_tokens are the values of the first completion. prefill_seconds and
-    decode_seconds are the longest times of any completion.
-    """
-
-    drafted: int
-    accepted: int
-    acceptance_rate: float
-    accepted_per_position: list[int]
-    depths: list[int] = Field(description="Number of drafts of each round.")
-    rounds: int
-    prefill_seconds: float
-    decode_seconds: float
-    queue_seconds: float
-    time_to_first_token: float
-    cached_tokens: int
-    tokens_per_second: float
-    seed: int
+class DeltaFunctionCall(Answer):
+    name: NotRequired[str | None]
+    arguments: str
 
 
-class Origins(ResponseModel):
+class DeltaToolCall(Answer):
+    index: int
+    id: NotRequired[str | None]
+    type: NotRequired[Literal["function"] | None]
+    function: DeltaFunctionCall
+
+
+class DeltaMessage(Answer):
+    role: NotRequired[Literal["assistant"] | None]
+    content: NotRequired[str | None]
+    reasoning_content: NotRequired[str | None]
+    reasoning: NotRequired[str | None]
+    tool_calls: NotRequired[list[DeltaToolCall] | None]
+
+
+class ChunkChoice(Answer):
+    index: int
+    delta: DeltaMessage
+    finish_reason: Literal["stop", "length", "tool_calls"] | None
+    logprobs: ChatLogprobs | None
+
+
+class Origins(Answer):
     """Says which characters of a chunk were drafted.
 
     origins: lists [field of the delta, number of characters, draft step] in the order of the text; the draft step is 0
@@ -263,3 +381,16 @@ class Origins(ResponseModel):
 
     origins: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
     rounds: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
+
+
+class ChatChunk(Answer):
+    """A chunk of the stream of a chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: NotRequired[Usage | None]
+    pymtp: NotRequired[DraftingStats | Origins | None]

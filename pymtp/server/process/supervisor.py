@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import selectors
 import signal
 import socket
@@ -23,9 +24,9 @@ from typing import Any
 
 from pymtp import errors
 from pymtp.errors import ModelLoadError, PymtpError
+from pymtp.hub.files import split_paths
 from pymtp.model.files import read_file_info
 from pymtp.server.metrics.logs import hold_errors, log
-from pymtp.server.process.head_file import HeadFile
 from pymtp.server.process.listener import url
 from pymtp.server.process.worker_config import FAILED, FILE, HEAD, READY, WORKER_PROGRAM, WorkerConfig, encode_message
 from pymtp.validation import is_hub_name
@@ -299,3 +300,29 @@ class TerminationSignals:
 
 def _exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+
+
+class HeadFile:
+    """The files of a separate head, and their sizes at the time of loading.
+
+    The check compares only the sizes, because a head cannot be opened without its model.
+    """
+
+    def __init__(self, path: str) -> None:
+        """path: the file of the head, or its first part if the head is split into several files."""
+        self.path = path
+        self._sizes = {part: _size(part) for part in split_paths(Path(path))}
+
+    def check(self) -> None:
+        """Raise ModelLoadError if a file of the head is missing, or has another size than at the time of loading."""
+        for part, size in self._sizes.items():
+            if (now := _size(part)) != size:
+                state = "no such file" if now is None else f"{now:,} bytes, but {size or 0:,} when it was loaded"
+                raise ModelLoadError(f"{part}: {state}")
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None

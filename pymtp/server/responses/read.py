@@ -1,63 +1,83 @@
-"""Conversion of bodies of /v1/responses to bodies of /v1/chat/completions."""
+"""Reading of bodies of /v1/responses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.request_body import chat_request, check_texts, template_variables
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.openai.types import SamplingFields, TemplateFields
+from pymtp.server.responses.types import ResponseTool
 
-_SAME_FIELDS = ("stream", "parallel_tool_calls", *SamplingFields.model_fields, *TemplateFields.model_fields)
+_CHECKED_FIELDS = (*SamplingFields.model_fields, *TemplateFields.model_fields, "max_output_tokens", "stream")
+_CHECKED_FIELDS += ("tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
 Messages = Sequence[Mapping[str, Any]]
 
 
-def to_chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
-    """Convert a validated body of /v1/responses to a body of /v1/chat/completions.
+def read_response_request(
+    body: Mapping[str, Any], messages: Messages, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> GenerateRequest:
+    """Read a validated body of /v1/responses.
 
     messages: the messages of the previous response, then the messages of the input (see `input_messages`).
+    defaults: see `read_generate_request`.
 
-    Raises InvalidRequestError if tool_choice requires a call, but the server can call none of the tools.
+    Raises InvalidRequestError for fields that are out of range, for a tool_choice that names a tool that the body does
+    not have, and if tool_choice requires a call, but the server can call none of the tools.
     """
-    chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
-    instructions = body.get("instructions")
-    chat["messages"] = [*([{"role": "system", "content": instructions}] if instructions else ()), *messages]
-    if body.get("max_output_tokens") is not None:
-        chat["max_tokens"] = body["max_output_tokens"]
-    if tools := function_tools(body):
-        chat["tools"] = [
-            {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}} for tool in tools
-        ]
-    elif body.get("tools") and body.get("tool_choice") not in (None, "auto", "none"):
+    fields = check_texts({name: body.get(name) for name in _CHECKED_FIELDS})
+    tools, choice = function_tools(fields), fields["tool_choice"]
+    if fields["tools"] and not tools and choice not in (None, "auto", "none"):
         raise InvalidRequestError(
             f"tool_choice requires a call, but only functions can be called, and the request has only tools of type "
-            f"{', '.join(sorted({tool['type'] for tool in body['tools']}))}",
+            f"{', '.join(sorted({tool['type'] for tool in fields['tools']}))}",
             "tool_choice",
         )
-    if (choice := body.get("tool_choice")) is not None:
-        chat["tool_choice"] = choice if isinstance(choice, str) else _chat_tool_choice(choice)
-    if effort := (body.get("reasoning") or {}).get("effort"):
-        chat["reasoning_effort"] = effort
-    if text_format := (body.get("text") or {}).get("format"):
-        chat["response_format"] = _response_format(text_format)
-    return chat
+    instructions = body.get("instructions")
+    effort = (fields["reasoning"] or {}).get("effort")
+    request = chat_request(
+        fields | {"max_tokens": fields["max_output_tokens"]},
+        [*([{"role": "system", "content": instructions}] if instructions else ()), *messages],
+        defaults,
+        tools=[
+            {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+            for tool in tools
+        ],
+        tool_choice=_chat_tool_choice(choice) if isinstance(choice, Mapping) else choice,
+        variables=template_variables(fields | {"reasoning_effort": effort}),
+        parallel_tool_calls=fields["parallel_tool_calls"] is not False,
+        schema=_schema((fields["text"] or {}).get("format") or {"type": "text"}),
+    )
+    allowed = allowed_tools(fields)
+    return request if allowed is None else replace(request, tools=[t for t in request.tools if t.name in allowed])
 
 
-def function_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def function_tools(body: Mapping[str, Any]) -> list[ResponseTool]:
     """Return the function tools that the model can call. The functions of namespaces have their full names."""
-    tools: list[dict[str, Any]] = []
+    tools: list[ResponseTool] = []
     for tool in body.get("tools") or ():
         if tool["type"] == "function":
             tools.append(tool_fields(tool))
         elif tool["type"] == "namespace":
-            tools += [tool_fields(each) | {"name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
+            tools += [{**tool_fields(each), "name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
     return tools
 
 
-def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
+def tool_fields(tool: Mapping[str, Any]) -> ResponseTool:
     """Return the known fields of a function tool; a field that the tool does not have is None."""
-    return {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
+    description, parameters, strict = tool.get("description"), tool.get("parameters"), tool.get("strict")
+    return {
+        "type": "function",
+        "name": tool["name"],
+        "description": description,
+        "parameters": parameters,
+        "strict": strict,
+    }
 
 
 def full_name(name: str, namespace: str | None) -> str:
@@ -128,7 +148,7 @@ def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
     return {"type": "function", "function": {"name": full_name(choice["name"], choice.get("namespace"))}}
 
 
-def _response_format(text_format: Mapping[str, Any]) -> dict[str, Any]:
-    if text_format["type"] != "json_schema":
-        return dict(text_format)
-    return {"type": "json_schema", "json_schema": {"name": text_format["name"], "schema": text_format["schema"]}}
+def _schema(text_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if text_format["type"] == "json_object":
+        return text_format.get("schema") or {"type": "object"}
+    return text_format.get("schema") if text_format["type"] == "json_schema" else None

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import Response as HttpResponse
 
-from pymtp.openai.request_body import CHAT, read_generate_request
-from pymtp.openai.response_body import draft_stats
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownResponseError
-from pymtp.server.finish import finish_info
-from pymtp.server.http.errors import error_info
-from pymtp.server.http.event_schema import event_stream_schema
-from pymtp.server.http.json_response import AsciiJSONResponse, PreencodedObject
-from pymtp.server.http.response_schema import error_responses
-from pymtp.server.http.sse import DONE, EventStream, run_with_cancellation
-from pymtp.server.http.sse_encoding import encode_events
-from pymtp.server.responses.read import allowed_tools, input_messages, to_chat_body
-from pymtp.server.responses.resource import DeletedResponse, Response
+from pymtp.server.event_response import respond
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import error_responses, event_stream_schema
+from pymtp.server.http.sse import DONE
+from pymtp.server.responses.read import input_messages, read_response_request
 from pymtp.server.responses.store import ResponseStore, StoredResponse
-from pymtp.server.responses.types import ResponseRequest
+from pymtp.server.responses.types import DeletedResponse, Response, ResponseRequest
 from pymtp.server.responses.write import ResponseWriter
-from pymtp.server.service import Delta, RunningRequest, Service
 
 RESPONSES = "/v1/responses"
 router = APIRouter(tags=["OpenAI"])
@@ -53,56 +44,20 @@ def _get_store(request: Request) -> ResponseStore:
 StoreDep = Annotated[ResponseStore, Depends(_get_store)]
 
 
-class _ResponseJob:
-    """The creation of one response, which is stored at the end if the request wants that."""
+@router.post(RESPONSES, response_model=None, responses=_RESPONSES_SCHEMA)
+async def responses(request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep) -> HttpResponse:
+    """Generate a response to an input."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    messages = [*_previous_messages(fields, store), *input_messages(fields["input"])]
+    generate_request = read_response_request(fields, messages, service.sampling)
+    writer = ResponseWriter(fields, generate_request.params, service.settings.replica)
 
-    def __init__(self, service: Service, store: ResponseStore, body: ResponseRequest) -> None:
-        self._service, self._store = service, store
-        self._body = body.model_dump(exclude_unset=True, by_alias=True)
-        self._messages = [*_previous_messages(self._body, store), *input_messages(self._body["input"])]
-        generate_request = read_generate_request(CHAT, to_chat_body(self._body, self._messages), service.sampling)
-        allowed = allowed_tools(self._body)
-        self.generate_request = (
-            generate_request
-            if allowed is None
-            else replace(generate_request, tools=[tool for tool in generate_request.tools if tool.name in allowed])
-        )
-        self._writer = ResponseWriter(self._body, generate_request.params, service.settings.replica)
+    def keep() -> None:
+        if writer.response["store"]:
+            store.put(StoredResponse(writer.response, [*messages, *writer.messages()]))
 
-    async def response(self) -> PreencodedObject:
-        """Run the request, and return the whole response. Also stores it."""
-        async with self._service.run_request(self.generate_request) as running:
-            async for delta in running:
-                self._writer.push(delta.events)
-        response: PreencodedObject = self._end(running, delta)[-1]["response"]
-        return response
-
-    async def events(self, running: RunningRequest, stack: AsyncExitStack) -> AsyncIterator[bytes]:
-        """Yield the encoded events of the stream. Also stores the response.
-
-        running: the running request.
-        stack: the contexts to leave when the stream ends.
-        """
-        async with stack:
-            yield encode_events(self._writer.begin())
-            async for delta in running:
-                if events := self._writer.push(delta.events):
-                    yield encode_events(events)
-            yield encode_events(self._end(running, delta)) + DONE
-
-    def encode_error(self, error: Exception) -> bytes:
-        """Return the last encoded events of a stream that fails with `error`."""
-        return encode_events(self._writer.fail(error_info(error))) + DONE
-
-    def _end(self, running: RunningRequest, last: Delta) -> list[dict[str, Any]]:
-        assert last.finish_reason is not None
-        done, model = running.completions[0], self._service.llm.llm.model
-        finish = finish_info(self.generate_request, done, last.finish_reason, model)
-        events = self._writer.end(finish, {"pymtp": draft_stats([done])})
-        response = events[-1]["response"]
-        if response["store"]:
-            self._store.put(StoredResponse(response, [*self._messages, *self._writer.messages()]))
-        return events
+    return await respond(request, service, generate_request, writer, on_end=keep, last=DONE)
 
 
 def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:
@@ -114,18 +69,6 @@ def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequenc
             f"previous_response_id: there is no stored response {name!r:.80}; it may have been removed"
         )
     return stored.messages
-
-
-@router.post(RESPONSES, response_model=None, responses=_RESPONSES_SCHEMA)
-async def responses(request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep) -> HttpResponse:
-    """Generate a response to an input."""
-    service.check_model(body.model)
-    job = _ResponseJob(service, store, body)
-    if not job.generate_request.stream:
-        return AsciiJSONResponse(await run_with_cancellation(request, job.response()))
-    stack = AsyncExitStack()
-    running = await stack.enter_async_context(service.run_request(job.generate_request))
-    return EventStream(job.events(running, stack), job.encode_error)
 
 
 @router.post(f"{RESPONSES}/compact", include_in_schema=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
+from typing_extensions import NotRequired
 
+from pymtp.openai.response_body import About, Answer, DraftingStats
 from pymtp.server.openai.types import (
     BY_JSON_TYPE,
     FLOAT_AS_INT,
@@ -15,18 +17,19 @@ from pymtp.server.openai.types import (
     Effort,
     FailFastList,
     JsonObjectFormat,
+    Name,
     OnlyFalse,
     RequestModel,
     SamplingFields,
     TemplateFields,
     Text,
     TextFormat,
+    TokenLimit,
+    ToolName,
     max_pairs,
 )
 from pymtp.validation import shown
 
-Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
-ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 Metadata = Annotated[
     dict[
         Annotated[str, StringConstraints(max_length=64), VALID_TEXT],
@@ -209,7 +212,7 @@ class ResponseRequest(SamplingFields, TemplateFields):
     previous_response_id: str | None = Field(None, description="The id of a stored response.")
     store: bool | None = Field(None, description="Default: true.")
     stream: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
+    max_output_tokens: TokenLimit | None = None
     tools: FailFastList[ResponsesTool] | None = None
     tool_choice: (
         Literal["auto", "none", "required"]
@@ -235,3 +238,151 @@ class ResponseRequest(SamplingFields, TemplateFields):
     background: OnlyFalse | None = Field(None, description="Not supported.")
     conversation: None = Field(None, description="Not supported: use previous_response_id.")
     prompt: None = Field(None, description="Not supported.")
+
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(Answer):
+    type: Literal["output_text"]
+    text: str
+    annotations: Annotated[list[JsonValue], Field(max_length=0)]
+    logprobs: Annotated[list[JsonValue], Field(max_length=0)]
+
+
+class OutputMessage(Answer):
+    type: Literal["message"]
+    id: str
+    status: Status
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputFunctionCall(Answer):
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    namespace: NotRequired[str | None]
+    arguments: Annotated[str, About("JSON of an object. An incomplete call has only the beginning.")]
+    status: Status
+
+
+class OutputReasoningText(Answer):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(Answer):
+    type: Literal["reasoning"]
+    id: str
+    summary: Annotated[list[JsonValue], Field(max_length=0)]
+    content: list[OutputReasoningText]
+    encrypted_content: NotRequired[
+        Annotated[str | None, About("The thinking as base64, if `include` has reasoning.encrypted_content.")]
+    ]
+    status: Status
+
+
+OutputItem = Annotated[OutputMessage | OutputFunctionCall | OutputReasoning, Field(discriminator="type")]
+
+
+class InputTokensDetails(Answer):
+    cached_tokens: Annotated[int, About("Input tokens that were taken from the prefix cache.")]
+    cache_write_tokens: Literal[0]
+
+
+class OutputTokensDetails(Answer):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Answer):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Answer):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseError(Answer):
+    code: str
+    message: str
+
+
+class ResponseTool(Answer):
+    type: Literal["function"]
+    name: str
+    description: str | None
+    parameters: dict[str, JsonValue] | None
+    strict: bool | None
+
+
+class ResponseNamespace(Answer):
+    type: Literal["namespace"]
+    name: str
+    description: str | None
+    tools: list[ResponseTool]
+
+
+class ResponseReasoning(Answer):
+    effort: str | None
+    summary: str | None
+
+
+class RequestFields(Answer):
+    """The fields of a response that repeat fields of the request."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    user: str | None
+    metadata: dict[str, str]
+    model: str
+    text: dict[str, JsonValue]
+    tool_choice: str | dict[str, JsonValue]
+    tools: list[Annotated[ResponseTool | ResponseNamespace, Field(discriminator="type")]]
+
+
+class OwnFields(Answer):
+    """The other fields of a response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: Annotated[int, About("Seconds since 1970.")]
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    background: Literal[False]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    reasoning: ResponseReasoning
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    top_logprobs: Literal[0]
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    truncation: Literal["disabled"]
+    usage: ResponseUsage | None
+    pymtp: NotRequired[DraftingStats | None]
+
+
+class Response(OwnFields, RequestFields):
+    """A response of /v1/responses: the output, its status, and fields of the request."""
+
+
+class DeletedResponse(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True

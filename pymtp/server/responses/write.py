@@ -8,28 +8,23 @@ from typing import Any, Literal
 
 from pymtp.chat import OutputEvent
 from pymtp.sampling import SamplingParams
-from pymtp.server.finish import FinishInfo
+from pymtp.server.event_response import Events, FinishInfo
 from pymtp.server.http.errors import ErrorInfo
 from pymtp.server.http.json_response import PreencodedObject
 from pymtp.server.message_builder import MessageBuilder, encode_thinking
 from pymtp.server.output_items import ItemChange, OutputItem, OutputItems
-from pymtp.server.responses.ids import new_response_id
+from pymtp.server.responses import types
 from pymtp.server.responses.read import namespaces, tool_fields
+from pymtp.server.responses.store import new_response_id
 
-_REPEATED_FIELDS = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "previous_response_id",
-    "prompt_cache_key",
-    "safety_identifier",
-    "user",
-)
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class ResponseWriter:
-    """The writer of the events of one response. The last event contains the whole response."""
+    """The writer of the events of one response. The last event contains the whole response.
+
+    response: the response so far.
+    """
 
     def __init__(self, body: Mapping[str, Any], params: SamplingParams, replica: str = "") -> None:
         """body: the validated body of the request.
@@ -42,42 +37,45 @@ class ResponseWriter:
         self._includes_encrypted = "reasoning.encrypted_content" in (body.get("include") or ())
         self._finish: FinishInfo | None = None
         self._namespaces = namespaces(body)
-        self._response = _initial_response(body, params, replica)
+        self.response = _initial_response(body, params, replica)
 
-    def begin(self) -> list[dict[str, Any]]:
+    def begin(self, prompt_tokens: int = 0) -> Events:
         """Return the first events of the stream, which precede the output."""
         names = ("response.created", "response.in_progress")
-        return self._number_events({"type": name, "response": self._response} for name in names)
+        return self._number_events({"type": name, "response": self.response} for name in names)
 
-    def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+    def push(self, events: Sequence[OutputEvent]) -> Events:
         """Return the events for new output. events: the new events of the output parser."""
         return self._number_events(self._item_events(self._output.push(events)))
 
-    def end(self, finish: FinishInfo, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the last events. The last event contains the whole response.
-
-        finish: how the completion ended.
-        more: further fields of the response.
-        """
+    def end(self, finish: FinishInfo) -> Events:
+        """Return the last events. The last event contains the whole response."""
         # Empty output gets an empty message, because clients expect at least one message.
         sent = [] if self._output.items else self._item_events(self._output.start_item("text"))
         self._finish = finish
         sent += self._item_events(self._output.end_item())
         status = "completed" if finish.is_complete else "incomplete"
-        changes = {
-            "status": status,
-            "completed_at": int(time.time()) if finish.is_complete else None,
-            "incomplete_details": None if finish.is_complete else {"reason": "max_output_tokens"},
-            "output": self._output_json(),
-            "usage": _usage(finish),
-            **more,
-        }
-        return self._number_events([*sent, {"type": f"response.{status}", "response": self._response.replace(changes)}])
+        self.response = self.response.replace(
+            {
+                "status": status,
+                "completed_at": int(time.time()) if finish.is_complete else None,
+                "incomplete_details": None if finish.is_complete else {"reason": "max_output_tokens"},
+                "output": self._output_json(),
+                "usage": _usage(finish),
+                "pymtp": finish.stats,
+            }
+        )
+        return self._number_events([*sent, {"type": f"response.{status}", "response": self.response}])
 
-    def fail(self, error_info: ErrorInfo) -> list[dict[str, Any]]:
+    def whole(self, finish: FinishInfo) -> PreencodedObject:
+        """Return the whole response, after all output was pushed."""
+        self.end(finish)
+        return self.response
+
+    def fail(self, error_info: ErrorInfo) -> Events:
         """Return the last event of a response that fails during generation."""
         error = {"code": _CODES.get(error_info.status, "server_error"), "message": error_info.message}
-        response = self._response.replace({"status": "failed", "error": error, "output": self._output_json()})
+        response = self.response.replace({"status": "failed", "error": error, "output": self._output_json()})
         return self._number_events([{"type": "response.failed", "response": response}])
 
     def messages(self) -> list[dict[str, Any]]:
@@ -92,15 +90,15 @@ class ResponseWriter:
                 builder.add_tool_call(_call_id(item), item.name, item.text)
         return builder.messages
 
-    def _number_events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _number_events(self, events: Iterable[dict[str, Any]]) -> Events:
         sent = []
         for event in events:
             sent.append(event | {"sequence_number": self._sequence_number})
             self._sequence_number += 1
         return sent
 
-    def _item_events(self, changes: Iterable[ItemChange]) -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = []
+    def _item_events(self, changes: Iterable[ItemChange]) -> Events:
+        sent: Events = []
         for change, item, text in changes:
             at = {"item_id": _item_id(item), "output_index": item.index}
             if item.kind != "call":
@@ -125,27 +123,42 @@ class ResponseWriter:
         item_json = self._item_json(item, is_new=change == "added")
         return {"type": f"response.output_item.{change}", "output_index": item.index, "item": item_json}
 
-    def _output_json(self) -> list[dict[str, Any]]:
+    def _output_json(self) -> list[types.OutputItem]:
         return [self._item_json(item) for item in self._output.items]
 
-    def _item_json(self, item: OutputItem, *, is_new: bool = False) -> dict[str, Any]:
-        status = "in_progress" if is_new else self._status(item)
-        fields: dict[str, Any] = {"id": _item_id(item), "status": status}
-        content = [] if is_new else [_content(item, item.text)]
+    def _item_json(self, item: OutputItem, *, is_new: bool = False) -> types.OutputItem:
+        """Return the JSON object of an item; without its text if the item is new."""
+        text = "" if is_new else item.text
+        item_id, status = _item_id(item), "in_progress" if is_new else self._status(item)
         if item.kind == "text":
-            return {"type": "message", **fields, "role": "assistant", "content": content}
+            texts = [] if is_new else [_text_content(text)]
+            return {"type": "message", "id": item_id, "status": status, "role": "assistant", "content": texts}
         if item.kind == "thinking":
-            encrypted = (
-                {"encrypted_content": "" if is_new else encode_thinking(item.text)} if self._includes_encrypted else {}
-            )
-            return {"type": "reasoning", **fields, "summary": [], "content": content, **encrypted}
-        call = {"type": "function_call", **fields, "call_id": _call_id(item), "arguments": "" if is_new else item.text}
-        if item.name not in self._namespaces:
-            return call | {"name": item.name}
-        namespace, name = self._namespaces[item.name]
-        return call | {"name": name, "namespace": namespace}
+            thoughts = [] if is_new else [_thinking_content(text)]
+            thinking: types.OutputReasoning = {
+                "type": "reasoning",
+                "id": item_id,
+                "status": status,
+                "summary": [],
+                "content": thoughts,
+            }
+            if self._includes_encrypted:
+                thinking["encrypted_content"] = encode_thinking(text)
+            return thinking
+        namespace, name = self._namespaces.get(item.name, (None, item.name))
+        call: types.OutputFunctionCall = {
+            "type": "function_call",
+            "id": item_id,
+            "status": status,
+            "call_id": _call_id(item),
+            "arguments": text,
+            "name": name,
+        }
+        if namespace is not None:
+            call["namespace"] = namespace
+        return call
 
-    def _status(self, item: OutputItem) -> str:
+    def _status(self, item: OutputItem) -> types.Status:
         is_last = item is self._output.items[-1]
         cut = is_last and (self._finish is None or not self._finish.is_complete)
         whole = item.is_complete if item.kind == "call" else not cut
@@ -165,10 +178,16 @@ def _call_id(item: OutputItem) -> str:
     return f"call_{item.id}"
 
 
-def _content(item: OutputItem, text: str) -> dict[str, Any]:
-    if item.kind == "thinking":
-        return {"type": "reasoning_text", "text": text}
+def _text_content(text: str) -> types.OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _thinking_content(text: str) -> types.OutputReasoningText:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _content(item: OutputItem, text: str) -> types.OutputText | types.OutputReasoningText:
+    return _thinking_content(text) if item.kind == "thinking" else _text_content(text)
 
 
 def _done(item: OutputItem) -> dict[str, Any]:
@@ -180,7 +199,7 @@ def _done(item: OutputItem) -> dict[str, Any]:
 def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: str) -> PreencodedObject:
     """Return the response without output and usage. Many of its fields repeat fields of the request."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
-    own_fields = {
+    own: types.OwnFields = {
         "id": new_response_id(replica),
         "object": "response",
         "created_at": int(time.time()),
@@ -202,26 +221,32 @@ def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: 
         "truncation": "disabled",
         "usage": None,
     }
-    repeated = {
-        **{name: body.get(name) for name in _REPEATED_FIELDS},
+    repeated: types.RequestFields = {
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "previous_response_id": body.get("previous_response_id"),
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "safety_identifier": body.get("safety_identifier"),
+        "user": body.get("user"),
         "metadata": body.get("metadata") or {},
         "model": body["model"],
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": [listed for tool in body.get("tools") or () if (listed := _listed_tool(tool)) is not None],
     }
-    return PreencodedObject(own_fields, repeated)
+    return PreencodedObject(own, repeated)
 
 
-def _listed_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+def _listed_tool(tool: Mapping[str, Any]) -> types.ResponseTool | types.ResponseNamespace | None:
     """Return the JSON object by which a response lists a tool; None for a hosted tool, which is ignored."""
     if tool["type"] == "namespace":
-        about = {name: tool.get(name) for name in ("type", "name", "description")}
-        return about | {"tools": [tool_fields(function) for function in tool["tools"]]}
+        functions = [tool_fields(function) for function in tool["tools"]]
+        return {"type": "namespace", "name": tool["name"], "description": tool.get("description"), "tools": functions}
     return tool_fields(tool) if tool["type"] == "function" else None
 
 
-def _usage(finish: FinishInfo) -> dict[str, Any]:
+def _usage(finish: FinishInfo) -> types.ResponseUsage:
     return {
         "input_tokens": finish.prompt_tokens,
         "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},

@@ -1,14 +1,17 @@
-"""The routes of /v1/models, and of /props as in llama.cpp's server."""
+"""Routes about the server and its model: /health, /version, /figures, /v1/models and llama.cpp's /props."""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from pymtp.openai.request_body import CHAT, default_params
+from pymtp.engine.engine_stats import Figures
+from pymtp.native.build_info import build_info
+from pymtp.openai.request_body import CHAT, read_params
 from pymtp.openai.response_body import fingerprint
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
@@ -16,8 +19,72 @@ from pymtp.server.http.response_schema import error_responses
 from pymtp.server.service import Service
 from pymtp.validation import shown
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter()
 START_TIME = int(time.time())
+
+
+class Health(BaseModel):
+    status: Literal["ok", "loading", "ending"]
+
+
+class Version(BaseModel):
+    version: str
+    llama_cpp: str
+
+
+@router.get("/v1/health", tags=["server"], response_model=Health, responses={503: {"model": Health}})
+@router.get("/health", tags=["server"], response_model=Health, responses={503: {"model": Health}})
+async def health(request: Request) -> JSONResponse:
+    """Return status 200 if the server answers requests, and 503 during startup and shutdown. Needs no API key."""
+    state = request.app.state
+    status = "ending" if state.ending else "loading" if state.service is None else "ok"
+    ready = status == "ok"
+    return JSONResponse({"status": status}, 200 if ready else 503, None if ready else {"Retry-After": "1"})
+
+
+@router.get("/version", tags=["server"])
+async def version() -> Version:
+    """Return the version of pymtp, and the commit of llama.cpp that it was built with."""
+    info = build_info()
+    return Version(version=info["pymtp"], llama_cpp=info["llama_cpp_commit"])
+
+
+class DeviceBytes(BaseModel):
+    """The memory that is used on one device. total: the bytes of weights, caches and buffers."""
+
+    device: str
+    total: int
+
+
+class EngineFigures(BaseModel):
+    """Statistics of the engine.
+
+    places: the number of slots.
+    n_ctx: the number of tokens that a slot can hold.
+    open: the number of completions that run or wait.
+    engine: the engine's counters since the model was loaded.
+    memory: the memory that is used on each device.
+    """
+
+    places: int
+    n_ctx: int
+    open: int
+    engine: Figures
+    memory: list[DeviceBytes]
+
+
+@router.get("/figures", tags=["server"], responses=error_responses())
+async def figures(service: ServiceDep) -> EngineFigures:
+    """Return the state of the engine, and its counters since the model was loaded."""
+    llm = service.llm.llm
+    memory = await service.memory()
+    return EngineFigures(
+        places=llm.context.n_seq_max,
+        n_ctx=llm.context.n_ctx,
+        open=service.n_unfinished,
+        engine=llm.figures(),
+        memory=[DeviceBytes(device=device.device, total=device.total) for device in memory],
+    )
 
 
 class ModelMeta(BaseModel):
@@ -55,14 +122,14 @@ class Props(BaseModel):
     build_info: str
 
 
-@router.get("/v1/models", responses=error_responses())
+@router.get("/v1/models", tags=["OpenAI"], responses=error_responses())
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> ModelList:
     """List the model once under each of its names."""
     return ModelList(data=[_model_card(service, name) for name in service.model_names])
 
 
-@router.get("/v1/models/{name:path}", responses=error_responses())
+@router.get("/v1/models/{name:path}", tags=["OpenAI"], responses=error_responses())
 async def model(
     service: ServiceDep, name: Annotated[str, Path(description="One of the names that /v1/models lists.")]
 ) -> ModelCard:
@@ -88,7 +155,7 @@ def _model_card(service: Service, name: str) -> ModelCard:
 
 def _sampling_defaults(service: Service) -> dict[str, float]:
     """Return the default sampling parameters by their names in llama.cpp's server. Requests may use these names."""
-    params = default_params(CHAT, service.sampling)
+    params = read_params(CHAT, {}, service.sampling)
     return {
         "temperature": params.temperature,
         "top_k": params.top_k,
@@ -102,7 +169,7 @@ def _sampling_defaults(service: Service) -> dict[str, float]:
     }
 
 
-@router.get("/props", tags=["llama.cpp"], responses=error_responses())
+@router.get("/props", tags=["OpenAI", "llama.cpp"], responses=error_responses())
 async def props(service: ServiceDep) -> Props:
     """Return the properties of the server and its model."""
     llm = service.llm.llm

@@ -1,0 +1,122 @@
+"""Middleware that decides who may send requests: names in Host headers, API keys, and origins of web pages.
+
+The Host header is checked as a protection against DNS rebinding: a browser loads a web page from an attacker's domain,
+and the attacker then changes the domain's address to that of this machine. The page could now send requests to a server
+that should serve this machine only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pymtp.server.http.errors import ErrorInfo, error_response
+from pymtp.server.settings import ServerSettings
+
+# Paths that need no API key: health checks, the schema, and the web pages, which ask the user for a key themselves.
+PUBLIC_PATHS = ("/", "/favicon.ico", "/health", "/v1/health", "/figures.html", "/openapi.json")
+PUBLIC_FOLDER = "/static/"
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)(?:%[^\]]*)?\]|(?P<name>[^\[\]:@/]*))(?::\d*)?")
+
+
+class AllowedHostsMiddleware:
+    """Refuse requests whose Host header is neither an IP address nor localhost nor one of the given names.
+
+    Requests without a Host header are allowed, because no browser sends such requests. Starlette's
+    TrustedHostMiddleware is not used: it cannot allow all IP addresses, and its refusals are not JSON.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self._app, self._names = app, {_normalized(name) for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = Headers(scope=scope).getlist("host") if scope["type"] == "http" else []
+        refused_host = next((host for host in hosts if not self._is_allowed(host)), None)
+        if refused_host is None:
+            await self._app(scope, receive, send)
+            return
+        message = (
+            f"requests for the host {refused_host!r:.80} are not allowed: use --allowed-host NAME to allow a host name"
+        )
+        error = ErrorInfo(403, message, "permission_error", "host_not_allowed")
+        await error_response(Request(scope), error, {"Connection": "close"})(scope, receive, send)
+
+    def _is_allowed(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        if match["v6"] is not None:
+            return True
+        name = _normalized(match["name"])
+        return name in self._names or name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
+
+
+def _normalized(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class ApiKeyMiddleware:
+    """Refuse requests without a valid API key in the header `Authorization: Bearer …` or `x-api-key`."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_public(scope["path"]) or scope["method"] == "OPTIONS" or self._has_key(scope):
+            await self._app(scope, receive, send)
+            return
+        missing = ErrorInfo(401, "the API key is missing or unknown", code="invalid_api_key")
+        await error_response(Request(scope), missing, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        # A valid key in either header is enough, because clients that use one header may send a dummy in the other one.
+        given = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        digests = [sha256(key.encode("latin-1")).digest() for key in given]  # Starlette decodes headers as Latin-1
+        # All digests are compared in constant time, so that the response time reveals nothing about the keys.
+        return any([compare_digest(digest, known) for digest in digests for known in self._digests])
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
+
+
+def add_security_schemes(app: FastAPI) -> None:
+    """Mark the paths that need an API key in the application's OpenAPI schema."""
+    schema = app.openapi()  # the application caches this object, so the changes below stay
+    schema.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if not _is_public(path) else ():
+            operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+
+
+def add_cors(app: Starlette, settings: ServerSettings) -> None:
+    """Add Starlette's CORS middleware if settings.cors_origins has at least one origin."""
+    if not settings.cors_origins:
+        return
+    options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "max_age": 3600}
+    exposed = ["x-request-id", "retry-after"]
+    app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, expose_headers=exposed, **options)

@@ -1,0 +1,172 @@
+"""The routes of /v1/chat/completions and /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pymtp.async_llm import CompletionDelta
+from pymtp.engine.request import Completion
+from pymtp.errors import InvalidRequestError
+from pymtp.openai.generate_request import GenerateRequest, Output
+from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, text_prompts
+from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_response
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.errors import stream_error_encoder
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
+from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
+from pymtp.server.openai.chunks import ChatChunks, TextChunks
+from pymtp.server.openai.types import ChatChunk, ChatRequest, CompletionRequest
+from pymtp.server.service import RunningRequest, Service
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post(CHAT, response_model=None, responses=endpoint_responses(ChatCompletion, ChatChunk))
+async def chat_completions(request: Request, body: ChatRequest, service: ServiceDep) -> Response:
+    """Generate one or several completions of a chat."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    ignored = ignored_fields_header(CHAT, fields)
+    generate_request = read_generate_request(CHAT, fields, service.sampling)
+    if not generate_request.stream:
+        return AsciiJSONResponse(
+            await run_until_disconnect(request.receive, _response(CHAT, service, [generate_request], fields)),
+            headers=ignored,
+        )
+    stack = AsyncExitStack()
+    running = await stack.enter_async_context(service.run_request(generate_request))
+    return EventStream(_chat_events(service, running, stack, fields), stream_error_encoder(CHAT), ignored)
+
+
+async def _chat_events(
+    service: Service, running: RunningRequest, stack: AsyncExitStack, fields: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    options = fields.get("stream_options") or {}
+    n = fields.get("n") or 1
+    chunks = ChatChunks(
+        service.llm.llm.model,
+        fields.get("model") or service.model_name,
+        n,
+        include_usage=bool(options.get("include_usage")),
+        origins=bool((fields.get("pymtp") or {}).get("origins")),
+    )
+    n_unfinished = n
+    async with stack:
+        async for delta in running:
+            chunk = chunks.chunk(delta)
+            if delta.reason is not None:
+                n_unfinished -= 1
+                chunk += chunks.end(delta, None if n_unfinished else running.completions)
+            if chunk:
+                yield chunk
+        yield chunks.usage([running.completions]) + DONE
+
+
+@router.post(TEXT, response_model=None, responses=endpoint_responses(TextCompletion, TextCompletion))
+async def completions(request: Request, body: CompletionRequest, service: ServiceDep) -> Response:
+    """Generate completions of one or several prompts."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    ignored = ignored_fields_header(TEXT, fields)
+    prompts = text_prompts(fields)
+
+    def read() -> GenerateRequest:  # once for all prompts, which may be megabytes large
+        return read_generate_request(TEXT, fields | {"prompt": ""}, service.sampling)
+
+    has_schema = any(fields.get(name) is not None for name in ("json_schema", "response_format"))
+    first = await service.prepare(read) if has_schema else read()  # compiling a schema takes long
+    requests = [replace(first, prompt=prompt) for prompt in prompts]
+    if fields.get("echo") and fields.get("logprobs") is not None:
+        raise InvalidRequestError("echo and logprobs cannot be combined, because prompts have no log-probabilities")
+    if not requests[0].stream:
+        return AsciiJSONResponse(
+            await run_until_disconnect(request.receive, _response(TEXT, service, requests, fields)), headers=ignored
+        )
+    return EventStream(_text_events(service, requests, fields), stream_error_encoder(TEXT), ignored)
+
+
+T = TypeVar("T")
+OpenPrompt = AbstractAsyncContextManager[RunningRequest]
+
+
+@asynccontextmanager
+async def _run_prompts(
+    service: Service, requests: Sequence[GenerateRequest], follow: Callable[[int, OpenPrompt], Coroutine[Any, Any, T]]
+) -> AsyncIterator[list[asyncio.Task[T]]]:
+    """Run all prompts of a request, and cancel those that still run when the context is left.
+
+    No more prompts run at the same time than fit into the slots with their n completions each. Further prompts wait
+    outside the engine's queue, so that other requests can run between the prompts.
+
+    follow: called with the index of a prompt and the context that runs the prompt.
+
+    Raises QueueFullError.
+    """
+    n = requests[0].params.n
+    slots = asyncio.Semaphore(max(1, service.llm.llm.context.n_seq_max // n))
+    with service.admit(n * len(requests)) as admission:
+
+        @asynccontextmanager
+        async def run(request: GenerateRequest) -> AsyncIterator[RunningRequest]:
+            async with slots, service.run_request(request, admission) as running:
+                yield running
+
+        tasks = [asyncio.create_task(follow(i, run(request))) for i, request in enumerate(requests)]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _response(
+    url: str, service: Service, requests: Sequence[GenerateRequest], fields: dict[str, Any]
+) -> ChatCompletion | TextCompletion:
+    async def follow(i: int, prompt: OpenPrompt) -> list[Output]:
+        async with prompt as running:
+            return await running.outputs()
+
+    async with _run_prompts(service, requests, follow) as tasks:
+        outputs = await asyncio.gather(*tasks)
+    return build_response(url, fields, outputs, service.llm.llm.model, service.model_name)
+
+
+async def _text_events(
+    service: Service, requests: Sequence[GenerateRequest], fields: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    # The queue holds only one delta: while the client is slow, the pieces of a prompt are joined to fewer deltas.
+    queue: asyncio.Queue[tuple[int, CompletionDelta, RunningRequest] | Exception] = asyncio.Queue(1)
+
+    async def follow(i: int, prompt: OpenPrompt) -> None:
+        try:
+            async with prompt as running:
+                async for delta in running:
+                    await queue.put((i, delta, running))
+        except Exception as error:
+            await queue.put(error)
+
+    chunks = TextChunks(service.llm.llm.model, service.model_name, fields)
+    n_unfinished = [requests[0].params.n] * len(requests)
+    done: list[list[Completion]] = [[] for _ in requests]
+    async with _run_prompts(service, requests, follow):
+        while any(n_unfinished):
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            i, delta, running = item
+            n_unfinished[i] -= delta.reason is not None
+            if not n_unfinished[i]:
+                done[i] = running.completions
+            last = None if any(n_unfinished) else [one for completions in done for one in completions]
+            if chunk := chunks.chunk(i, delta, last):
+                yield chunk
+    yield chunks.usage(done) + DONE
