@@ -8,8 +8,7 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
-from rich.markup import escape
-
+from pymtp.cli.model_file import show_note
 from pymtp.cli.screen import screen
 from pymtp.engine.request import Completion
 from pymtp.engine.stream import Stream
@@ -36,10 +35,7 @@ def print_figures(completion: Completion) -> None:
 def note_unused_prefix(prefix: Path | None, completion: Completion) -> None:
     """Print a note on stderr if a prefix file was given, but the prompt does not begin with its text."""
     if prefix is not None and not completion.stats.cached_tokens:
-        screen.print(
-            f"[bold yellow]note:[/] {escape(str(prefix))} is not used: the prompt does not begin with its text",
-            soft_wrap=True,
-        )
+        show_note(f"{prefix} is not used: the prompt does not begin with its text")
 
 
 def format_figures(stats: Stats) -> str:

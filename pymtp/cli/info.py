@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -45,6 +45,19 @@ from pymtp.validation import is_hub_name
 ALWAYS_ALLOWED = {"name", "head", "memory", "json_output"}  # all other options need --memory
 
 
+@dataclass(frozen=True)
+class MemoryOptions:
+    """Options of the memory plan, beside those of PlacementOptions."""
+
+    draft_tokens: Drafts = "auto"
+    draft_vocab: DraftVocab = "auto"
+    ctx: Ctx = 8192
+    n_seq_max: SeqMax = 1
+    gpu_layers: LayersOrAuto = "-1"
+    cache_type: CacheType = "f16"
+    cache: Cache = None
+
+
 @expand_options
 def info(
     *,
@@ -53,31 +66,14 @@ def info(
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that the model needs with the options below.")
     ] = False,
-    draft_tokens: Drafts = "auto",
-    draft_vocab: DraftVocab = "auto",
-    ctx: Ctx = 8192,
-    n_seq_max: SeqMax = 1,
-    gpu_layers: LayersOrAuto = "-1",
-    cache_type: CacheType = "f16",
-    cache: Cache = None,
+    memory_options: MemoryOptions,
     placing: PlacementOptions,
     json_output: AsJson = False,
 ) -> None:
     """Describe a model or a saved prefix, and this build of pymtp. No weights are read."""
     if memory:
         with option_names():
-            _show_memory(
-                name,
-                read_draft_tokens(draft_tokens),
-                read_draft_vocab(draft_vocab),
-                ctx,
-                n_seq_max,
-                read_gpu_layers(gpu_layers),
-                cache_type,
-                placing,
-                None if cache is None else cache * 2**20,
-                json_output,
-            )
+            _show_memory(name, memory_options, placing, json_output)
         return
     _check_needs_memory(context)
     build = build_info()
@@ -140,27 +136,18 @@ def _about_model(model: Path | None, head: str | None) -> dict[str, object]:
         }
 
 
-def _show_memory(
-    name: str | None,
-    drafts: int | Literal["auto"],
-    vocabulary: int | Literal["auto", "all"],
-    ctx: int,
-    n_seq_max: int,
-    gpu_layers: int | Literal["auto"],
-    cache_type: str,
-    placing: PlacementOptions,
-    cache_bytes: int | None,
-    json_output: bool,
-) -> None:
+def _show_memory(name: str | None, wanted: MemoryOptions, placing: PlacementOptions, json_output: bool) -> None:
+    drafts, vocabulary = read_draft_tokens(wanted.draft_tokens), read_draft_vocab(wanted.draft_vocab)
+    gpu_layers = read_gpu_layers(wanted.gpu_layers)
     model_options = ModelOptions(n_gpu_layers=gpu_layers, **placing.model_options())
     adapter_bytes = model_options.adapter_bytes()  # shown separately, because the plan does not count adapters
     context_options: dict[str, Any] = {
         "draft_tokens": drafts,
         "draft_vocab": vocabulary,
-        "n_ctx": ctx,
-        "n_seq_max": n_seq_max,
-        "type_k": cache_type,
-        "type_v": cache_type,
+        "n_ctx": wanted.ctx,
+        "n_seq_max": wanted.n_seq_max,
+        "type_k": wanted.cache_type,
+        "type_v": wanted.cache_type,
         "offload_kqv": placing.kv_offload,
     }
     check_keywords(context_options)  # already here, so that invalid options are found before a download
@@ -172,21 +159,23 @@ def _show_memory(
         with Model(model, vocab_only=True, head=model_options.head) as header:
             n_drafts = drafts if drafts != "auto" else MAX_AUTO if header.has_head else 0
             row_bytes = 4 * (header.n_vocab + header.n_embd)
-            ctx = whole_ctx(ctx or header.n_ctx_train)
+            ctx = whole_ctx(wanted.ctx or header.n_ctx_train)
         context_options |= {"draft_tokens": n_drafts, "n_ctx": ctx}
         model_options.check_adapters(header.path)
         if gpu_layers == "auto":
             gpu_layers = planned_layers(model, model_options, **context_options)
         plans = compare_plans(model, n_gpu_layers=gpu_layers, placing=model_options, **context_options)
-    if cache_bytes is None:
+    if wanted.cache is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
-    prefixes = plan_prefix_memory(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row_bytes=row_bytes)
+    else:
+        cache_bytes = wanted.cache * 2**20
+    prefixes = plan_prefix_memory(plans, cache_bytes, n_ctx=ctx, n_seq_max=wanted.n_seq_max, row_bytes=row_bytes)
     options = {
         "n_ctx": ctx,
-        "n_seq_max": n_seq_max,
+        "n_seq_max": wanted.n_seq_max,
         "draft_tokens": n_drafts,
         "draft_vocab": vocabulary,
-        "cache_type": cache_type,
+        "cache_type": wanted.cache_type,
         "gpu_layers": gpu_layers,
     }
     build, total = build_info(), host_memory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,9 +43,21 @@ class _Stderr:
 screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
 
 
+class _Unpadded:
+    """A wrapper of sys.stdout without the spaces with which tables fill their lines: a file needs none."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(r" +(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
 def tables() -> Console:
     """Return a console for stdout, as wide as the terminal, or practically unlimited if stdout is not a terminal."""
-    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else UNLIMITED_WIDTH)
+    if sys.stdout.isatty():
+        return Console(highlight=False, emoji=False)
+    return Console(file=cast(IO[str], _Unpadded()), highlight=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
 class _WarningHandler(logging.Handler):

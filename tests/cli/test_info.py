@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from helpers.command import run
 from helpers.prefix_files import write_prefix
 from helpers.tuned import TUNED, write_tuned
@@ -20,6 +21,21 @@ def test_info_table_in_a_file_is_not_cut_to_a_terminal_s_width() -> None:
     shown = run("info").stdout
     assert str(pymtp.model.model.demo_model()) in shown
     assert all(patch in shown for patch in pymtp.build_info()["patches"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("info",),
+        ("info", "--memory"),
+        ("bench", "batch", "--from", str(ROOT / "benchmarks/batch.json")),
+    ],
+    ids=" ".join,
+)
+def test_tables_in_a_file_have_no_spaces_at_the_end_of_lines(arguments: tuple[str, ...]) -> None:
+    lines = run(*arguments).stdout.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_info_describes_the_model_and_the_build() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pymtp import InvalidRequestError
+from pymtp.bench.report import Report
 
 MEASUREMENTS = 6  # wrong values that are enough
 WRONG: tuple[Any, ...] = ("x", None, [], 0)
@@ -33,18 +33,18 @@ def damaged_reports(whole: Any) -> Iterator[str]:
     assert json.dumps(whole) == text
 
 
-def count_refused_and_printed(reports: ModuleType, whole: Any, path: Path) -> tuple[int, int]:
-    """Return how many damaged reports a bench's module refuses, and how many it reads and prints in every format."""
+def count_refused_and_printed(kind: type[Report], whole: Any, path: Path) -> tuple[int, int]:
+    """Return how many damaged reports of a kind are refused, and how many are read and printed in every format."""
     refused = printed = 0
     whole["measurements"] = whole["measurements"][:MEASUREMENTS]
     for text in damaged_reports(whole):
         path.write_text(text)
         try:
-            report = reports.load(path)
+            report = kind.load(path)
         except InvalidRequestError:
             refused += 1
         else:
-            for form in (reports.as_json, reports.as_csv, reports.as_markdown, reports.as_tables):
-                form(report)
+            for form in (report.as_json, report.as_csv, report.as_markdown, report.as_tables):
+                form()
             printed += 1
     return refused, printed

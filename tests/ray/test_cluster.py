@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-CHECKS = Path(__file__).parents[2] / "tools/checks"
+TOOL = Path(__file__).parents[2] / "tools/checks/ray_cluster.py"
 
 
-def run_tool(folder: Path, tool: str, *options: str) -> tuple[dict[str, Any], str]:
-    """Run a tool. Return its result and its log.
+def run_tool(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    """Run ray_cluster.py. Return its result and its log.
 
     The exit status and output after the result are ignored, because they come from Ray.
     """
@@ -22,7 +22,7 @@ def run_tool(folder: Path, tool: str, *options: str) -> tuple[dict[str, Any], st
         (folder / "out").open("w+") as out,
         (folder / "log").open("w+") as log,
     ):  # not pipes: processes of Ray would keep them open
-        command = [sys.executable, CHECKS / tool, *options]
+        command = [sys.executable, TOOL, *options]
         subprocess.run(command, cwd=folder, stdout=out, stderr=log, stdin=subprocess.DEVNULL, timeout=400)
         out.seek(0), log.seek(0)
         output, logged = out.read(), log.read()[-5000:]
@@ -33,7 +33,7 @@ def run_tool(folder: Path, tool: str, *options: str) -> tuple[dict[str, Any], st
 
 @pytest.mark.timeout(420)
 def test_dataset_is_complete_and_correct_after_an_actor_was_killed_and_a_run_was_resumed(tmp_path: Path) -> None:
-    found, logged = run_tool(tmp_path, "ray_rows.py", "--rows", "96")
+    found, logged = run_tool(tmp_path, "rows", "--rows", "96")
     assert found["killed"] == {"died": True, "nodes": 2, "rows": 96, "wrong": 0}, logged
     assert found["resumed"] == found["resumed"] | {"failed": True, "read_twice": 0, "wrong": 0}, logged
     assert 0 < found["resumed"]["first"] < 24, logged  # rows that are written when the first run fails
@@ -41,7 +41,7 @@ def test_dataset_is_complete_and_correct_after_an_actor_was_killed_and_a_run_was
 
 @pytest.mark.timeout(420)
 def test_ray_application_answers_like_the_server_and_survives_a_killed_replica(tmp_path: Path) -> None:
-    found, logged = run_tool(tmp_path, "ray_serve.py")
+    found, logged = run_tool(tmp_path, "application")
     # chats of two turns: the second turn goes to the replica of the first
     assert found["turns"] == {"nodes": 2, "wrong": 0, "elsewhere": 0, "read_twice": 0}, logged
     assert found["stream"] == found["stream"] | {"right": True, "done": True, "came_in_pieces": True}

@@ -1,24 +1,21 @@
-"""Tests of a server with more clients than slots: short runs of tools/checks/http_load.py and http_same_text.py."""
+"""Tests of a server with more clients than slots: short runs of tools/checks/http_load.py."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import http_load
-import http_same_text
 import pytest
 from conftest import make_llm
 from helpers.servers import Server, wait_until
-from http_load import Load, Report, apis_of, left_behind
+from http_load import Compared, Load, Report, apis_of, compare, left_behind
 from http_requests import PATHS, HttpRequest, HttpRequestGenerator, Limits, find_problem
-from http_same_text import TextRequest, compare, make_requests, send_all
 from http_wire import Connection
-from makers.demo_corpus import held_out_prompts
 
 from pymtp import LLM
 from pymtp.server.service import Service
@@ -34,16 +31,16 @@ def busy(new_server: MakeServer) -> Server:
     return new_server(llm=ROOM, max_queue=8, max_body_bytes=LIMITS.max_body, api_keys=(LIMITS.key,)).ready()
 
 
-def played(server: Server, requests: int, clients: int) -> Report:
-    load = Load(("127.0.0.1", server.port), LIMITS, list(PATHS), requests=requests)
-    return asyncio.run(load.play(clients, victims=1))
+def played(server: Server, requests: int, clients: int, victims: int = 1, **more: int) -> Report:
+    load = Load(("127.0.0.1", server.port), LIMITS, list(PATHS), requests=requests, **more)
+    return asyncio.run(load.play(clients, victims))
 
 
 def test_each_request_under_load_ends_and_leaves_nothing_behind(busy: Server) -> None:
     report = played(busy, 200, 24)
     assert report.wrong == []
     assert sum(report.ends.values()) == 200 + 8
-    assert {"answered", "left", "killed", "told to come later"} <= set(report.ends)
+    assert {"answered", "left", "reset at once", "told to come later"} <= set(report.ends)
     wait_until(busy.free)
     assert asyncio.run(left_behind(("127.0.0.1", busy.port), LIMITS)) == ""
 
@@ -89,32 +86,28 @@ def open_server(new_server: MakeServer) -> Server:
     return new_server(llm=ROOM).ready()
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_same_text, "LONGEST", 60)
-
-
-def same_text(server: Server, alone: LLM, n: int) -> http_same_text.TextComparison:
-    requests: list[TextRequest] = list(islice(make_requests(0, held_out_prompts(6, 1000), list(PATHS)), n))
-    received = asyncio.run(send_all(("127.0.0.1", server.port), requests, 12))
-    return compare(alone, requests, received)
+def same_text(server: Server, alone: LLM, n: int) -> tuple[list[str], dict[str, Compared]]:
+    by_api = defaultdict[str, Compared](Compared)
+    report = played(server, n, 12, victims=0, most=60)
+    return compare(alone, report.answered, by_api), by_api
 
 
 def test_texts_over_http_under_load_equal_those_of_the_llm(open_server: Server, alone: LLM) -> None:
-    found = same_text(open_server, alone, 40)
-    assert found.differences == []
-    assert (found.requests, found.differing) == (40, 0)
-    assert set(found.by_api) == set(PATHS)
-    assert found.tokens > 1000
-    assert found.left < 20
+    differences, by_api = same_text(open_server, alone, 80)
+    assert differences == []
+    assert set(by_api) == set(PATHS)
+    assert sum(one.tokens for one in by_api.values()) > 1000
+    assert sum(one.left for one in by_api.values()) < sum(one.requests for one in by_api.values()) / 3
 
 
 def test_same_text_check_detects_another_seed(open_server: Server, alone: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     answer: Any = Service.run_request
 
-    def other(service: Service, ask: Any) -> Any:
-        seed = ask.params.seed
-        return answer(service, replace(ask, params=replace(ask.params, seed=None if seed is None else seed ^ 1)))
+    def other(service: Service, ask: Any, *admission: Any) -> Any:
+        params = replace(ask.params, seed=None if ask.params.seed is None else ask.params.seed ^ 1)
+        return answer(service, replace(ask, params=params), *admission)
 
     monkeypatch.setattr(Service, "run_request", other)
-    assert same_text(open_server, alone, 12).differing > 50
+    differences, by_api = same_text(open_server, alone, 80)
+    assert sum(one.differ for one in by_api.values()) > 50
+    assert "by the LLM" in differences[0]

@@ -1,5 +1,5 @@
 // The tile instructions of AMX as plain loops, so that a processor without AMX computes what one with AMX would: for
-// tools/checks/processors.py, which has amx/*.cpp of ggml-cpu compiled with this file. Only what is used there is here.
+// tools/checks/builds.py, which has amx/*.cpp of ggml-cpu compiled with this file. Only what is used there is here.
 
 #pragma once
 

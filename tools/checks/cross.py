@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from environment import ROOT
+from common import ROOT, run_command
 
 from pymtp import LLM, SamplingParams
 from pymtp.model.model import demo_model
@@ -124,4 +124,4 @@ def _here(temperature: float, n: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

@@ -1,54 +1,27 @@
-#!/usr/bin/env python3
-"""Compiles random grammars and JSON schemas in a process with little memory, and samples some tokens with each.
+"""Random grammars and JSON schemas, with which some tokens are sampled. See fuzz.py.
 
-Each must be refused with InvalidRequestError or work, in time and without output on stderr.
-
-    python tools/checks/fuzz_grammars.py              20,000 texts
-    python tools/checks/fuzz_grammars.py -n 300 --seed 7
+Each text must be refused with InvalidRequestError or work, in time and without output on stderr.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import subprocess
-import sys
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from limits import limit_memory
+import numpy as np
 
-MEMORY = 3 << 30  # bytes of address space: the model and Python take 1 GiB of it
+from pymtp import InvalidRequestError, Model, SamplingParams
+from pymtp.sampling import Sampler
+
 MAX_SECONDS = 10.0  # processor time for one text
 N_TOKENS = 6
-BATCH = 1000  # texts per process
+WAYS: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0})
 
-SYNTAX = [
-    '"',
-    "[",
-    "]",
-    "(",
-    ")",
-    "{",
-    "}",
-    "|",
-    "*",
-    "+",
-    "?",
-    ".",
-    "-",
-    "^",
-    "\\",
-    "<",
-    ">",
-    "!",
-    "#",
-    ",",
-    "::=",
-    "\n",
-    " ",
-]
+SYNTAX = [*'"[](){}|*+?.-^\\<>!#,\n ', "::="]
 PIECES = [
     "root ::= ",
     "a ::= ",
@@ -64,22 +37,9 @@ PIECES = [
     ".",
     "{2}",
     "{0,3}",
-    "{3,}",
 ]
-PIECES += [
-    "{5,2}",
-    "{2000}",
-    "{0,2000}",
-    "\\x41",
-    "\\U0010FFFF",
-    "<[66]>",
-    "!<[66]>",
-    "<|im_end|>",
-    '""',
-    "[]",
-    "#c\n",
-    "\x7f",
-]
+PIECES += ["{3,}", "{5,2}", "{2000}", "{0,2000}", "\\x41", "\\U0010FFFF", "<[66]>", "!<[66]>", "<|im_end|>", '""', "[]"]
+PIECES += ["#c\n", "\x7f"]
 REPEATS = ["", "", "", "?", "{2}", "{0,3}", "*", "+"]
 LEAVES = ['"a"', '"é→"', "[a-z]", "[^a]", "[^é]", ".", '""', "[]", "<[66]>", "!<[66]>", '"b" a', '"c" root', '"b" b']
 TYPES = ["object", "array", "string", "integer", "number", "boolean", "null", "file", ["string", "null"], [], None]
@@ -95,18 +55,13 @@ PATTERNS = [
     "^((a)$",
     "^a{3,1}$",
     "^\\",
-    "^(a*)*$",
 ]
+PATTERNS += ["^(a*)*$"]
 KEYWORDS = {
     "counts": (
-        "minLength",
-        "maxLength",
-        "minItems",
-        "maxItems",
-        "minimum",
-        "maximum",
         "exclusiveMinimum",
         "exclusiveMaximum",
+        *(a + b for a in ("min", "max") for b in ("Length", "Items", "imum")),
     ),
     "schemas": ("items", "additionalProperties", "not"),
     "lists": ("anyOf", "oneOf", "prefixItems", "allOf", "enum", "required"),
@@ -182,69 +137,43 @@ def some_schema(rng: random.Random, depth: int) -> dict[str, Any]:
     return some
 
 
-def follow(seed: int, first: int, n: int) -> None:
-    """Try texts first to first + n - 1 in this process, and print the number of each before it is tried."""
-    import numpy as np
+class Fuzzed:
+    """Texts for the shipped model. See fuzz.Subject."""
 
-    from pymtp import InvalidRequestError, Model, SamplingParams
-    from pymtp.sampling import Sampler
+    UNITS, SECONDS, MEMORY = 100, 120, 2 << 30
 
-    limit_memory(MEMORY)
-    ways: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
-    with Model() as model:
-        for i in range(first, first + n):
-            print(i, flush=True)
-            text, rng = made(seed, i), np.random.default_rng(i)
-            start, taken = time.process_time(), 0
-            try:
-                sampler = Sampler(SamplingParams(**text, **ways[i // 2 % 2]))
-                with sampler.compiled(model):
-                    before: list[int] = []
-                    for position in range(N_TOKENS):
-                        token, _ = sampler.sample(rng.normal(0, 3, model.n_vocab).astype(np.float32), position, before)
-                        if token is None:
-                            break
-                        before.append(token)
-                    taken = 1
-            except InvalidRequestError:
-                pass
-            seconds = time.process_time() - start
-            if seconds > MAX_SECONDS:
-                sys.exit(f"{seconds:.1f} s")
-            print(taken, round(seconds, 3), flush=True)
+    def __init__(self, folder: Path) -> None:
+        """Take the shipped model: there is nothing to make."""
 
+    def sound(self, place: Path) -> None:
+        with Model() as model:
+            self._sample(model, {"grammar": 'root ::= "a"*'}, 0)
 
-def made(seed: int, i: int) -> dict[str, str]:
-    rng = random.Random(f"{seed}-{i}")
-    return {"grammar": grammar(rng)} if i % 2 == 0 else {"json_schema": schema(rng)}
+    def prepare(self, rng: random.Random, index: int, place: Path) -> tuple[list[str], Any]:
+        def attempt(note: Any) -> dict[str, int]:
+            counts: Counter[str] = Counter()
+            with Model() as model:
+                for number in range(self.UNITS):
+                    text = {"grammar": grammar(rng)} if number % 2 == 0 else {"json_schema": schema(rng)}
+                    note(f"text {number}: {text!r:.8000}")
+                    start = time.process_time()
+                    try:
+                        self._sample(model, text, number)
+                        counts["texts followed"] += 1
+                    except InvalidRequestError:
+                        counts["texts refused"] += 1
+                    seconds = time.process_time() - start
+                    assert seconds < MAX_SECONDS, f"{seconds:.1f} s"
+            return counts
 
+        return [], attempt
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=20_000, help="texts")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.first is not None:
-        follow(options.seed, options.first, options.n)
-        return 0
-    n_taken, slowest, failures = 0, 0.0, 0
-    for first in range(0, options.n, BATCH):
-        n = min(BATCH, options.n - first)
-        command = [sys.executable, __file__, "--seed", str(options.seed), "--first", str(first), "-n", str(n)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        lines = [line.split() for line in done.stdout.splitlines()]
-        results = [(int(taken), float(seconds)) for taken, seconds in (line for line in lines if len(line) == 2)]
-        n_taken += sum(taken for taken, _ in results)
-        slowest = max([slowest, *(seconds for _, seconds in results)])
-        if done.returncode != 0 or done.stderr:
-            failures += 1
-            last = int(next((line[0] for line in reversed(lines) if len(line) == 1), -1))
-            print(f"text {last} of seed {options.seed}: exit {done.returncode}, stderr {done.stderr[-2000:]!r}")
-            print(f"  {made(options.seed, last)!r:.2000}")
-    print(f"{options.n} texts, {n_taken} of them followed; the slowest took {slowest:.2f} s; {failures} batches failed")
-    return failures > 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def _sample(self, model: Model, text: dict[str, str], number: int) -> None:
+        rng, before = np.random.default_rng(number), list[int]()
+        sampler = Sampler(SamplingParams(**text, **WAYS[number // 2 % 2]))  # type: ignore[arg-type]
+        with sampler.compiled(model):
+            for position in range(N_TOKENS):
+                token, _ = sampler.sample(rng.normal(0, 3, model.n_vocab).astype(np.float32), position, before)
+                if token is None:
+                    break
+                before.append(token)

@@ -2,21 +2,28 @@
 
     pip install '.[server]' typer
     python tools/checks/http_load.py --requests 10000 --clients 300
+    python tools/checks/http_load.py --deaths 20
 
 Each client makes one request after the other: all APIs, streams and whole responses, tools, two texts at once. A tenth
-of the requests is abandoned, by closing or resetting the connection, or by killing a client process; a tenth is over a
+of the requests is abandoned, by closing or resetting the connection, now and then many at once; a tenth is over a
 limit or invalid (http_requests.py); some responses are read a few bytes at a time. There are more clients than slots
 and queue places, so some get 429. Every request must end with its response or the right error before a deadline.
 Afterwards, no request runs or waits, a new request is served, and the worker's memory in the last third of the time is
 that of the second third.
+
+With --deaths, the worker is then killed so many times while 32 clients stream. Each client must get its error soon, and
+a new worker must write the same text as the first. Open files and memory of the supervisor must not grow, and its
+worker must be gone after SIGTERM.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
+import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -28,21 +35,16 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from http_requests import PATHS, Api, HttpRequest, HttpRequestGenerator, Limits, find_problem
+from common import SCREEN, ModelFile, Output, Seed, run_command, write_json
+from http_requests import PATHS, Api, HttpRequest, HttpRequestGenerator, Limits, Received, find_problem
 from http_wire import Answer, Connection
-from rich.console import Console
-
-from pymtp import build_info
-from pymtp.bench.machine import machine
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-
 from makers.demo_corpus import held_out_prompts
-from pymtp_server import serve
+from pymtp_server import RunningServer, serve
+
+from pymtp import LLM, SamplingParams
 
 LEAVES, REFUSED, SLOW = 0.1, 0.1, 0.05  # shares of all requests
-KILLED = 8  # requests of a killed client
+CRASH = 8  # streams that a client resets at once
 DEADLINE = 120.0  # seconds for a request
 FREE = 30.0  # seconds after the last request until nothing runs or waits
 MOMENTS = (0.0, 0.0, 0.003, 0.02, 0.1)  # seconds after which a client disconnects
@@ -50,21 +52,9 @@ LATER = 1.0  # maximum seconds that a client waits after a 429
 PAUSES = 60  # pauses of a slow reader
 PAGE = 4096  # bytes
 
-VICTIM = """
-import json, socket, sys
-address, requests = json.load(sys.stdin)
-clients = []
-for body in requests:
-    client = socket.create_connection(address)
-    client.sendall(body.encode())
-    clients.append(client)
-for client in clients:
-    client.recv(1)
-print("running", flush=True)
-while True:
-    for client in clients:
-        client.recv(100)
-"""
+DYING, ERROR_SECONDS = 32, 2.0  # streams when a worker is killed, and seconds until each has its error
+GROWTH = 4 * 2**20  # bytes that the supervisor may grow over all deaths of workers
+ALWAYS_HEALTHY = "from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0"  # restarts at once
 
 
 @dataclass
@@ -73,10 +63,12 @@ class Report:
 
     ends: counts by how requests ended. wrong: descriptions of errors. longest: seconds of the slowest request.
     resident: bytes of the worker's memory, with the share of requests that had ended.
+    answered: the texts to compare: requests, their responses or what of them arrived, and whether the client left.
     """
 
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrong: list[str] = field(default_factory=list)
+    answered: list[tuple[HttpRequest, Answer, bool]] = field(default_factory=list)
     longest: float = 0.0
     seconds: float = 0.0
     resident: list[tuple[float, int]] = field(default_factory=list)
@@ -105,21 +97,22 @@ class Load:
         requests: int,
         seed: int = 0,
         worker: int | None = None,
+        most: int = 24,
     ) -> None:
-        """Set up the clients. worker: the process whose memory is measured."""
+        """Set up the clients. worker: the process whose memory is measured. most: the maximum of tokens of a text."""
         self.report = Report()
-        self._address, self._limits, self._worker = address, limits, worker
+        self._address, self._limits, self._worker, self._most = address, limits, worker, most
         self._texts = held_out_prompts(12, 1000)
         self._apis, self._requests, self._seed = apis, requests, seed
         self._left = requests
 
     async def play(self, clients: int, victims: int) -> Report:
-        """Make all requests. victims: the number of client processes to kill."""
+        """Make all requests. victims: how many clients crash with several streams."""
         begun = time.monotonic()
         watching = asyncio.create_task(self._watch())
         every = self._requests / (victims + 1)
         tasks = [asyncio.create_task(self._client(i)) for i in range(clients)]
-        tasks += [asyncio.create_task(self._killed(i, self._requests - int((i + 1) * every))) for i in range(victims)]
+        tasks += [asyncio.create_task(self._crash(i, self._requests - int((i + 1) * every))) for i in range(victims)]
         await asyncio.gather(*tasks)
         watching.cancel()
         self.report.seconds = time.monotonic() - begun
@@ -140,7 +133,7 @@ class Load:
                 if kind < LEAVES:
                     await asyncio.wait_for(self._leave(generator.good(400), numbers), DEADLINE)
                     continue
-                request = generator.refused() if kind < LEAVES + REFUSED else generator.good()
+                request = generator.refused() if kind < LEAVES + REFUSED else generator.good(self._most)
                 slow = kind > 1 - SLOW
                 if kept is None or slow or not kept.usable:
                     kept = Connection(*self._address, small=slow)
@@ -160,6 +153,8 @@ class Load:
                     await asyncio.sleep(numbers.uniform(0, LATER))
                 else:
                     self.report.ends["read slowly" if slow and answer.status == 200 else request.kind] += 1
+                    if answer.status == 200 and request.prompt is not None:
+                        self.report.answered.append((request, answer, False))
             finally:
                 self.report.longest = max(self.report.longest, time.monotonic() - begun)
         if kept is not None:
@@ -189,11 +184,16 @@ class Load:
                 )
             else:
                 await client.send(request.method, request.path, request.body, request.headers)
-                if numbers.random() < 0.5:
-                    _, headers = await client.head()
-                    async for _ in client.parts(headers, numbers.randint(1, 2000)):
+                if numbers.random() < 0.7:
+                    status, headers = await client.head()
+                    data = b""
+                    async for part in client.parts(headers, numbers.randint(1, 2000)):
+                        data += part
                         if numbers.random() < 0.3:
                             break
+                    whole_lines = data[: data.rfind(b"\n") + 1]
+                    if request.stream and status == 200 and request.prompt is not None:
+                        self.report.answered.append((request, Answer(status, headers, whole_lines), True))
             await asyncio.sleep(numbers.choice(MOMENTS))
         except (OSError, EOFError) as error:
             self._wrong(f"{error!r} before the client left")
@@ -201,34 +201,27 @@ class Load:
             client.leave(rudely=rudely)
         self.report.ends["left"] += 1
 
-    async def _killed(self, number: int, when: int) -> None:
-        """Kill a process with several running streams. when: the number of remaining requests at that time."""
+    async def _crash(self, number: int, when: int) -> None:
+        """Reset several running streams at once. when: the number of remaining requests at that time."""
         while self._left > when:
             await asyncio.sleep(0.01)
-        numbers = random.Random(f"{self._seed} killed {number}")
-        generator, texts = self._generator(numbers), list[str]()
-        while len(texts) < KILLED:
+        numbers = random.Random(f"{self._seed} crash {number}")
+        generator, streams = self._generator(numbers), [Connection(*self._address) for _ in range(CRASH)]
+
+        async def begin(stream: Connection) -> None:
             request = generator.good(400)
-            given = {"Host": "killed", "Content-Length": len(request.body), **request.headers}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-            texts.append(f"POST {request.path} HTTP/1.1\r\n{lines}\r\n{request.body.decode()}")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", VICTIM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps([self._address, texts]).encode())
-        process.stdin.close()
+            await (await stream.open()).send(request.method, request.path, request.body, request.headers)
+            await stream.head()
+
         try:
-            if not await asyncio.wait_for(process.stdout.readline(), DEADLINE):
-                self._wrong("a client that was to be killed has ended")
+            await asyncio.wait_for(asyncio.gather(*map(begin, streams)), DEADLINE)
             await asyncio.sleep(numbers.choice(MOMENTS))
-        except TimeoutError:
-            self._wrong("a client that was to be killed got no answer")
+        except (OSError, EOFError) as error:  # TimeoutError is an OSError
+            self._wrong(f"{error!r} before the crash")
         finally:
-            process.kill()
-            await process.wait()
-        self.report.ends["killed"] += KILLED
+            for stream in streams:
+                stream.leave(rudely=True)
+        self.report.ends["reset at once"] += CRASH
 
     def _wrong(self, words: str) -> None:
         self.report.ends["wrong"] += 1
@@ -243,21 +236,80 @@ class Load:
             await asyncio.sleep(0.1)
 
 
+async def busy(address: tuple[str, int], key: dict[str, str]) -> dict[str, float]:
+    """Return the numbers of running and of waiting requests."""
+    answer = await (await Connection(*address).open()).ask("GET", "/metrics", headers=key)
+    found = re.findall(r"^pymtp:num_requests_(running|waiting)\S* (\S+)$", answer.body.decode(), re.MULTILINE)
+    return {name: float(n) for name, n in found}
+
+
 async def left_behind(address: tuple[str, int], limits: Limits) -> str:
     """Describe requests that still run or wait, or the failure of a new request; "" for none."""
     key = {"Authorization": f"Bearer {limits.key}"}
     end = time.monotonic() + FREE
-    while True:
-        answer = await (await Connection(*address).open()).ask("GET", "/metrics", headers=key)
-        found = dict(re.findall(r"^pymtp:num_requests_(running|waiting)\S* (\S+)$", answer.body.decode(), re.MULTILINE))
-        if {float(each) for each in found.values()} == {0.0} and len(found) == 2:
-            break
+    while (found := await busy(address, key)) != {"running": 0, "waiting": 0}:
         if time.monotonic() > end:
             return f"still there: {found}"
         await asyncio.sleep(0.05)
-    body = json.dumps({"model": "m", "prompt": "def f(", "max_tokens": 8, "ignore_eos": True}).encode()
-    answer = await (await Connection(*address).open()).ask("POST", PATHS["completions"], body, key)
+    answer = await complete(address, key, max_tokens=8, ignore_eos=True)
     return "" if answer.status == 200 and answer.json()["usage"]["completion_tokens"] == 8 else f"then: {answer}"
+
+
+async def complete(address: tuple[str, int], key: dict[str, str], **more: Any) -> Answer:
+    """Ask for a greedy completion."""
+    body = json.dumps({"model": "m", "prompt": "def f(x):", "max_tokens": 50, "temperature": 0, **more}).encode()
+    return await (await Connection(*address).open()).ask("POST", PATHS["completions"], body, key)
+
+
+async def die(server: RunningServer, key: dict[str, str]) -> str:
+    """Kill the worker while clients stream. Describe what was wrong; "" for nothing."""
+    address, worker, ends = (server.host, server.port), server.worker, list[float]()
+
+    async def stream() -> None:
+        try:
+            await complete(address, key, max_tokens=4000, ignore_eos=True, stream=True)
+        except (OSError, EOFError):
+            ends.append(time.monotonic())
+
+    text = (await complete(address, key)).json()["choices"][0]["text"]
+    streams = [asyncio.create_task(stream()) for _ in range(DYING)]
+    while sum((await busy(address, key)).values()) < DYING:
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(random.uniform(0, 0.5))
+    killed = time.monotonic()
+    os.kill(worker, signal.SIGKILL)
+    await asyncio.wait(streams, timeout=DEADLINE)
+    wrong = f"only {len(ends)} of {DYING} clients got an error" if len(ends) < DYING else ""
+    if max(ends, default=killed) - killed > ERROR_SECONDS:
+        wrong = f"the last error came after {max(ends) - killed:.1f} s"
+    while time.monotonic() < killed + DEADLINE:
+        with suppress(OSError, EOFError):
+            answer = await complete(address, key)
+            if answer.status == 200:
+                return wrong if answer.json()["choices"][0]["text"] == text else "another text afterwards"
+        await asyncio.sleep(0.05)
+    return "no worker afterwards"
+
+
+def kill_workers(model: Path | None, deaths: int) -> list[str]:
+    """Kill the worker of a server so many times, and describe what was wrong."""
+    wrong, before = list[str](), (0, 0)
+    command = (sys.executable, "-c", f"{ALWAYS_HEALTHY}; from pymtp.cli import app_main; app_main()")
+    with serve(model, command, n_seq_max=4, ctx=8192, threads=1, api_key="a key") as server:
+
+        def use() -> tuple[int, int]:
+            pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+            return len(list(Path(f"/proc/{server.pid}/fd").iterdir())), pages * PAGE
+
+        for n in range(deaths):
+            wrong += filter(None, [asyncio.run(die(server, {"Authorization": "Bearer a key"}))])
+            before = use() if n == 0 else before
+        files, size = use()
+        worker = server.worker
+    SCREEN.print(f"{deaths} deaths; supervisor: open files {before[0]} → {files}, bytes {before[1]:,} → {size:,}")
+    if files > before[0] or size > before[1] + GROWTH:
+        wrong.append("the supervisor grew")
+    return wrong + (["the worker lives on"] if Path(f"/proc/{worker}").exists() else [])
 
 
 async def apis_of(address: tuple[str, int]) -> list[Api]:
@@ -266,32 +318,80 @@ async def apis_of(address: tuple[str, int]) -> list[Api]:
     return [api for api, path in PATHS.items() if path in paths]
 
 
+@dataclass
+class Compared:
+    """Requests of an API whose texts were compared with those of an LLM. differ: the tokens of differing texts."""
+
+    requests: int = 0
+    left: int = 0
+    tokens: int = 0
+    differ: int = 0
+
+
+def compare(llm: LLM, answered: Sequence[tuple[HttpRequest, Answer, bool]], by_api: dict[str, Compared]) -> list[str]:
+    """Repeat requests on an LLM, and describe the differences. Texts of clients that left need only begin alike."""
+    differences = []
+    for request, answer, left in answered:
+        params = {key: value for key, value in request.params.items() if key != "draft_tokens"}
+        if "logit_bias" in params:
+            params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"].items()}
+        got, done = Received.of(request, answer), llm.generate(request.prompt, SamplingParams(**params))
+        texts, found = [done, *done.others], by_api[request.api]
+        wrong, n = "", sum(len(text.token_ids) for text in texts)
+        for i, text in enumerate(texts):
+            mine, reason = got.texts.get(i, ""), got.reasons.get(i)
+            if mine != text.text if got.tokens is not None else not text.text.startswith(mine):
+                wrong = wrong or f"text {i} is {mine!r}, and {text.text!r} by the LLM"
+            if reason != text.finish_reason and not (left and reason is None):
+                wrong = wrong or f"text {i} ends by {reason}, and by {text.finish_reason} by the LLM"
+        if got.tokens != n and not (left and got.tokens is None):
+            wrong = wrong or f"{got.tokens} tokens, and {n} by the LLM"
+        if got.tokens is None:  # count the tokens that arrived
+            n = sum(len(llm.model.tokenize(text)) for text in got.texts.values())
+        found.requests += 1
+        found.left += got.tokens is None
+        found.tokens += n
+        found.differ += max(1, n) if wrong else 0
+        differences += [f"{request.api}, {request.params}: {wrong}"] if wrong else []
+    return differences
+
+
+def same_text(model: Path | None, tokens: int, seed: int) -> dict[str, dict[str, int]]:
+    """Compare texts of a server under load with those of an LLM until there are enough tokens.
+
+    The LLM has one sequence, no drafts and no prefix cache. Print the differences, and return a row for each API.
+    """
+    limits, by_api = Limits("a key", 512, 2**20), defaultdict[str, Compared](Compared)
+    options = {"n_seq_max": 8, "max_body": 1, "ctx": limits.n_ctx, "cache": 16, "threads": 1}
+    with (
+        serve(model, **options, api_key=limits.key) as server,
+        LLM(model, n_ctx=limits.n_ctx, n_threads=1, draft_tokens=0, cache_prompt=False) as llm,
+    ):
+        while sum(one.tokens for one in by_api.values()) < tokens:
+            load = Load((server.host, server.port), limits, list(PATHS), requests=400, seed=seed, most=160)
+            report = asyncio.run(load.play(40, victims=0))
+            for words in (*report.wrong, *compare(llm, report.answered, by_api)):
+                SCREEN.print(words)
+            by_api["no answer"].differ += len(report.wrong)
+            seed += 1
+    return {api: vars(one) for api, one in by_api.items()}
+
+
 def main(
-    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    model: ModelFile = None,
     requests: Annotated[int, typer.Option("--requests", "-r", min=30)] = 10_000,
     clients: Annotated[int, typer.Option(min=1)] = 300,
     places: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
-    threads: Annotated[
-        int, typer.Option(min=1, help="Threads of the engine: few, because the clients are on this machine.")
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the requests; their times are not reproducible.")] = 0,
-    growth: Annotated[
-        float, typer.Option(help="Allowed growth of memory from the second third to the last, as a share.")
-    ] = 0.05,
-    output: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of the engine: few, as the clients are on this machine.")] = 1,
+    seed: Seed = 0,
+    deaths: Annotated[int, typer.Option(help="How often the worker is killed.")] = 0,
+    growth: Annotated[float, typer.Option(help="Allowed growth of memory from the second third to the last.")] = 0.05,
+    output: Output = None,
 ) -> None:
     """Load a server; exit with status 1 if anything is wrong."""
-    console = Console(highlight=False)
     limits = Limits("a key", 512, 2**20)
-    options = {
-        "n_seq_max": places,
-        "max_queue": clients - 20,
-        "max_body": 1,
-        "ctx": limits.n_ctx,
-        "cache": 64,
-        "threads": threads,
-    }
-    with serve(model, **options, api_key=limits.key) as server:
+    options = {"n_seq_max": places, "max_queue": clients - 20, "max_body": 1, "ctx": limits.n_ctx, "cache": 64}
+    with serve(model, **options, threads=threads, api_key=limits.key) as server:
         address = server.host, server.port
         apis = asyncio.run(apis_of(address))
         worker = server.worker
@@ -300,23 +400,22 @@ def main(
         behind = asyncio.run(left_behind(address, limits))
         if server.worker != worker:
             report.wrong.append("the worker is another one")
+    report.wrong += kill_workers(model, deaths) if deaths else []
     for words, n in sorted(report.ends.items(), key=lambda each: -each[1]):
-        console.print(f"{n:>6} {words}")
-    console.print(
+        SCREEN.print(f"{n:>6} {words}")
+    SCREEN.print(
         f"{sum(report.ends.values())} requests to {', '.join(apis)} in {report.seconds:.0f} s, the longest took "
         f"{report.longest:.1f} s; {report.grown / 1e6:+.2f} MB from the second third to the last; {len(report.wrong)} "
         f"wrong {behind}"
     )
     for words, n in Counter(report.wrong).most_common(20):
-        console.print(f"{n:>6} {words}", soft_wrap=True)
-    if output is not None:
-        record = vars(report) | {"resident": report.resident_by(20), "grown": report.grown, "behind": behind}
-        settings = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
-        where = {"check": "load of a server", "settings": settings, "machine": machine(), "build": build_info()}
-        output.write_text(json.dumps(where | record, indent=1) + "\n")
+        SCREEN.print(f"{n:>6} {words}")
+    settings = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
+    more = {"resident": report.resident_by(20), "grown": report.grown, "behind": behind, "answered": None}
+    write_json(output, "load of a server", settings=settings, **vars(report) | more)
     if report.wrong or behind or report.grown > growth * report.resident_by(3)[1]:
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main)

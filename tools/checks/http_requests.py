@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from http_wire import Answer
+from random_requests import GRAMMARS
+
+from pymtp.chat import Chat
 
 Api = Literal["chat", "completions", "responses", "messages"]
 PATHS: dict[Api, str] = {
@@ -17,6 +20,7 @@ PATHS: dict[Api, str] = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
 }
+SEEDED = ("chat", "completions")  # the other APIs have no seed and none of the other parameters of sampling
 BUSY = (429,)
 SCHEMA = {
     "type": "object",
@@ -40,6 +44,7 @@ class HttpRequest:
     """A request, and its allowed responses.
 
     statuses: the allowed status codes. code: the code in the error object, if it must have one.
+    prompt, params: those with which an LLM generates the same text; None if it cannot.
     """
 
     kind: str
@@ -52,6 +57,8 @@ class HttpRequest:
     code: str | None = None
     method: str = "POST"
     headers: dict[str, str] = field(default_factory=dict)
+    prompt: str | Chat | None = None
+    params: dict[str, Any] = field(default_factory=dict)
 
 
 class HttpRequestGenerator:
@@ -64,15 +71,25 @@ class HttpRequestGenerator:
     def good(self, most: int = 24) -> HttpRequest:
         """Return a valid request. It is answered unless the queue is full. most: the maximum of tokens."""
         numbers = self._numbers
-        api = numbers.choice(self._apis)
-        stream = numbers.random() < 0.5
-        n = numbers.choice((1, 1, 1, 1, 2)) if api in ("chat", "completions") else 1
-        content = self._content(api, numbers.randint(1, most)) | {"stream": stream}
-        if n > 1:
-            content["n"] = n
-        if api != "completions" and numbers.random() < 0.2:
-            content |= self._tools(api)
-        return self._request("answered", api, content, (200, *BUSY), stream=stream, n=n)
+        api, stream, text = numbers.choice(self._apis), numbers.random() < 0.5, self._text()
+        params: dict[str, Any] = {
+            "max_tokens": numbers.randint(1, most),
+            "temperature": numbers.choice((0.0, 0.7, 1.0)),
+        }
+        if api in SEEDED:
+            params |= self._sampling()
+        elif api == "responses":
+            params["max_tokens"] = max(16, params["max_tokens"])
+        content = self._content(api, text, params) | {"stream": stream}
+        if stream and api in SEEDED:
+            content["stream_options"] = {"include_usage": True}
+        prompt: str | Chat | None = text if api == "completions" else Chat([{"role": "user", "content": text}])
+        if api != "completions" and "grammar" not in params and "json_schema" not in params and numbers.random() < 0.2:
+            content, prompt = content | self._tools(api), None
+        if api not in SEEDED and params["temperature"]:
+            prompt = None
+        n = params.get("n", 1)
+        return self._request("answered", api, content, (200, *BUSY), stream=stream, n=n, prompt=prompt, params=params)
 
     def refused(self) -> HttpRequest:
         """Return a request that is over a limit or invalid."""
@@ -80,20 +97,41 @@ class HttpRequestGenerator:
         invalid = (self._wrong_key, self._invalid_json, self._odd_value, self._wrong_path)
         return self._numbers.choice((*limits, *invalid))()
 
-    def _content(self, api: Api, tokens: int) -> dict[str, Any]:
+    def _text(self) -> str:
+        text = self._numbers.choice(self._texts)
+        start = self._numbers.randrange(max(1, len(text) - 300))
+        return text[start : start + self._numbers.randint(1, 300)]
+
+    def _sampling(self) -> dict[str, Any]:
         numbers = self._numbers
-        text = numbers.choice(self._texts)
-        start = numbers.randrange(max(1, len(text) - 200))
-        text = text[start : start + numbers.randint(1, 200)]
-        content: dict[str, Any] = {"model": "m", "temperature": numbers.choice((0.0, 0.7, 1.0))}
+        found: dict[str, Any] = {
+            "temperature": numbers.choice((0.0, 0.3, 0.7, 1.0, 1.5)),
+            "seed": numbers.randrange(2**63),
+            "top_k": numbers.choice((0, 1, 40)),
+            "top_p": numbers.choice((0.5, 0.95, 1.0)),
+            "min_p": numbers.choice((0.0, 0.05)),
+            "n": numbers.choice((1, 1, 1, 2, 3)),
+            "ignore_eos": numbers.random() < 0.5,
+        }
+        if numbers.random() < 0.5:
+            found["draft_tokens"] = numbers.randint(0, 7)
+        if numbers.random() < 0.3:
+            found |= {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+        if numbers.random() < 0.2:
+            found["logit_bias"] = {"10": -2.0, "32": 0.5}
+        if numbers.random() < 0.3:
+            found["stop"] = numbers.choice(("return", ["\n\n", "self"], [" ="]))
+        return found | (numbers.choice(GRAMMARS[:3]) if numbers.random() < 0.1 else {})
+
+    def _content(self, api: Api, text: str, params: dict[str, Any]) -> dict[str, Any]:
+        content = {"model": "m", **params}
         if api == "completions":
-            return content | {"prompt": text, "max_tokens": tokens, "seed": numbers.randrange(2**31)}
+            return content | {"prompt": text}
         if api == "responses":
             # only few are stored: a thousand stored responses take megabytes, which is no leak
-            stored = numbers.random() < 0.1
-            return content | {"input": text, "max_output_tokens": max(16, tokens), "store": stored}
-        content |= {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
-        return content if api == "messages" else content | {"seed": numbers.randrange(2**31)}
+            content |= {"max_output_tokens": content.pop("max_tokens"), "store": self._numbers.random() < 0.1}
+            return content | {"input": text}
+        return content | {"messages": [{"role": "user", "content": text}]}
 
     def _tools(self, api: Api) -> dict[str, Any]:
         about = {"name": "weather", "description": "Tells the weather."}
@@ -104,6 +142,10 @@ class HttpRequestGenerator:
         tools = [{"type": "function", "function": about | {"parameters": SCHEMA}}]
         return {"tools": tools, "tool_choice": self._numbers.choice(("auto", "required"))}
 
+    def _short(self, api: Api) -> dict[str, Any]:
+        """Return the content of a request for a few tokens."""
+        return self._content(api, self._text(), {"max_tokens": 16, "temperature": 0.0})
+
     def _request(self, kind: str, api: Api, content: Any, statuses: tuple[int, ...], **more: Any) -> HttpRequest:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         headers = {"Authorization": f"Bearer {self._limits.key}"} | more.pop("headers", {})
@@ -111,37 +153,30 @@ class HttpRequestGenerator:
 
     def _large_body(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
-        content = self._content(api, 4) | {"user": "a" * (self._limits.max_body + self._numbers.randrange(2**18))}
+        content = self._short(api) | {"user": "a" * (self._limits.max_body + self._numbers.randrange(2**18))}
         return self._request("body too large", api, content, (413,))
 
     def _long_prompt(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
-        long = "word " * (4 * self._limits.n_ctx)
-        content = self._content(api, 4)
-        if "prompt" in content:
-            content["prompt"] = long
-        elif "input" in content:
-            content["input"] = long
-        else:
-            content["messages"] = [{"role": "user", "content": long}]
+        content = self._content(api, "word " * (4 * self._limits.n_ctx), {"max_tokens": 16})
         code = None if api == "messages" else "context_length_exceeded"
         return self._request("prompt too long", api, content, (400, *BUSY), code=code)
 
     def _wrong_key(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         wrong = self._numbers.choice(({"Authorization": "Bearer wrong"}, {"Authorization": ""}))
-        return self._request("wrong key", api, self._content(api, 4), (401,), headers=wrong)
+        return self._request("wrong key", api, self._short(api), (401,), headers=wrong)
 
     def _invalid_json(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
-        body = json.dumps(self._content(api, 4)).encode()
+        body = json.dumps(self._short(api)).encode()
         torn = self._numbers.choice((body[: self._numbers.randrange(len(body))], b"\xff" + body, b"[" * 100_000, b"7"))
         return self._request("no JSON", api, torn, (400,))
 
     def _odd_value(self) -> HttpRequest:
         api = self._numbers.choice(self._apis)
         odd = self._numbers.choice(({"temperature": "hot"}, {"temperature": -1}, {"stream": 7}, {"top_p": 2.0}))
-        return self._request("odd value", api, self._content(api, 4) | odd, (400,))
+        return self._request("odd value", api, self._short(api) | odd, (400,))
 
     def _wrong_path(self) -> HttpRequest:
         method, path, status = self._numbers.choice((("POST", "/v1/nothing", 404), ("PUT", PATHS["chat"], 405)))
@@ -168,16 +203,61 @@ def find_problem(request: HttpRequest, answer: Answer) -> str:
 
 def _unfinished(request: HttpRequest, answer: Answer) -> str:
     """Describe a text that did not end; "" for none."""
-    if request.api in ("chat", "completions"):
-        objects = answer.events() if request.stream else [answer.json()]
-        if request.stream and not answer.body.endswith(b"data: [DONE]\n\n"):
-            return f"no [DONE]: {answer.body[-200:]!r}"
-        ended = [c["index"] for each in objects for c in each["choices"] if c["finish_reason"] is not None]
-        return "" if sorted(ended) == list(range(request.n)) else f"ended: {ended} of {request.n}"
-    last = answer.events()[-1] if request.stream else answer.json()
-    if request.api == "responses":
-        last = last["response"] if request.stream else last
-        return "" if last["status"] in ("completed", "incomplete") else f"status {last['status']}"
-    if request.stream:
-        return "" if last["type"] == "message_stop" else f"ends with {last}"
-    return "" if last["stop_reason"] else "no stop_reason"
+    if request.stream and request.api in SEEDED and not answer.body.endswith(b"data: [DONE]\n\n"):
+        return f"no [DONE]: {answer.body[-200:]!r}"
+    last = (answer.events() if request.stream else [answer.json()])[-1]
+    if request.stream and request.api == "messages" and last["type"] != "message_stop":
+        return f"ends with {last}"
+    reasons = Received.of(request, answer).reasons
+    return "" if sorted(reasons) == list(range(request.n)) else f"ended: {reasons} of {request.n}"
+
+
+@dataclass
+class Received:
+    """The texts in a response, and the reasons why they ended, by the number of the completion.
+
+    tokens: of all completions; None for an abandoned request.
+    """
+
+    texts: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    tokens: int | None = None
+
+    @classmethod
+    def of(cls, request: HttpRequest, answer: Answer) -> Received:
+        """Read a response, or the whole lines of an abandoned stream. Raises LookupError or ValueError."""
+        got = cls()
+        for each in answer.events() if request.stream else [answer.json()]:
+            {"responses": got._add_response, "messages": got._add_message}.get(request.api, got._add_choices)(each)
+        return got
+
+    def _add(self, text: str | None, i: int = 0) -> None:
+        self.texts[i] = self.texts.get(i, "") + (text or "")
+
+    def _add_choices(self, each: dict[str, Any]) -> None:
+        for choice in each["choices"]:
+            message = choice.get("delta") or choice.get("message") or choice
+            self._add(message.get("text") or message.get("content"), choice["index"])
+            if choice["finish_reason"] is not None:
+                self.reasons[choice["index"]] = choice["finish_reason"]
+        if each.get("usage"):
+            self.tokens = each["usage"]["completion_tokens"]
+
+    def _add_response(self, each: dict[str, Any]) -> None:
+        if each.get("type") == "response.output_text.delta":
+            self._add(each["delta"])
+        whole = each.get("response", {}) if "type" in each else each
+        if whole.get("status") in ("completed", "incomplete"):
+            self.texts[0] = "".join(part["text"] for item in whole["output"] for part in item.get("content", ()))
+            self.reasons[0] = "stop" if whole["status"] == "completed" else "length"
+            self.tokens = whole["usage"]["output_tokens"]
+
+    def _add_message(self, each: dict[str, Any]) -> None:
+        if each["type"] == "content_block_delta":
+            self._add(each["delta"].get("text"))
+        elif each["type"] == "message":
+            self._add("".join(block.get("text", "") for block in each["content"]))
+        told = each if each["type"] == "message" else each.get("delta", {})
+        if told.get("stop_reason"):
+            self.reasons[0] = {"max_tokens": "length"}.get(told["stop_reason"], "stop")
+            self.tokens = each["usage"]["output_tokens"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,10 +15,6 @@ FAULTS = 0.003  # share of native calls
 CALLS = ("prefill_batch", "draft_chains", "verify_chains", "first_token", "rewind")
 # how calls without a decode fail: "one" with no finite logits, "copy" in the middle of a copy
 HOW = {"first_token": "one", **dict.fromkeys(("copy", "copy_cells", "load_cells", "load_state"), "copy")}
-
-
-class Interrupt(BaseException):
-    """The exception of a signal handler."""
 
 
 class Faults:
@@ -37,18 +32,9 @@ class Faults:
         def wrapped(*arguments: Any) -> Any:
             if not self.on or self._numbers.random() > FAULTS:
                 return call(*arguments)
-            kinds = [how]
-            if threading.current_thread().name != "pymtp engine":  # signal handlers run on threads of the program
-                kinds += ["before", "after"]
-            kind = self._numbers.choice(kinds)
-            self.made[kind] += 1
-            if kind == "one":
+            self.made[how] += 1
+            if how == "one":
                 raise NativeError("no finite logits, on purpose")
-            if kind == "before":
-                raise Interrupt
-            if kind == "after":
-                call(*arguments)
-                raise Interrupt
             self._context.break_on_purpose(f"{how}_throws")
             try:
                 return call(*arguments)

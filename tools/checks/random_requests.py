@@ -1,4 +1,4 @@
-"""Random requests of all kinds, for checks of many requests at once."""
+"""Random requests of all kinds, whose prompts share beginnings, for checks of many requests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ Call = Literal["generate", "list", "stream"]
 GRAMMARS: Sequence[dict[str, Any]] = (
     {"grammar": 'root ::= [a-z ]+ "."'},
     {"grammar": 'root ::= ("def " [a-z_]+ "(" [a-z, ]* "):\\n" "    return " [a-z0-9 +]+ "\\n")+'},
-    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: only this request fails
     {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
     {"json_schema": {"type": "array", "items": {"enum": [1, "two", None, True]}, "minItems": 3, "maxItems": 20}},
+    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: only this request fails
 )
 STOPS = ("e", ("\n\n", "return"), (" ", "="), "self", ("never comes",))
+KNOWN = 40  # texts that prompts repeat, continue or branch off from
+ROOM = 64  # tokens of the context that most prompts leave free
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class RequestSpec:
     call: Call
     arrival_step: int
     cancel_after: int | None
-    branch_points: tuple[int, ...] = ()
+    branch_points: tuple[int, ...]
 
     @property
     def completions_params(self) -> list[SamplingParams]:
@@ -104,10 +106,16 @@ def describe_error(error: PymtpError) -> str:
 
 
 class RequestGenerator:
-    """Makes random requests: the same for the same random numbers."""
+    """Makes random requests: the same for the same random numbers.
 
-    def __init__(self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int) -> None:
-        self._model, self._numbers, self._texts, self._n_ctx = model, numbers, texts, n_ctx
+    Prompts are new, or repeat, continue or branch off from earlier prompts and answers.
+    """
+
+    def __init__(
+        self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int, n_ubatch: int
+    ) -> None:
+        self._model, self._numbers, self._texts, self._n_ctx, self._n_ubatch = model, numbers, texts, n_ctx, n_ubatch
+        self.known: list[list[int]] = []
 
     def make_many(self, n: int, span: int) -> list[RequestSpec]:
         """Return n requests that arrive within `span` steps."""
@@ -115,22 +123,58 @@ class RequestGenerator:
         return [self.make(number, arrival_step) for number, arrival_step in enumerate(times)]
 
     def make(self, number: int = 0, arrival_step: int = 0) -> RequestSpec:
-        """Return a random request."""
+        """Return a random request, whose prompt later requests may share."""
         numbers = self._numbers
         call: Call = numbers.choice(("generate", "list", "stream", "stream"))
         params = self._params(several=call != "stream")
         prompt = self._prompt()
         if numbers.random() < 0.02 and params.grammar is None:  # runs to the end of the context
             params = replace(params, max_tokens=None, ignore_eos=True, stop=())
-            prompt = (prompt * self._n_ctx)[: self._n_ctx - numbers.randint(0, 60)]
+            prompt = (prompt * self._n_ctx)[: self._n_ctx - numbers.randint(1, 60)]
+        self._keep(prompt)
         cancel_after = numbers.randint(1, 60) if numbers.random() < 0.15 else None
         priority = numbers.choice((-1, 0, 0, 0, 1))
-        return RequestSpec(number, prompt, params, priority, call, arrival_step, cancel_after)
+        branch_points = {numbers.randint(1, len(prompt)) for _ in range(numbers.choice((0, 0, 0, 1, 2)))}
+        where = tuple(sorted(branch_points))
+        return RequestSpec(number, prompt, params, priority, call, arrival_step, cancel_after, where)
+
+    def answered(self, spec: RequestSpec, found: Outcome) -> None:
+        """Add the text that was generated for a prompt: later prompts may continue it."""
+        if n := len(found.token_ids):
+            end = self._numbers.choice((n, n, n - 1, self._numbers.randint(0, n)))
+            self._keep(spec.prompt + found.token_ids[:end])
+
+    def _keep(self, text: list[int]) -> None:
+        if len(self.known) < KNOWN:
+            self.known.append(text)
+        else:
+            self.known[self._numbers.randrange(KNOWN)] = text
 
     def _prompt(self) -> list[int]:
         numbers = self._numbers
-        most = max(2, self._n_ctx - 220)
-        n = min(most, numbers.choice((numbers.randint(1, 8), numbers.randint(1, 80), numbers.randint(1, most))))
+        limit = self._n_ctx - numbers.choice((1, ROOM, ROOM, ROOM))
+        way = numbers.choice(("new", "again", "start", "part", "part", "more", "more")) if self.known else "new"
+        if way == "new":
+            n = numbers.choice((numbers.randint(1, 8), numbers.randint(1, 90), numbers.randint(90, limit)))
+            return self._text(n)[:limit]
+        base = numbers.choice(self.known)
+        if way == "part":
+            base = base[: self._place(len(base))] + self._text(numbers.choice((1, 8, 48, 100)))
+        elif way == "start":
+            base = base[: self._place(len(base))]
+        elif way == "more":
+            base = base + self._text(numbers.choice((1, 5, 40, 100)))
+        return base[:limit]
+
+    def _place(self, length: int) -> int:
+        """Return a random position: anywhere, near the end of a ubatch, or shortly before the end."""
+        numbers = self._numbers
+        piece = numbers.randrange(1 + length // self._n_ubatch) * self._n_ubatch + numbers.choice((-1, 0, 1))
+        place = numbers.choice((numbers.randint(1, length), piece, length - numbers.randint(0, 12)))
+        return min(max(1, place), length)
+
+    def _text(self, n: int) -> list[int]:
+        numbers = self._numbers
         if numbers.random() < 0.3:
             return numbers.choices(range(min(256, self._model.n_vocab)), k=n)
         text = numbers.choice(self._texts)
@@ -163,7 +207,7 @@ class RequestGenerator:
             min_p=numbers.choice((0.0, 0.05, 0.2)),
             seed=numbers.getrandbits(64),
             ignore_eos=numbers.random() < 0.8,
-            logprobs=numbers.choice((None, 0, 1, 5)),
+            logprobs=numbers.choice((None, 0, 1, 5, 3)),
             n=numbers.choice((1, 1, 1, 1, 2, 3)) if several else 1,
             draft_tokens=numbers.choice((None, None, None, *range(8))),
             **more,

@@ -1,13 +1,18 @@
-"""Runs a Ray Serve application on two nodes of Ray on this machine: a replica on each, clients over HTTP.
+"""Runs pymtp on two nodes of Ray on this machine, and prints what came out as JSON.
 
-Texts are compared with those of LLM.chat. A replica is killed while it generates; a client disconnects.
+    python tools/checks/ray_cluster.py rows --rows 2000
+    python tools/checks/ray_cluster.py application
 
-    python tools/checks/ray_serve.py
+rows         The rows of a dataset, compared with the texts of LLM.generate. A worker is killed during the run. Another
+             run fails in the middle and is resumed. Exits with status 1 for wrong texts.
+application  A Ray Serve application with a replica on each node, and clients over HTTP. Texts are compared with those
+             of LLM.chat. A replica is killed while it generates; a client disconnects.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -17,17 +22,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # no requests to the internet
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 — with the default of 15, workers get no time beside other processes
 
 import httpx
 import ray
-import ray_nodes
+import typer
+from pyarrow import parquet
 from ray import serve
+from ray.cluster_utils import Cluster
+from ray.data.checkpoint import CheckpointConfig
 
 from pymtp import LLM, SamplingParams
-from pymtp.ray import serve_app
+from pymtp.ray import Generate, serve_app
 from pymtp.ray.routing import rank_replicas, routing_hint
+
+NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+PARAMS = SamplingParams(max_tokens=6, temperature=1, seed=3)
+OPTIONS = {"params": PARAMS, "n_ctx": 128, "draft_tokens": 1, "n_threads": 1, "cache_bytes": 0}
 
 LONG = 120.0  # timeout in seconds
 PLACES = 4
@@ -35,10 +51,134 @@ LLM_OPTIONS = {"n_ctx": 32768, "n_seq_max": PLACES, "n_threads": 1, "draft_token
 CHAT = "/v1/chat/completions"
 KEY = "a key"
 GREEDY: dict[str, Any] = {"model": "demo", "temperature": 0}
-ENDLESS = {
-    **GREEDY,
-    "ignore_eos": True,
-}  # generates until the context is full, so that it is running when it is killed
+ENDLESS = {**GREEDY, "ignore_eos": True}  # until the context is full, so that it runs when its replica is killed
+
+
+# \b keeps the lines of the docstring
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+
+
+@contextmanager
+def two_nodes() -> Iterator[Path]:
+    """Connect Ray to two nodes, and yield an empty folder in which their workers start.
+
+    The caller's folder may hold sources of pymtp that are not compiled. A failure to shut down is only logged, because
+    the results are known by then.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        try:
+            cluster.add_node(**NODE)
+            ray.init(address=cluster.address, log_to_driver=False)
+            yield Path(folder)
+        finally:
+            for end in (ray.shutdown, cluster.shutdown):
+                try:
+                    end()
+                except Exception:
+                    logging.exception("Ray did not end")
+            os.chdir("/")
+
+
+class Fails(Generate):
+    """Generates rows, records their ids and the nodes, and fails at the row `deadly`.
+
+    The first worker that gets the row is killed, or, while the file "no power" exists, raises after a checkpoint of
+    other rows.
+    """
+
+    def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
+        self._folder, self._deadly = folder, deadly
+        (folder / f"node-{ray.get_runtime_context().get_node_id()}").touch()
+        super().__init__(**keywords)
+
+    def __call__(self, batch: Any) -> Any:
+        died = self._folder / "died"
+        if self._deadly in batch["id"] and (self._folder / "no power").exists():
+            end = time.monotonic() + 60
+            while not self._kept() and time.monotonic() < end:
+                time.sleep(0.05)
+            raise RuntimeError("no power")
+        if self._deadly in batch["id"] and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with (self._folder / "read").open("a") as file:
+            file.writelines(f"{each}\n" for each in batch["id"])
+        return super().__call__(batch)
+
+    def _kept(self) -> bool:
+        """Tell whether the checkpoint has rows, which a resumed run skips."""
+        return any(".pending" not in file.name for file in (self._folder / "checkpoint").glob("*.parquet"))
+
+
+def generate(rows: ray.data.Dataset, folder: Path, workers: int, batch_size: int, deadly: int) -> ray.data.Dataset:
+    """Return the dataset with texts, generated by so many workers."""
+    return rows.map_batches(
+        Fails,
+        fn_constructor_kwargs={"folder": folder, "deadly": deadly, **OPTIONS},
+        batch_size=batch_size,
+        num_cpus=2,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+    )
+
+
+def killed(folder: Path, prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Kill a worker during a run; return the counts of wrong texts and of nodes with workers."""
+    n = len(prompts)
+    dataset = ray.data.from_items(prompts, override_num_blocks=8)
+    texts = {row["id"]: row["text"] for row in generate(dataset, folder, 2, n // 8, n // 2).take_all()}
+    with LLM(n_ctx=128, n_seq_max=8, n_threads=1, draft_tokens=0) as llm:
+        alone = llm.generate([each["prompt"] for each in prompts], PARAMS)
+    wrong = sum(texts.get(i) != each.text for i, each in enumerate(alone))
+    nodes = len(list(folder.glob("node-*")))
+    return {"died": (folder / "died").exists(), "nodes": nodes, "rows": len(texts), "wrong": wrong}
+
+
+def resumed(folder: Path, prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Resume a failed run; return the counts of rows of the first run, of repeated rows, and of wrong rows."""
+    n = len(prompts)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in prompts))
+    context = ray.data.DataContext.get_current()
+    context.checkpoint_config = CheckpointConfig(id_column="id", checkpoint_path=str(folder / "checkpoint"))
+
+    def run() -> None:
+        dataset = ray.data.read_json(str(folder / "rows.jsonl"), override_num_blocks=1).repartition(6)
+        generate(dataset, folder, 1, n // 6, n - 1).write_parquet(str(folder / "written"))
+
+    def written() -> list[int]:
+        files = (folder / "written").glob("*.parquet")
+        return sorted(row for file in files for row in parquet.read_table(file)["id"].to_pylist())
+
+    (folder / "no power").touch()
+    failed = False
+    try:
+        run()
+    except Exception as error:
+        failed = "no power" in str(error)
+    first = written()
+    (folder / "no power").unlink()
+    (folder / "read").unlink()
+    run()
+    context.checkpoint_config = None
+    again = {int(line) for line in (folder / "read").read_text().split()}
+    wrong = abs(len(written()) - n) + len(set(range(n)) - set(written()))
+    return {"failed": failed, "first": len(first), "read_twice": len(set(first) & again), "wrong": wrong}
+
+
+@app.command()
+def rows(n: Annotated[int, typer.Option("--rows", min=48, help="Rows of the dataset.")] = 2000) -> None:
+    """Generate the rows of a dataset."""
+    prompts = [{"id": i, "prompt": f"def f{i}(a):"} for i in range(n)]
+    with two_nodes() as folder:
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.wait_for_min_actors_s = 300  # so that both nodes get work, however slow one starts
+        found = {"killed": killed(folder, prompts), "resumed": resumed(folder, prompts[: n // 4])}
+        print(json.dumps(found), flush=True)  # before Ray shuts down
+    death, two_runs = found["killed"], found["resumed"]
+    good = death["died"] and death["nodes"] == 2 and death["rows"] == n and two_runs["failed"] and two_runs["first"]
+    raise typer.Exit(0 if good and not (death["wrong"] or two_runs["wrong"] or two_runs["read_twice"]) else 1)
 
 
 class Client:
@@ -249,7 +389,8 @@ def free_port() -> int:
         return port
 
 
-def play() -> dict[str, Any]:
+def play_application() -> dict[str, Any]:
+    """Start an application, and return the results of all its checks."""
     port = free_port()
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
     serve.run(serve_app(replicas=2, num_cpus=2, api_keys=[KEY], chunk_interval=0.01, **LLM_OPTIONS))
@@ -265,14 +406,13 @@ def play() -> dict[str, Any]:
         }
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # workers start here: the caller's folder may hold sources of pymtp that are not compiled
-        with ray_nodes.two_nodes():
-            print(json.dumps(play()), flush=True)  # before Ray shuts down
-            serve.shutdown()
-        os.chdir("/")
+@app.command()
+def application() -> None:
+    """Run an application."""
+    with two_nodes():
+        print(json.dumps(play_application()), flush=True)  # before Ray shuts down
+        serve.shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -1,0 +1,33 @@
+"""Tests of tools/checks/interrupts.py: it finds nothing, and tells a wrong text of another request."""
+
+from __future__ import annotations
+
+import interrupts
+import pytest
+from typer.testing import CliRunner
+
+from pymtp import LLM, Model
+
+
+@pytest.fixture
+def app() -> object:
+    import typer
+
+    app = typer.Typer()
+    app.command()(interrupts.main)
+    return app
+
+
+def test_check_of_interrupts_finds_no_faults(app: object) -> None:
+    result = CliRunner().invoke(app, ["--moments", "4", "--only", "ctrl-c,cancel,close,del,fork"])  # type: ignore[arg-type]
+    assert result.exit_code == 0, result.output
+    assert result.output.count("0 faults") == 10
+
+
+def test_check_of_interrupts_tells_wrong_texts_of_other_requests() -> None:
+    faults = interrupts.Faults()
+    with Model() as model:
+        with LLM(model, **interrupts.OPTIONS) as llm:
+            expected = [llm.generate(prompt, interrupts.PARAMS).token_ids for prompt in interrupts.PROMPTS]
+        interrupts.ctrl_c(model, 2, [expected[0], [], []], 2, faults)
+    assert [fault.split(":")[0] for fault in faults] == ["ctrl-c"]

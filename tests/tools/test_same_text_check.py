@@ -1,0 +1,141 @@
+"""Tests of tools/checks/same_text.py: short runs, and faults that it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import same_text
+import together
+from makers.demo_corpus import held_out_prompts
+
+from pymtp import SamplingParams
+from pymtp.context.context import Context
+from pymtp.model.model import Model, demo_model
+from pymtp.prefix_cache.eviction import EvictionPolicy
+from pymtp.sampling import Sampler
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with Model() as model:
+        yield model
+
+
+def compared(arms: list[same_text.Arm], length: int = 20) -> list[dict[str, Any]]:
+    """Return a row for each arm but the first."""
+    written = [same_text.write((arm, held_out_prompts(2), length)) for arm in arms]
+    return list(same_text.compare("shipped", arms, written).values())
+
+
+def favour_space(monkeypatch: pytest.MonkeyPatch, *, only: str) -> None:
+    """Make a token likelier where an attribute or argument named `only` is not 0."""
+    set_sampling = Context.set_sampling
+
+    def broken(self: Context, sampler: Sampler, seq: int = 0) -> None:
+        params = sampler.params
+        if {"seq": seq, "draft_tokens": self.draft_tokens}[only] and isinstance(params, SamplingParams):
+            sampler = Sampler(replace(params, logit_bias={**params.logit_bias, 32: 20.0}))
+        set_sampling(self, sampler, seq)
+
+    monkeypatch.setattr(Context, "set_sampling", broken)
+
+
+def test_drafts_change_no_token_and_a_second_run_no_draft() -> None:
+    rows = compared(list(same_text.drafts_arms(demo_model(), [2])))
+    assert [row["differ"] + row["drafts differ"] for row in rows] == [0, 0, 0]
+    assert all(row["tokens"] == 20 * row["texts"] == 240 for row in rows)
+    assert rows[0]["drafts"] > 50
+
+
+def test_check_finds_tokens_that_drafts_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    favour_space(monkeypatch, only="draft_tokens")
+    changed, plain, _ = compared(list(same_text.drafts_arms(demo_model(), [2])))
+    assert changed["differ"] > 50
+    assert changed["texts differ"] > 5
+    assert plain["differ"] == 0
+    assert "T=0: text 0 differs from token" in capsys.readouterr().out
+
+
+def test_check_of_heads_finds_other_drafts(tmp_path: Path) -> None:
+    plain, inside, apart, own = same_text.head_arms(demo_model(), [3], tmp_path)
+    rows = compared([plain, inside, apart, replace(own, same_drafts=inside.name)])
+    assert [row["differ"] for row in rows] == [0, 0, 0]
+    assert rows[1]["drafts differ"] == 0 < rows[2]["drafts differ"]
+
+
+def test_threads_change_no_token_beside_another_process() -> None:
+    arms = list(same_text.threads_arms(demo_model(), [2]))
+    assert [arm.beside_another for arm in arms] == [False] * 4 + [True] * 3
+    rows = compared([arms[0], arms[2], arms[5]], 6)
+    assert [row["differ"] for row in rows] == [0, 0]
+
+
+def played(
+    model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch, *, cached: bool, requests: int = 8
+) -> together.GameResults:
+    monkeypatch.setattr(together, "REQUESTS", requests)
+    found = together.GameResults("shipped")
+    texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
+    for seed in seeds:
+        together.Game(model, texts, seed, found, cached=cached).play()
+    return found
+
+
+def test_concurrent_requests_generate_the_same_tokens_as_alone(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare requests that run by steps, and by threads with an event loop, with requests that run alone."""
+    found = played(model, range(1, 3), monkeypatch, cached=False, requests=6)
+    assert not found.differences
+    assert found.tokens > 50
+    assert found.logprobs > 10
+    assert found.sequences > found.rounds
+    assert not found.cache
+
+
+def test_check_finds_a_token_that_depends_on_other_requests(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    favour_space(monkeypatch, only="seq")
+    found = played(model, range(1, 2), monkeypatch, cached=False, requests=6)
+    assert found.differing > 10
+    assert "--seed 1" in found.differences[0]
+
+
+def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run prompts by steps and by threads, with prefixes from sequences, from host memory and from files."""
+    found = played(model, range(6, 8), monkeypatch, cached=True)
+    assert not found.differences
+    assert found.tokens > 100
+    assert found.logprobs > 25
+    assert found.drafts
+    assert all(found.cache[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted", "files"))
+
+
+def test_check_finds_a_wrong_state(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_state = Context.load_state
+
+    def empty(self: Context, seq: int, tokens: Any, state: Any) -> None:
+        other = np.array(state)
+        other[64:] //= 2
+        load_state(self, seq, tokens, other)
+
+    monkeypatch.setattr(Context, "load_state", empty)
+    found = played(model, range(6, 7), monkeypatch, cached=True)
+    assert found.differing > 5
+    assert "--seed " in found.differences[0]
+
+
+def test_check_finds_bytes_above_the_limit(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def more(self: EvictionPolicy, need: int, *_: object) -> bool:
+        if self.limit:  # the limit of the LLM without a cache is 0
+            self.limit = 10**9
+        return need <= self.limit
+
+    monkeypatch.setattr(EvictionPolicy, "make_room", more)
+    monkeypatch.setattr(together, "BUDGETS", (1.5,))
+    found = played(model, range(1), monkeypatch, cached=True)
+    assert any("are kept" in words for words in found.differences)

@@ -1,0 +1,390 @@
+"""Games of random requests on one LLM, each repeated alone: same_text.py --vary company, and --vary prefixes.
+
+Requests arrive together by steps of the engine, one after the other, and from threads with an event loop; some are
+cancelled, some fail. With a prefix cache, the host memory for prefixes is none, too little, or ample, and between two
+plays prefixes are saved to files, which another LLM loads. Each request is then repeated on an LLM with one sequence
+and no cache, in some of the games without drafts or with another n_ubatch. Tokens, log-probabilities (bit for bit),
+text and finish reason must be the same, for a cancelled request the beginning; where each has room for its drafts, also
+the drafted and accepted tokens. The host memory in the figures must stay within cache_bytes.
+
+Games with threads, and games that choose depths by measured times, may run differently each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import model_file
+from makers.demo_corpus import held_out_prompts
+from random_requests import Outcome, RequestGenerator, RequestSpec, describe_error, outcome
+
+from pymtp import LLM, AsyncLLM, InvalidRequestError, Model, PymtpError, SamplingParams
+from pymtp.engine.request import Request, Waiter
+from pymtp.engine.scheduler import MAX_UNREAD_PIECES
+from pymtp.sampling import TokenLogprobs
+
+PLAYS = 3  # per game
+REQUESTS = 16  # per play
+SPAN = 20  # steps within which requests arrive
+MOMENT = 0.002  # seconds per step, for threads
+CANCELS = 0.002  # share of requests of threads before which all running ones are cancelled
+BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # cache_bytes in states of a sequence; None for the default
+CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
+FIGURES = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")  # of the prefix cache
+
+Outcomes = dict[tuple[int, int], Outcome]  # by request number and completion
+
+
+class Job(NamedTuple):
+    """Games with one model: its name, the folder of models, how many tokens, the first seed, with a prefix cache?"""
+
+    model: str
+    folder: Path
+    tokens: int
+    seed: int
+    cached: bool
+
+
+@dataclass
+class GameResults:
+    """The results of a model's games.
+
+    ends: requests by their end. drafts: those of requests whose drafts were compared. sequences: summed over rounds.
+    cache: figures of the prefix cache. differing: tokens, or 1 for a difference without one.
+    """
+
+    model: str
+    ends: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    logprobs: int = 0
+    drafts: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    sequences: int = 0
+    cache: Counter[str] = field(default_factory=Counter)
+    differing: int = 0
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """Return a row of the table of results."""
+        return {
+            "requests": self.ends.total(),
+            "left": self.ends["cancelled"],
+            "failed": self.ends["failed"],
+            "tokens": self.tokens,
+            "logprobs": self.logprobs,
+            "drafts": self.drafts,
+            "accepted": self.accepted,
+            "together": f"{self.sequences / max(1, self.rounds):.1f}",
+            **{name: self.cache[name] for name in (*FIGURES, "files") if self.cache},
+            "differ": self.differing,
+            "s": f"{self.seconds:.0f}",
+        }
+
+
+def any_settings(numbers: random.Random) -> dict[str, Any]:
+    """Return random options of an LLM, except n_seq_max and those of the prefix cache."""
+    type_k, other = numbers.choices(CACHES, k=2)
+    type_v = numbers.choice((type_k, type_k, other))
+    n_ubatch = numbers.choice((16, 32, 48, 64, 128, 512))
+    return {
+        "n_ctx": numbers.choice((256, 512, 512, 1024)),
+        "n_batch": n_ubatch * numbers.choice((1, 1, 2)),
+        "n_ubatch": n_ubatch,
+        "n_threads": 1,
+        "type_k": type_k,
+        "type_v": type_v,
+        "flash_attn": "on" if type_v.startswith("q") else numbers.choice(("auto", "on", "off")),
+        "draft_tokens": numbers.choice(("auto", *range(8))),
+    }
+
+
+def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
+    """Run the engine step by step, so that `numbers` decides on everything."""
+    coming = list(specs)
+    asked: dict[int, list[Request]] = {}
+    for step in range(1_000_000):
+        while coming and coming[0].arrival_step <= step:
+            spec = coming.pop(0)
+            asked[spec.number] = llm._submit(
+                [spec.prompt],
+                spec.params,
+                Waiter(),
+                priority=spec.priority,
+                max_unread=MAX_UNREAD_PIECES if spec.call == "stream" else None,
+                branch_points=[spec.branch_points] if spec.branch_points else (),
+            )
+        for spec in specs:
+            for request in asked.get(spec.number, ()):
+                if spec.cancel_after is not None and len(request.tokens) >= spec.cancel_after:
+                    llm._engine.cancel(request)
+                if numbers.random() < 0.8:  # otherwise, its reader is slow
+                    request.unread.clear()
+        llm._engine.step()
+        if not coming and all(request.ended for requests in asked.values() for request in requests):
+            break
+    return {(n, i): outcome(request) for n, requests in asked.items() for i, request in enumerate(requests)}
+
+
+def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
+    """Run each request after the one before it has ended."""
+    found: Outcomes = {}
+    for spec in specs:
+        found |= by_steps(llm, [replace(spec, arrival_step=0)], numbers)
+    return found
+
+
+def by_threads(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random, *, loop: bool = True) -> Outcomes:
+    """Make the requests from threads at once, and from the coroutines of an event loop.
+
+    Streams are closed or dropped, tasks are cancelled, now and then all requests are. Requests whose caller was told
+    nothing are not in the result: those of dropped streams and of cancelled tasks.
+    """
+    found: Outcomes = {}
+    parts: list[list[RequestSpec]] = [[] for _ in range(4)]
+    for spec in specs:
+        numbers.choice(parts).append(spec)
+    in_loop = parts.pop() if loop else []
+    threads = [threading.Thread(target=_work, args=(llm, part, numbers.getrandbits(64), found)) for part in parts]
+    for thread in threads:
+        thread.start()
+    asyncio.run(_loop(llm, in_loop, found))
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _work(llm: LLM, part: list[RequestSpec], seed: int, found: Outcomes) -> None:
+    """Make requests one after the other, or several prompts in a list."""
+    numbers = random.Random(seed)
+    while part:
+        group = [part.pop(0)]
+        while group[0].call == "list" and len(group) < 6 and part and part[0].call == "list":
+            group.append(part.pop(0))
+        time.sleep(MOMENT * (group[0].arrival_step % 10))
+        if numbers.random() < CANCELS:
+            llm.cancel()
+        if group[0].call == "stream":
+            _read(llm, group[0], numbers, found)
+        else:
+            _generate(llm, group, found)
+
+
+def _generate(llm: LLM, group: Sequence[RequestSpec], found: Outcomes) -> None:
+    prompts, params = [spec.prompt for spec in group], [spec.params for spec in group]
+    try:
+        _keep(group, llm.generate(prompts, params, priority=group[0].priority), found)
+    except PymtpError as error:
+        _keep(group, error.completions, found)
+
+
+def _keep(group: Sequence[RequestSpec], done: Sequence[Any], found: Outcomes) -> None:
+    for spec, one in zip(group, done, strict=True):
+        if isinstance(one, PymtpError):  # the tokens before an error are not returned
+            failed = Outcome([], "", "failed", None, describe_error(one))
+            found.update({(spec.number, i): failed for i in range(spec.params.n)})
+        else:
+            found.update({(spec.number, i): outcome(completion) for i, completion in enumerate((one, *one.others))})
+
+
+def _read(llm: LLM, spec: RequestSpec, numbers: random.Random, found: Outcomes) -> None:
+    tokens, error = 0, ""
+    stream = llm.stream(spec.prompt, spec.params, priority=spec.priority)
+    try:
+        for piece in stream:
+            tokens += len(piece.token_ids)
+            time.sleep(numbers.choice((0.0, 0.0, 0.0, 0.005)))
+            if spec.cancel_after is not None and tokens >= spec.cancel_after:
+                if numbers.random() < 0.5:
+                    return  # the stream is dropped
+                stream.close()
+                break
+    except PymtpError as raised:
+        error = describe_error(raised)
+    done = outcome(stream.completion)
+    found[spec.number, 0] = replace(done, reason="failed", error=error) if error else done
+
+
+async def _loop(llm: LLM, part: Sequence[RequestSpec], found: Outcomes) -> None:
+    async with AsyncLLM(llm) as shared:
+
+        async def ask(spec: RequestSpec) -> None:
+            await asyncio.sleep(MOMENT * spec.arrival_step)
+            longest = None if spec.cancel_after is None else MOMENT * spec.cancel_after
+            call = _pieces if spec.call == "stream" else _whole
+            with suppress(TimeoutError):  # the task was cancelled
+                await asyncio.wait_for(call(shared, spec, found), longest)
+
+        await asyncio.gather(*(ask(spec) for spec in part))
+
+
+async def _whole(llm: AsyncLLM, spec: RequestSpec, found: Outcomes) -> None:
+    try:
+        _keep([spec], [await llm.generate(spec.prompt, spec.params, priority=spec.priority)], found)
+    except PymtpError as error:
+        _keep([spec], [error], found)
+
+
+async def _pieces(llm: AsyncLLM, spec: RequestSpec, found: Outcomes) -> None:
+    tokens: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None if spec.params.logprobs is None else []
+    error = ""
+    try:
+        async for piece in llm.stream(spec.prompt, spec.params, priority=spec.priority):
+            tokens += piece.token_ids
+            if logprobs is not None:
+                logprobs += piece.logprobs or []
+    except PymtpError as raised:
+        error = describe_error(raised)
+    # pieces do not give the finish reason: they are compared as a beginning
+    found[spec.number, 0] = Outcome(tokens, "", "failed" if error else "pieces", logprobs, error)
+
+
+class Alone:
+    """The outcomes of an LLM with one sequence and no prefix cache, each generated once."""
+
+    def __init__(self, model: Model, settings: dict[str, Any]) -> None:
+        self._llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
+        self._outcomes: dict[tuple[tuple[int, ...], str], Outcome] = {}
+        self.state_bytes: int = self._llm.context.state_bytes
+
+    def __call__(self, spec: RequestSpec, params: SamplingParams) -> Outcome:
+        asked = (tuple(spec.prompt), repr(params))
+        if asked not in self._outcomes:
+            alone = replace(spec, params=params, cancel_after=None, branch_points=())
+            (self._outcomes[asked],) = one_by_one(self._llm, [alone], random.Random(0)).values()
+        return self._outcomes[asked]
+
+    def close(self) -> None:
+        """Close the LLM."""
+        self._llm.close()
+
+
+class Game:
+    """Requests that share prompts, and the LLMs that run them together. cached: with a prefix cache."""
+
+    def __init__(
+        self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: GameResults, *, cached: bool
+    ) -> None:
+        self.model, self.found, self.seed, self.cached = model, found, seed, cached
+        self.numbers = random.Random(seed)
+        self.settings = any_settings(self.numbers)
+        self.n_seq_max = self.numbers.randint(1, 6) if cached else self.numbers.randint(2, 8)
+        self.makes = RequestGenerator(model, self.numbers, texts, self.settings["n_ctx"], self.settings["n_ubatch"])
+
+    def play(self) -> None:
+        """Run all plays, each with the cache that the ones before left."""
+        numbers = self.numbers
+        others: Sequence[dict[str, Any]] = ({"n_batch": 512, "n_ubatch": 512},)
+        others = others if self.cached else (*others, {"draft_tokens": 0})
+        apart = self.settings | numbers.choice(({}, *others))
+        with closing(Alone(self.model, apart)) as alone, tempfile.TemporaryDirectory() as folder:
+            budget = numbers.choice(BUDGETS)
+            limit = None if budget is None else int(budget * alone.state_bytes)
+            memory: dict[str, Any] = {"cache_bytes": limit} if self.cached else {"cache_prompt": False}
+            files = list[Path]()
+            left = PLAYS
+            while left:
+                here = min(left, numbers.randint(1, PLAYS - 1))
+                left -= here
+                with LLM(self.model, n_seq_max=self.n_seq_max, **memory, **self.settings) as llm:
+                    for path in files:
+                        self._load(llm, path, limit)
+                    for _ in range(here):
+                        self._play(
+                            llm, alone, limit, same_depths=apart["draft_tokens"] == self.settings["draft_tokens"]
+                        )
+                    files = self._save(llm, Path(folder)) if left and self.cached else []
+                    self._count(llm)
+
+    def _save(self, llm: LLM, folder: Path) -> list[Path]:
+        """Save some prefixes of later prompts to files."""
+        some = self.numbers.sample(self.makes.known, min(len(self.makes.known), self.numbers.randint(1, 3)))
+        paths = [folder / f"{self.numbers.getrandbits(64):x}" for _ in some]
+        for tokens, path in zip(some, paths, strict=True):
+            llm.save_prefix(tokens[: self.settings["n_ctx"]], path)
+        return paths
+
+    def _load(self, llm: LLM, path: Path, limit: int | None) -> None:
+        try:
+            llm.load_prefix(path)
+        except InvalidRequestError as error:  # if there is no room
+            if limit is None or "cache_bytes" not in str(error):
+                raise
+        else:
+            self.found.cache["files"] += 1
+
+    def _count(self, llm: LLM) -> None:
+        figures = llm.figures()
+        self.found.rounds += figures.rounds
+        self.found.sequences += sum(n * times for n, times in figures.sequences.items())
+        if self.cached:
+            self.found.cache.update({name: getattr(figures.prefixes, name) for name in FIGURES})
+
+    def _play(self, llm: LLM, alone: Alone, limit: int | None, *, same_depths: bool) -> None:
+        numbers = self.numbers
+        specs = self.makes.make_many(REQUESTS, SPAN)
+        way = numbers.choice((one_by_one if self.cached else by_steps, by_steps, by_steps, by_threads))
+        played = way(llm, specs, numbers)
+        nbytes = llm.figures().prefixes.nbytes
+        if self.cached and limit is not None and nbytes > limit:
+            self._differs(way.__name__, f"{nbytes} bytes are kept, {limit} may be")
+        for (number, i), one in sorted(played.items()):
+            spec = specs[number]
+            whole = alone(spec, spec.completions_params[i])
+            self.makes.answered(spec, whole)
+            beside = [spec] if way is one_by_one else specs
+            fixed = way is not by_threads and self.settings["draft_tokens"] != "auto"
+            room = fixed and (len(beside) == spec.params.n == 1 or self._has_room(beside))
+            where = f"{way.__name__}, request {number}.{i} of {len(spec.prompt)} tokens"
+            self._compare(one, whole, where, same_drafts=same_depths and room)
+
+    def _has_room(self, specs: Sequence[RequestSpec]) -> bool:
+        """Tell whether all requests together have room for as many drafts as each of them alone."""
+        settings = self.settings
+        rows = 1 + settings["draft_tokens"]
+        longest = max(len(spec.prompt) + (spec.params.max_tokens or settings["n_ctx"]) for spec in specs)
+        return self.n_seq_max * rows <= settings["n_ubatch"] and longest + rows < settings["n_ctx"]
+
+    def _compare(self, one: Outcome, whole: Outcome, where: str, *, same_drafts: bool) -> None:
+        found = self.found
+        found.tokens += len(one.token_ids)
+        found.logprobs += len(one.logprobs or ())
+        found.ends[one.reason] += 1
+        if difference := one.difference(whole):
+            pairs = zip(one.token_ids, whole.token_ids, strict=False)
+            self._differs(where, difference, sum(a != b for a, b in pairs))
+        elif same_drafts and one.stats and whole.stats and one.reason in ("stop", "length"):
+            drafts, expected = ([s.drafted, s.accepted_per_position] for s in (one.stats, whole.stats))
+            found.drafts += one.stats.drafted
+            found.accepted += one.stats.accepted
+            if drafts != expected:
+                self._differs(where, f"drafted, accepted: {drafts}, alone {expected}")
+
+    def _differs(self, where: str, difference: str, tokens: int = 0) -> None:
+        again = f"--seed {self.seed} --tokens 1, {self.n_seq_max} sequences, {self.settings}"
+        self.found.differing += max(1, tokens)
+        self.found.differences.append(f"{again}, {where}: {difference}")
+
+
+def play_games(job: Job) -> GameResults:
+    """Play games with one model until enough tokens are compared."""
+    found, started, seed = GameResults(job.model), time.perf_counter(), job.seed
+    with closing(Model(model_file(job.model, job.folder))) as model:
+        texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+        while found.tokens < job.tokens:
+            Game(model, texts, seed, found, cached=job.cached).play()
+            seed += 1
+    found.seconds = time.perf_counter() - started
+    return found
