@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from pymtp.bench import rows_report
+from pymtp.bench.rows_report import RowsReport
 
 MAX_LINES = 150
 MAX_WORDS = 30  # words in a sentence
@@ -82,8 +82,8 @@ def test_local_links_point_to_existing_files_and_headings(page: Path) -> None:
 
 @pytest.mark.parametrize("weights", ["q4_0", "q4_k", "q8_0"])
 def test_table_of_rows_in_the_docs_matches_the_bench_output(weights: str) -> None:
-    report = rows_report.load(ROOT / f"benchmarks/rows_{weights}.json")
-    headings, printed = next((t.headings, t.rows[0]) for t in rows_report.tables(report) if "processor" in t.headings)
+    report = RowsReport.load(ROOT / f"benchmarks/rows_{weights}.json")
+    headings, printed = next((t.headings, t.rows[0]) for t in report.tables() if "processor" in t.headings)
     lines = README.read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if f"rows_{weights}.json" in line)
     head = next(line for line in reversed(lines[:at]) if line.startswith("| processor"))

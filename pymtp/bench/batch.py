@@ -12,21 +12,19 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.decode import AUTO, DEPTHS, MAX_DEPTH, NONE, digest, draft_tokens
-from pymtp.bench.order import balanced_order
+from pymtp.bench.paired import BenchSettings, PairedBench
 from pymtp.bench.synthetic import SyntheticLLM
-from pymtp.bench.traffic import Traffic, delays
+from pymtp.bench.traffic import Traffic, delays, prepare, run_on_engine_thread
 from pymtp.context.inspect import Counters
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.request import Request, Waiter
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
@@ -38,11 +36,10 @@ ROUNDS_BEFORE_ARRIVAL = 16  # decoding rounds of the running requests before the
 NATIVE = ("prefill", "head_sync", "draft", "verify", "rewind")  # timed phases of native code, which do not overlap
 
 
-@dataclass(frozen=True)
-class BatchSettings:
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(BenchSettings):
     """Settings of a batch bench.
 
-    model: name of the model, for the report.
     sequences: numbers of sequences to measure.
     arms: variants to compare, from ARMS.
     acceptance: for each acceptance to measure, REAL or the probability that a draft is accepted if all drafts before it
@@ -52,11 +49,8 @@ class BatchSettings:
     requests: number of requests per sequence.
     rate: mean number of requests that arrive per second; None if all arrive at once.
     arriving: length in tokens of a prompt that arrives while other requests are generated; None to measure none.
-    rounds: number of measurements of each arm for each number of sequences and each acceptance.
-    placing: further keywords of Model.
     """
 
-    model: str
     sequences: tuple[int, ...]
     arms: tuple[str, ...]
     acceptance: tuple[str, ...]
@@ -67,12 +61,7 @@ class BatchSettings:
     rate: float | None
     arriving: int | None
     temperature: float
-    rounds: int
-    threads: int
-    gpu_layers: int
-    cache_type: str
     draft_vocab: int | Literal["auto", "all"] = "auto"
-    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -179,11 +168,7 @@ class BatchGroup:
 def groups(settings: BatchSettings) -> list[BatchGroup]:
     """List all groups in the order in which they are measured."""
     cells = [(acceptance, n) for acceptance in settings.acceptance for n in settings.sequences]
-    return [
-        BatchGroup(turn, acceptance, n, balanced_order(settings.arms, turn + i))
-        for turn in range(settings.rounds)
-        for i, (acceptance, n) in enumerate(cells)
-    ]
+    return settings.plan(BatchGroup, settings.arms, cells)
 
 
 def rates(acceptance: str) -> list[float]:
@@ -234,9 +219,7 @@ class BatchArms:
             "n_ctx": max(settings.prompt_tokens + n_generated, settings.arriving or 0),
             "n_ubatch": UBATCH,
             "n_seq_max": group.n + (settings.arriving is not None),
-            "n_threads": settings.threads,
-            "type_k": settings.cache_type,
-            "type_v": settings.cache_type,
+            **settings.keywords,
             "draft_tokens": draft_tokens(arm),
             "draft_vocab": settings.draft_vocab,
             "cache_prompt": False,
@@ -246,10 +229,10 @@ class BatchArms:
         return SyntheticLLM(self._model, rates(group.acceptance), group.round, **keywords)
 
 
-def submit(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Request:
-    """Submit a request, and return it at once."""
-    (request,) = llm._submit([list(prompt)], params, Waiter())
-    return request
+@contextmanager
+def open_bench(model: Model, settings: BatchSettings) -> Iterator[PairedBench[BatchGroup, BatchMeasurement]]:
+    """Make a batch bench of a model."""
+    yield PairedBench(groups(settings), BatchArms(model, settings, TokenSource.of(model)).measure)
 
 
 def run_requests(
@@ -261,8 +244,8 @@ def run_requests(
     """
     traffic = Traffic(llm._engine)
     before, figures = llm.context.counters, llm.figures()
-    submits = [partial(submit, llm, prompt, params) for prompt in prompts]
-    seconds = traffic.run(submits, [0.0] * len(prompts) if due is None else due)
+    submits = [prepare(llm, prompt, params) for prompt in prompts]
+    seconds = run_on_engine_thread(llm, lambda: traffic.run(submits, [0.0] * len(prompts) if due is None else due))
     return summarize(traffic, seconds, (before, llm.context.counters), (figures, llm.figures()))
 
 
@@ -312,30 +295,31 @@ def measure_arrival(
     params: sampling parameters of the running requests, with max_tokens=None.
     clock: the clock that the engine uses.
     """
-    engine = llm._engine
-    one_token = replace(params, max_tokens=1)
-    alone = Traffic(engine, clock)
-    alone.run([partial(submit, llm, prompt, one_token)], [0.0])
-    traffic = Traffic(engine, clock)
-    running = [traffic.add(submit(llm, other, params)) for other in running_prompts]
-    traffic.step_until(lambda: all(timing.pieces for timing in running))
-    n_before = len(traffic.step_seconds)
-    traffic.step_until(lambda: len(traffic.step_seconds) >= n_before + ROUNDS_BEFORE_ARRIVAL)
-    rounds = traffic.step_seconds[n_before:]
-    arrived = traffic.add(submit(llm, prompt, one_token))
-    traffic.step_until(lambda: arrived.request.ended)
-    for timing in running:
-        engine.cancel(timing.request)
-    engine.process_queues()
-    return Arrival(
-        ubatch_seconds=statistics.median(
-            alone.step_seconds[: len(prompt) // llm.context.n_ubatch] or alone.step_seconds
-        ),
-        round_seconds=statistics.median(rounds),
-        longest_gap=max(
-            later - earlier for timing in running for earlier, later in pairwise(timing.pieces) if later > arrived.due
-        ),
-    )
+    engine, n_ubatch = llm._engine, llm.context.n_ubatch
+    submit_alone, submit_arriving = (prepare(llm, prompt, replace(params, max_tokens=1)) for _ in range(2))
+    submits = [prepare(llm, other, params) for other in running_prompts]
+
+    def measure() -> Arrival:
+        alone, traffic = Traffic(engine, clock), Traffic(engine, clock)
+        alone.run([submit_alone], [0.0])
+        running = [traffic.add(submit()) for submit in submits]
+        traffic.step_until(lambda: all(timing.pieces for timing in running))
+        n_before = len(traffic.step_seconds)
+        traffic.step_until(lambda: len(traffic.step_seconds) >= n_before + ROUNDS_BEFORE_ARRIVAL)
+        rounds = traffic.step_seconds[n_before:]
+        arrived = traffic.add(submit_arriving())
+        traffic.step_until(lambda: arrived.request.ended)
+        for timing in running:
+            engine.cancel(timing.request)
+        engine.process_queues()
+        gaps = [pair for timing in running for pair in pairwise(timing.pieces)]
+        return Arrival(
+            ubatch_seconds=statistics.median(alone.step_seconds[: len(prompt) // n_ubatch] or alone.step_seconds),
+            round_seconds=statistics.median(rounds),
+            longest_gap=max(later - earlier for earlier, later in gaps if later > arrived.due),
+        )
+
+    return run_on_engine_thread(llm, measure)
 
 
 def writer_token_limit(settings: BatchSettings, n: int) -> int:

@@ -8,6 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from pymtp.errors import InvalidRequestError
+from pymtp.model.model import Model
 
 # folders of tests, and of files that are mostly tables
 _EXCLUDED = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
@@ -45,6 +46,12 @@ class TokenSource:
         self._tokenize = tokenize
         self._texts = texts
         self._tokens = self._read()
+
+    @classmethod
+    def of(cls, model: Model, text: str | None = None) -> TokenSource:
+        """Make a stream of a model's tokens from a text; None for Python's standard library."""
+        texts = stdlib_texts if text is None else lambda: iter([text])
+        return cls(lambda part: model.tokenize(part, add_special=False), texts)
 
     def take(self, n: int) -> list[int]:
         """Return the next n tokens."""

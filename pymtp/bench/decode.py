@@ -1,23 +1,23 @@
 """The decode bench: decoding without drafts, with fixed depths and with automatic depth, on several kinds of prompts.
 
 An arm is one of the compared variants, such as `none`, "3" or `auto`, see ARMS. A group is one prompt at one
-temperature. In a group, every arm is measured once, one right after the other, and ratios are computed only within a
-group, so that a change of the machine's speed affects all arms alike.
+temperature.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pymtp.bench.order import balanced_order
-from pymtp.bench.paired import PairedBench
+from pymtp.bench.paired import BenchSettings, PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
+from pymtp.bench.traffic import Traffic, prepare, run_on_engine_thread
 from pymtp.context.inspect import Counters
+from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
@@ -44,31 +44,22 @@ def prefill_mode(arm: str) -> str:
     return "host-copy" if arm.endswith(HOST_COPY) else "fused"
 
 
-@dataclass(frozen=True)
-class DecodeSettings:
+@dataclass(frozen=True, kw_only=True)
+class DecodeSettings(BenchSettings):
     """Settings of a decode bench.
 
-    model: name of the model, for the report.
     arms: variants to compare, from ARMS.
     kinds: kinds of prompts, from KINDS.
     tokens: number of tokens to generate after each prompt.
-    rounds: number of measurements of each arm for each kind and temperature.
     synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
-    placing: further keywords of Model.
     """
 
-    model: str
     arms: tuple[str, ...]
     kinds: tuple[str, ...]
     temperatures: tuple[float, ...]
     tokens: int
-    rounds: int
     synthetic: tuple[float, ...] | None
-    threads: int
-    gpu_layers: int
-    cache_type: str
     draft_vocab: int | Literal["auto", "all"] = "auto"
-    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,27 +122,24 @@ def digest(token_ids: Sequence[int]) -> str:
 def groups(settings: DecodeSettings) -> list[DecodeGroup]:
     """List all groups in the order in which they are measured."""
     cells = [(kind, temperature) for temperature in settings.temperatures for kind in settings.kinds]
-    return [
-        DecodeGroup(turn, kind, temperature, balanced_order(settings.arms, turn + i))
-        for turn in range(settings.rounds)
-        for i, (kind, temperature) in enumerate(cells)
-    ]
+    return settings.plan(DecodeGroup, settings.arms, cells)
 
 
 def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> DecodeResult:
     """Generate after a prompt, and measure the decoding."""
-    with llm.stream(list(tokens), params) as stream:
-        next(stream)  # only the prefill and the first token
-        before = llm.context.counters
-        for _ in stream:
-            pass
-        after = llm.context.counters
-    completion = stream.completion
+    context, submit = llm.context, prepare(llm, tokens, params)
+
+    def run() -> tuple[Completion, Counters, Counters]:
+        traffic = Traffic(llm._engine)
+        timing = traffic.add(submit())
+        traffic.step_until(lambda: bool(timing.pieces))  # only the prefill and the first token
+        before = context.counters
+        traffic.step_until(lambda: False)
+        return timing.request.completion, before, context.counters
+
+    completion, before, after = run_on_engine_thread(llm, run)
     phases = phase_seconds(completion.stats.decode_seconds, before, after)
-    launches = (
-        after.target_decodes - before.target_decodes,
-        after.draft_decodes - before.draft_decodes,
-    )
+    launches = after.target_decodes - before.target_decodes, after.draft_decodes - before.draft_decodes
     return DecodeResult(completion.token_ids, completion.stats, phases, *launches)
 
 
@@ -196,9 +184,7 @@ class DecodeArms:
         settings = self._settings
         keywords: dict[str, Any] = {
             "n_ctx": max(map(len, self._prompts.values())) + settings.tokens,
-            "n_threads": settings.threads,
-            "type_k": settings.cache_type,
-            "type_v": settings.cache_type,
+            **settings.keywords,
             "draft_tokens": draft_tokens(arm),
             "draft_vocab": settings.draft_vocab,
             "prefill": prefill_mode(arm),
@@ -235,6 +221,13 @@ def decode_bench(
         )
 
     return PairedBench(groups(settings), measure, **more)
+
+
+@contextmanager
+def open_bench(model: Model, settings: DecodeSettings) -> Iterator[PairedBench[DecodeGroup, DecodeMeasurement]]:
+    """Make a decode bench of a model, and free its contexts at the end."""
+    with closing(DecodeArms(model, settings)) as arms:
+        yield decode_bench(settings, arms.run)
 
 
 class _HasKind(Protocol):

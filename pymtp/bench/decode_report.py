@@ -1,58 +1,32 @@
-"""Report of a decode bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON.
+"""Report of a decode bench: medians and paired ratios by kind of prompt and arm, and a comparison of the texts.
 
 An arm is one of the compared variants, see ARMS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group as Stack
-
-from pymtp.bench import report as shared
-from pymtp.bench.decode import ARMS, NONE, PHASES, DecodeGroup, DecodeMeasurement, describe_prompts, format_temperature
+from pymtp.bench.decode import (
+    ARMS,
+    AUTO,
+    NONE,
+    PHASES,
+    DecodeGroup,
+    DecodeMeasurement,
+    describe_prompts,
+    format_temperature,
+)
+from pymtp.bench.plot import error_bar_line, saved_figure
 from pymtp.bench.prompts import KINDS
-from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
+from pymtp.bench.report import Report, accepted_per_position, describe_settings, synthetic_note
+from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 
 ALL = "all"  # in place of a kind of prompt: all kinds together
 MAX_NAMED_DIFFERENCES = 10  # number of differing texts that the notes under the tables name
-EXPLAINED = (
-    "tokens/s: speed of decoding, without the prefill and the first token. of none: speed relative to the measurement "
-    "without drafts on the same prompt in the same round. accepted: share of the first, second, … drafts that were "
-    "accepted, out of those that were verified. launches: llama_decode calls of target + head. "
-    "python: time that was not in native code. sample: time of sampling, which is a part of draft and verify."
-)
-
-
-@dataclass(frozen=True)
-class DecodeCell:
-    """All measurements of one arm at one temperature, on one kind of prompt or on ALL.
-
-    measurements: number of measurements.
-    decode: speed of decoding in tokens/s.
-    decode_ratio: speed of decoding relative to `none`.
-    mean_accepted_length: mean number of tokens that a round generates.
-    accepted_per_position: share of the first, second, … verified drafts that were accepted.
-    drafts: mean number of verified drafts per round.
-    target_launches, draft_launches: llama_decode calls of the target and of the head per round.
-    seconds: time of each phase of decoding per round; "round" is the total.
-    """
-
-    temperature: float
-    kind: str
-    arm: str
-    measurements: int
-    decode: Spread | None
-    decode_ratio: Spread | None
-    mean_accepted_length: float
-    accepted_per_position: list[float]
-    drafts: float
-    target_launches: float
-    draft_launches: float
-    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -73,35 +47,151 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class DecodeReport(Record[DecodeMeasurement]):
-    """All measurements of a decode bench, their summary in cells, and a comparison of the completions of all arms.
+class DecodeReport(Report):
+    """All measurements of a decode bench, and a comparison of the completions of all arms.
+
+    A cell is one arm at one temperature, on one kind of prompt or on ALL. Its speeds are tokens/s; phases are seconds
+    per round, where "round" is the whole round.
 
     texts_compared: number of comparisons.
     differences: the comparisons of completions that differ.
     """
 
+    measurements: list[DecodeMeasurement]
     texts_compared: int
     differences: list[Difference]
 
+    bench = "decode"
+    spreads = ("decode", "decode_ratio")
+    explained = (
+        "tokens/s: speed of decoding, without the prefill and the first token. of none: speed relative to the "
+        "measurement without drafts on the same prompt in the same round. accepted: share of the first, second, … "
+        "drafts that were accepted, out of those that were verified. launches: llama_decode calls of target + head. "
+        "python: time that was not in native code. sample: time of sampling, which is a part of draft and verify."
+    )
+
     @classmethod
     def of(cls, measurements: list[DecodeMeasurement], settings: dict[str, Any], **more: Any) -> DecodeReport:
-        """Make a report, and compare the completions unless their acceptance is synthetic.
-
-        more: the other fields of a Record.
-        """
+        """Make a report, and compare the completions unless their acceptance is synthetic. more: all other fields."""
         n_compared, differences = compare_texts(measurements) if settings["synthetic"] is None else (0, [])
         return cls(settings, measurements=measurements, texts_compared=n_compared, differences=differences, **more)
 
-    def cells(self) -> list[DecodeCell]:
+    def cells(self) -> list[Cell]:
         """Return the cells, sorted by temperature, then by kind (ALL last), then in the order of ARMS."""
-        baselines = {m.group: m for m in self.measurements if m.arm == NONE}
         kinds = [kind for kind in KINDS if any(m.kind == kind for m in self.measurements)]
+        kinds += [ALL] if len(kinds) > 1 else []
         by_cell: dict[tuple[float, str, str], list[DecodeMeasurement]] = {}
         for m in self.measurements:
-            for kind in (m.kind, ALL) if len(kinds) > 1 else (m.kind,):
+            for kind in (m.kind, ALL) if ALL in kinds else (m.kind,):
                 by_cell.setdefault((m.temperature, kind, m.arm), []).append(m)
-        order = sorted(by_cell, key=lambda cell: (cell[0], [*kinds, ALL].index(cell[1]), ARMS.index(cell[2])))
+        order = sorted(by_cell, key=lambda key: (key[0], kinds.index(key[1]), ARMS.index(key[2])))
+        baselines = {m.group: m for m in self.measurements if m.arm == NONE}
         return [_cell(key, by_cell[key], baselines) for key in order]
+
+    def csv_lines(self) -> list[dict[str, Any]]:
+        """Return a line per cell, with the phases of a round in seconds."""
+        lines = super().csv_lines()
+        for line in lines:
+            line["accepted_per_position"] = " ".join(f"{share:.4f}" for share in line["accepted_per_position"])
+            line |= {f"{name}_seconds": value for name, value in line.pop("seconds").items()}
+        return lines
+
+    def tables(self) -> list[Table]:
+        """Build two tables for each temperature: speeds, and the phases of a round."""
+        cells, settings, tables = self.cells(), self.settings, list[Table]()
+        synthetic = ", synthetic acceptance" if settings["synthetic"] is not None else ""
+        keys = [Column("prompts", "kind"), Column("drafts", "arm")]
+        speeds = [
+            *keys,
+            Column("tokens/s", "decode", SPREAD),
+            Column("of none", "decode_ratio", SPREAD),
+            Column("tokens per round", "mean_accepted_length", ".2f"),
+            Column(
+                "accepted, by position",
+                lambda c: " ".join(f"{share:.0%}" for share in c.accepted_per_position) or None,
+            ),
+        ]
+        phases = [
+            *keys,
+            Column("verified", "drafts", ".2f"),
+            Column("launches", lambda c: f"{c.target_launches:.2f}+{c.draft_launches:.2f}"),
+            *(
+                Column(heading, lambda c, name=name: 1e6 * c.seconds[name], ",.0f")  # type: ignore[misc]
+                for heading, name in (("whole", "round"), *((name, name) for name in (*PHASES, "sample")))
+            ),
+        ]
+        for temperature in sorted({cell.temperature for cell in cells}):
+            here = [cell for cell in cells if cell.temperature == temperature]
+            shown = f"{format_temperature(temperature)}{synthetic}"
+            title = f"{settings['model']}, {settings['tokens']} tokens a prompt, {describe_settings(settings)}"
+            tables += [Table(f"Decoding, {shown}: {title}", speeds, here), Table(f"A round, {shown}, µs", phases, here)]
+        return tables
+
+    def findings(self) -> list[str]:
+        """Return notes about synthetic acceptance, or about the texts that were compared."""
+        if self.settings["synthetic"] is not None:
+            return synthetic_note(self.settings["synthetic"])
+        if not self.texts_compared:
+            return ["same text: nothing to compare"]
+        if not self.differences:
+            return [f"same text: yes, {self.texts_compared} texts compared over numbers of drafts"]
+        named = self.differences[:MAX_NAMED_DIFFERENCES]
+        n_more = len(self.differences) - len(named)
+        return [
+            f"same text: no, {len(self.differences)} of {self.texts_compared} texts differ between numbers of drafts",
+            *(
+                f"first difference at token {d.at + 1}: {describe_prompts(d)}, round {d.round + 1}, "
+                f"{d.arm} and {d.compared_with}"
+                for d in named
+            ),
+            *([f"and {n_more} more, in the JSON"] if n_more else []),
+        ]
+
+    def plot(self, path: Path) -> None:
+        """Draw a column of panels for each temperature: speeds by kind of prompt, and the depths that AUTO chose."""
+        cells = [cell for cell in self.cells() if cell.kind != ALL]
+        temperatures = sorted({cell.temperature for cell in cells})
+        has_auto = any(cell.arm == AUTO for cell in cells)
+        heights = {"height_ratios": (3, 1)} if has_auto else {}
+        size = (1 + 4.5 * len(temperatures), 5.2 if has_auto else 3.8)
+        synthetic = ", synthetic acceptance" if self.settings["synthetic"] is not None else ""
+        with saved_figure(
+            path, 1 + has_auto, len(temperatures), sharey="row", figsize=size, gridspec_kw=heights
+        ) as panels:
+            for i, temperature in enumerate(temperatures):
+                _plot_speeds(panels[0][i], [cell for cell in cells if cell.temperature == temperature])
+                panels[0][i].set_title(f"{format_temperature(temperature)}{synthetic}")
+                if has_auto:
+                    self._plot_depths(panels[1][i], temperature)
+            panels[0][0].set(ylabel="decode, tokens/s", ylim=(0, None))
+            panels[0][0].legend(fontsize="small")
+            if has_auto:
+                panels[1][0].set(ylabel="auto's drafts", ylim=(-0.3, None))
+                panels[1][0].yaxis.get_major_locator().set_params(integer=True)
+
+    def _plot_depths(self, axes: Any, temperature: float) -> None:
+        """Draw the depths that AUTO chose in the last bench round, when it has adapted to all earlier rounds."""
+        latest = {m.kind: m for m in self.measurements if (m.arm, m.temperature) == (AUTO, temperature)}
+        for i, kind in enumerate(KINDS):
+            if kind in latest:
+                depths = latest[kind].stats.depths
+                axes.step(range(len(depths)), depths, where="post", linewidth=1, color=f"C{i}")
+        axes.set_xlabel("round of one completion")
+
+    @staticmethod
+    def describe_start(group: DecodeGroup, arm: str) -> str:
+        """Describe a measurement that is about to start, for the progress bar."""
+        return f"{describe_prompts(group)}, {arm}"
+
+    @staticmethod
+    def describe_result(m: DecodeMeasurement) -> str:
+        """Describe a finished measurement in one line."""
+        drafts = f", {m.stats.mean_accepted_length:.2f} tokens per round" if m.stats.drafted else ""
+        speed = f"{m.stats.decode_tokens_per_second:.1f}/s"
+        return f"round {m.round + 1}: {describe_prompts(m)}, {m.arm}: {speed}{drafts}"
+
+
+load, as_json = DecodeReport.load, DecodeReport.as_json
 
 
 def compare_texts(measurements: Sequence[DecodeMeasurement]) -> tuple[int, list[Difference]]:
@@ -113,10 +203,10 @@ def compare_texts(measurements: Sequence[DecodeMeasurement]) -> tuple[int, list[
     for m in sorted(measurements, key=lambda m: ARMS.index(m.arm)):
         by_group.setdefault(m.group, []).append(m)
     pairs = [(m, first) for first, *others in by_group.values() for m in others]
-    differing = [(m, first) for m, first in pairs if m.digest != first.digest]
     return len(pairs), [
         Difference(*m.group, m.arm, first.arm, _first_difference(m.token_ids, first.token_ids))
-        for m, first in differing
+        for m, first in pairs
+        if m.digest != first.digest
     ]
 
 
@@ -129,7 +219,7 @@ def _cell(
     key: tuple[float, str, str],
     measurements: Sequence[DecodeMeasurement],
     baselines: dict[tuple[int, str, float], DecodeMeasurement],
-) -> DecodeCell:
+) -> Cell:
     def rate(m: DecodeMeasurement) -> float:
         return m.stats.decode_tokens_per_second
 
@@ -137,14 +227,15 @@ def _cell(
         return sum(map(amount, measurements)) / rounds if rounds else 0.0
 
     rounds = sum(m.stats.rounds for m in measurements)
-    ratios = [rate(m) / rate(baselines[m.group]) for m in measurements if m.arm != NONE and m.group in baselines]
-    return DecodeCell(
-        *key,
+    return Cell(
+        **dict(zip(("temperature", "kind", "arm"), key, strict=True)),
         measurements=len(measurements),
         decode=Spread.of([rate(m) for m in measurements]),
-        decode_ratio=Spread.of(ratios),
+        decode_ratio=Spread.of(
+            [rate(m) / rate(baselines[m.group]) for m in measurements if m.arm != NONE and m.group in baselines]
+        ),
         mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
-        accepted_per_position=shared.accepted_per_position([m.stats for m in measurements]),
+        accepted_per_position=accepted_per_position([m.stats for m in measurements]),
         drafts=per_round(lambda m: m.stats.drafted),
         target_launches=per_round(lambda m: m.target_launches),
         draft_launches=per_round(lambda m: m.draft_launches),
@@ -155,134 +246,10 @@ def _cell(
     )
 
 
-def as_json(report: DecodeReport) -> str:
-    """Format all measurements without their tokens, the cells, settings and environment as JSON, for `load`."""
-    return shared.as_json("decode", report, leave_out=("token_ids",), cells=[asdict(cell) for cell in report.cells()])
-
-
-def load(path: Path) -> DecodeReport:
-    """Load a report that was printed as JSON. Raises InvalidRequestError for any other file."""
-    return shared.load(
-        path,
-        "decode",
-        lambda whole: DecodeReport(
-            **shared.header(whole),
-            measurements=[_measurement(m) for m in whole["measurements"]],
-            texts_compared=whole["texts_compared"],
-            differences=[Difference(**difference) for difference in whole["differences"]],
-        ),
-        (as_json, as_csv, as_markdown),
-    )
-
-
-def _measurement(record: dict[str, Any]) -> DecodeMeasurement:
-    return DecodeMeasurement(**record | {"stats": shared.read_stats(record["stats"]), "token_ids": []})
-
-
-def as_csv(report: DecodeReport) -> str:
-    """Format the table as CSV, a line per cell: speeds in tokens/s, ratios to `none`, phases of a round in seconds."""
-    return shared.as_csv([_flat(cell) for cell in report.cells()])
-
-
-def _flat(cell: DecodeCell) -> dict[str, Any]:
-    line = shared.flatten(asdict(cell), ("decode", "decode_ratio"))
-    line["accepted_per_position"] = " ".join(f"{share:.4f}" for share in cell.accepted_per_position)
-    seconds = line.pop("seconds")
-    return line | {f"{name}_seconds": value for name, value in seconds.items()}
-
-
-def tables(report: DecodeReport) -> Iterator[TextTable]:
-    """Build two tables for each temperature: speeds, and the phases of a round."""
-    cells, settings = report.cells(), report.settings
-    for temperature in sorted({cell.temperature for cell in cells}):
-        cells_here = [cell for cell in cells if cell.temperature == temperature]
-        rounds = f"{settings['tokens']} tokens a prompt, {describe_settings(settings)}"
-        synthetic = ", synthetic acceptance" if settings["synthetic"] is not None else ""
-        yield TextTable(
-            f"Decoding, {format_temperature(temperature)}{synthetic}: {settings['model']}, {rounds}",
-            (
-                "prompts",
-                "drafts",
-                "tokens/s",
-                "spread",
-                "of none",
-                "spread",
-                "tokens per round",
-                "accepted, by position",
-            ),
-            [
-                (
-                    cell.kind,
-                    cell.arm,
-                    *format_spread(cell.decode),
-                    *format_spread(cell.decode_ratio),
-                    f"{cell.mean_accepted_length:.2f}",
-                    " ".join(f"{share:.0%}" for share in cell.accepted_per_position) or "-",
-                )
-                for cell in cells_here
-            ],
-        )
-        yield TextTable(
-            f"A round, {format_temperature(temperature)}{synthetic}, µs",
-            ("prompts", "drafts", "verified", "launches", "whole", *PHASES, "sample"),
-            [
-                (
-                    cell.kind,
-                    cell.arm,
-                    f"{cell.drafts:.2f}",
-                    f"{cell.target_launches:.2f}+{cell.draft_launches:.2f}",
-                    *(f"{1e6 * cell.seconds[name]:,.0f}" for name in ("round", *PHASES, "sample")),
-                )
-                for cell in cells_here
-            ],
-        )
-
-
-def _notes(report: DecodeReport) -> list[str]:
-    """Return the notes to print below the tables: missing measurements, compared texts, explanations, environment."""
-    settings = report.settings
-    notes = [f"left out: {line}" for line in report.left_out]
-    if settings["synthetic"] is not None:
-        notes.append(shared.synthetic_note(settings["synthetic"]))
-    else:
-        notes += _text_notes(report.texts_compared, report.differences)
-    return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *shared.describe_environment(report)]
-
-
-def _text_notes(compared: int, differences: Sequence[Difference]) -> list[str]:
-    if not compared:
-        return ["same text: nothing to compare"]
-    if not differences:
-        return [f"same text: yes, {compared} texts compared over numbers of drafts"]
-    lines = [
-        f"first difference at token {d.at + 1}: {describe_prompts(d)}, round {d.round + 1}, "
-        f"{d.arm} and {d.compared_with}"
-        for d in differences[:MAX_NAMED_DIFFERENCES]
-    ]
-    n_more = len(differences) - len(lines)
-    return [
-        f"same text: no, {len(differences)} of {compared} texts differ between numbers of drafts",
-        *lines,
-        *([f"and {n_more} more, in the JSON"] if n_more else []),
-    ]
-
-
-def as_markdown(report: DecodeReport) -> str:
-    """Format all tables as Markdown."""
-    return shared.as_markdown(tables(report), _notes(report))
-
-
-def as_tables(report: DecodeReport) -> Stack:
-    """Format all tables for a terminal."""
-    return shared.as_tables(tables(report), _notes(report))
-
-
-def describe_start(group: DecodeGroup, arm: str) -> str:
-    """Describe a measurement that is about to start, for the progress bar."""
-    return f"{describe_prompts(group)}, {arm}"
-
-
-def describe_result(m: DecodeMeasurement) -> str:
-    """Describe a finished measurement in one line."""
-    drafts = f", {m.stats.mean_accepted_length:.2f} tokens per round" if m.stats.drafted else ""
-    return f"round {m.round + 1}: {describe_prompts(m)}, {m.arm}: {m.stats.decode_tokens_per_second:.1f}/s{drafts}"
+def _plot_speeds(axes: Any, cells: list[Cell]) -> None:
+    arms = [arm for arm in ARMS if any(cell.arm == arm for cell in cells)]
+    for i, kind in enumerate(KINDS):
+        points = [(arms.index(cell.arm), cell.decode) for cell in cells if cell.kind == kind]
+        error_bar_line(axes, points, label=kind, color=f"C{i}")
+    axes.set_xticks(range(len(arms)), arms)
+    axes.set_xlabel("drafts per round")

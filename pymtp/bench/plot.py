@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pymtp.bench.report import Spread
+from pymtp.bench.table import Spread
 from pymtp.errors import InvalidRequestError
 
 FORMATS = (".svg", ".png")
@@ -45,7 +45,10 @@ def saved_figure(path: Path, rows: int, columns: int, **layout: Any) -> Iterator
         plt.close(figure)
 
 
-def error_bar_line(axes: Any, x: list[Any], spreads: list[Spread], **style: Any) -> None:
-    """Draw a line of medians, with bars from the lowest to the highest value."""
-    bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
-    axes.errorbar(x, [s.median for s in spreads], yerr=bars, marker="o", markersize=4, capsize=3, **style)
+def error_bar_line(axes: Any, points: Sequence[tuple[Any, Spread | None]], **style: Any) -> None:
+    """Draw a line of medians, with bars from the lowest to the highest value. Draw nothing without a spread."""
+    spreads = [(x, spread) for x, spread in points if spread]
+    if spreads:
+        bars = [[s.median - s.low for _, s in spreads], [s.high - s.median for _, s in spreads]]
+        x, y = [x for x, _ in spreads], [s.median for _, s in spreads]
+        axes.errorbar(x, y, yerr=bars, marker="o", markersize=4, capsize=3, **style)

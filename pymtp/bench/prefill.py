@@ -1,22 +1,19 @@
 """The prefill bench: it compares the modes of filling the head's cache, on prompts of several sizes.
 
-A mode is one of PREFILL_MODES, or `none` for a model without its head. A group is one prompt at one depth. In a group,
-every mode is measured once, one right after the other, and ratios are computed only within a group, so that a change of
-the machine's speed affects all modes alike.
+A mode is one of PREFILL_MODES, or `none` for a model without its head. A group is one prompt at one depth.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
-from pymtp.bench.order import balanced_order
+from pymtp.bench.paired import BenchSettings, PairedBench
 from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context.context import Context
 from pymtp.context.inspect import Counters
@@ -34,37 +31,28 @@ MODES = (NONE, *reversed(PREFILL_MODES))
 WARM_UP = 512  # most tokens of the warm-up's prompt: a whole ubatch
 
 
-@dataclass(frozen=True)
-class PrefillSettings:
+@dataclass(frozen=True, kw_only=True)
+class PrefillSettings(BenchSettings):
     """Settings of a prefill bench.
 
-    model: name of the model, for the report.
     modes: modes to compare, from MODES.
     sizes: lengths of the prompts in tokens.
     depths: numbers of drafts per round.
     gen: number of tokens to generate after each prompt.
-    rounds: number of measurements of each mode, size and depth.
     prompt: name of the text from which prompts are cut, for the report.
     cache_prompt: whether all bench rounds use the same prompt.
     synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
     time_budget: most seconds that the bench takes; None for no limit.
-    placing: further keywords of Model.
     """
 
-    model: str
     modes: tuple[str, ...]
     sizes: tuple[int, ...]
     depths: tuple[int, ...]
     gen: int
-    rounds: int
     prompt: str
     cache_prompt: bool
     synthetic: tuple[float, ...] | None
     time_budget: float | None
-    threads: int
-    gpu_layers: int
-    cache_type: str
-    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,15 +123,16 @@ class PrefillGroup:
     depth: int
     modes: tuple[str, ...]
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the modes, for PairedBench."""
+        return self.modes
+
 
 def groups(settings: PrefillSettings) -> list[PrefillGroup]:
     """List all groups in the order in which they are measured."""
     cells = [(size, depth) for size in settings.sizes for depth in settings.depths]
-    return [
-        PrefillGroup(turn, size, depth, balanced_order(settings.modes, turn + i))
-        for turn in range(settings.rounds)
-        for i, (size, depth) in enumerate(cells)
-    ]
+    return settings.plan(PrefillGroup, settings.modes, cells)
 
 
 class BenchContext(SingleSequenceContext, Protocol):
@@ -168,9 +157,7 @@ def contexts(model: Model, settings: PrefillSettings) -> ContextFactory:
         context = Context(
             model,
             n_ctx=n_ctx,
-            n_threads=settings.threads,
-            type_k=settings.cache_type,
-            type_v=settings.cache_type,
+            **settings.keywords,
             draft_tokens=0 if mode == NONE else draft_tokens,
             prefill=PREFILL_MODES[0] if mode == NONE else mode,
         )
@@ -273,77 +260,58 @@ def estimate(done: Sequence[PrefillMeasurement], size: int, mode: str) -> float:
     return prefill + extrapolate(lambda m: m.elapsed_seconds - m.stats.prefill_seconds)
 
 
-@dataclass
-class PrefillBench:
-    """A prefill bench. `measurements`, `late` and `failed` keep the results if `run` is interrupted.
+class PrefillArms:
+    """The modes of a prefill bench: all modes and depths of a bench round and size have one prompt."""
 
-    make: makes a context, see `contexts`.
-    source: the tokens of prompts.
-    on_start: called before each measurement with the group, the mode, and the estimated seconds until the bench ends
-        (None before the first measurement).
-    on_done: called after each measurement that did not fail.
-    late: number of groups that were skipped because of the time budget, by size.
-    failed: a line for each failed measurement.
-    """
+    def __init__(
+        self,
+        settings: PrefillSettings,
+        make: ContextFactory,
+        source: TokenSource,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._settings, self._make, self._source, self._clock = settings, make, source, clock
+        self._warm_up = source.take(WARM_UP)
+        self._fixed = source.take(max(settings.sizes)) if settings.cache_prompt else None
+        self._prompt: tuple[tuple[int, int], list[int]] | None = None  # with the bench round and size that it is of
 
-    settings: PrefillSettings
-    make: ContextFactory
-    source: TokenSource
-    on_start: Callable[[PrefillGroup, str, float | None], object] = lambda group, mode, left: None
-    on_done: Callable[[PrefillMeasurement], object] = lambda measurement: None
-    clock: Callable[[], float] = time.perf_counter
-    measurements: list[PrefillMeasurement] = field(default_factory=list)
-    late: Counter[int] = field(default_factory=Counter)
-    failed: list[str] = field(default_factory=list)
+    def measure(self, group: PrefillGroup, mode: str) -> PrefillMeasurement:
+        """Measure a mode. Raises NativeError if there is too little memory for its context."""
+        if self._prompt is None:
+            # the first use of a model reads its weights into memory; no measurement should include that time
+            with suppress(NativeError):
+                measure(self._make, group, self._settings.modes[-1], self._warm_up[: group.size], self._warm_up, 2)
+        if self._prompt is None or self._prompt[0] != (group.round, group.size):
+            prompt = self._source.take(group.size) if self._fixed is None else self._fixed[: group.size]
+            self._prompt = (group.round, group.size), prompt
+        return measure(self._make, group, mode, self._prompt[1], self._warm_up, self._settings.gen, self._clock)
 
-    def run(self) -> None:
-        """Measure all groups that fit into the time budget."""
-        started = self.clock()
-        settings, planned = self.settings, groups(self.settings)
-        warm_up = self.source.take(WARM_UP)
-        fixed = self.source.take(max(settings.sizes)) if settings.cache_prompt else None
-        # the first use of a model reads its weights into memory; do it here, so that no measurement includes that time
-        with suppress(NativeError):
-            measure(self.make, planned[0], settings.modes[-1], warm_up[: planned[0].size], warm_up, 2)
-        prompt_key: tuple[int, int] | None = None
-        for i, group in enumerate(planned):
-            spent = self.clock() - started
-            if settings.time_budget is not None and spent + self._seconds([group]) > settings.time_budget:
-                self.late[group.size] += 1
-                continue
-            if prompt_key != (group.round, group.size):
-                # all modes and depths of a round and size share one prompt
-                prompt = self.source.take(group.size) if fixed is None else fixed[: group.size]
-                prompt_key = group.round, group.size
-            for j, mode in enumerate(group.modes):
-                seconds_left = self._seconds(
-                    [PrefillGroup(group.round, group.size, group.depth, group.modes[j:]), *planned[i + 1 :]]
-                )
-                if settings.time_budget is not None:
-                    seconds_left = min(seconds_left, settings.time_budget - (self.clock() - started))
-                self.on_start(group, mode, seconds_left if self.measurements else None)
-                self._measure(group, mode, prompt, warm_up)
 
-    @property
-    def left_out(self) -> list[str]:
-        """Return a line for each size that the time budget cut short, and one for each failed measurement."""
-        n_planned = self.settings.rounds * len(self.settings.depths)
-        late = [f"{format_size(size)}: no time for {n} of {n_planned} comparisons" for size, n in self.late.items()]
-        return late + self.failed
+def prefill_bench(
+    settings: PrefillSettings, make: ContextFactory, source: TokenSource, **more: Any
+) -> PairedBench[PrefillGroup, PrefillMeasurement]:
+    """Make a prefill bench. make: makes a context, see `contexts`. more: further fields of PairedBench."""
 
-    def _measure(self, group: PrefillGroup, mode: str, prompt: Sequence[int], warm_up: Sequence[int]) -> None:
-        try:
-            measurement = measure(self.make, group, mode, prompt, warm_up, self.settings.gen, self.clock)
-        except NativeError as error:  # such as too little memory, which other sizes and modes may not need: continue
-            self.failed.append(
-                f"{format_size(group.size)} {mode}, {group.depth} drafts, round {group.round + 1}: {error}"
-            )
-        else:
-            self.measurements.append(measurement)
-            self.on_done(measurement)
+    def name(group: PrefillGroup, mode: str | None) -> str:
+        return format_size(group.size) + ("" if mode is None else f" {mode}, {group.depth} drafts")
 
-    def _seconds(self, planned: Sequence[PrefillGroup]) -> float:
-        return sum(estimate(self.measurements, group.size, mode) for group in planned for mode in group.modes)
+    arms = PrefillArms(settings, make, source, more.get("clock", time.perf_counter))
+    return PairedBench(
+        groups(settings),
+        arms.measure,
+        estimate=lambda done, group, mode: estimate(done, group.size, mode),
+        time_budget=settings.time_budget,
+        name=name,
+        **more,
+    )
+
+
+@contextmanager
+def open_bench(
+    model: Model, settings: PrefillSettings, text: str | None = None
+) -> Iterator[PairedBench[PrefillGroup, PrefillMeasurement]]:
+    """Make a prefill bench of a model. text: cut prompts from this text; None for the standard library."""
+    yield prefill_bench(settings, contexts(model, settings), TokenSource.of(model, text))
 
 
 def format_size(n_tokens: int) -> str:

@@ -8,17 +8,17 @@ each wave of requests, and the bench compares the tokens that they generate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pymtp.bench.order import balanced_order
+from pymtp.bench.paired import BenchSettings, PairedBench
 from pymtp.bench.traces import DISK, Trace, TraceHistory, TraceRequest, TraceVocabulary, make, unseen
-from pymtp.bench.traffic import RequestTiming, Traffic
-from pymtp.engine.request import Waiter
+from pymtp.bench.traffic import RequestTiming, Traffic, prepare, run_on_engine_thread
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
@@ -29,33 +29,24 @@ UBATCH = 512  # tokens
 WARM_UP = UBATCH + 16  # tokens of the warm-up's prompt: a whole ubatch and a partial one
 
 
-@dataclass(frozen=True)
-class PrefixSettings:
+@dataclass(frozen=True, kw_only=True)
+class PrefixSettings(BenchSettings):
     """Settings of a prefix bench.
 
-    model: name of the model, for the report.
     traces: names of the traces, from NAMES.
-    rounds: number of measurements of each trace.
     n_ctx: context length of each sequence; None for the longest prompt with its answer in the trace.
     cache_bytes: limit of the prefix cache. None stands for half of the prefixes of a trace that has a fixed number of
         them, and for LLM's default in other traces.
     scale: factor by which all lengths of a trace are multiplied.
     requests: largest number of requests of each trace; None for all.
-    placing: further keywords of Model.
     """
 
-    model: str
     traces: tuple[str, ...]
-    rounds: int
     n_ctx: int | None
     n_seq_max: int
     cache_bytes: int | None
     scale: float
     requests: int | None
-    threads: int
-    gpu_layers: int
-    cache_type: str
-    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ class PrefixGroup:
 
 def groups(settings: PrefixSettings) -> list[PrefixGroup]:
     """List the bench rounds in order."""
-    return [PrefixGroup(turn, balanced_order(settings.traces, turn)) for turn in range(settings.rounds)]
+    return settings.plan(PrefixGroup, settings.traces)
 
 
 def half_of_prefix_bytes(trace: Trace, cell_bytes: int, state_bytes: int) -> int | None:
@@ -143,12 +134,12 @@ class TraceRun:
         """Submit all requests of a wave at once, and run them until all have ended. Raises NativeError if one fails."""
         traffic = Traffic(self.llm._engine)
         prompts = [self.history.prompt(entry) for entry in wave]
+        submits = []
         for entry, prompt in zip(wave, prompts, strict=True):
             params = SamplingParams(max_tokens=entry.tokens, ignore_eos=True)
             branch_points = [] if entry.branch_point is None else [[entry.branch_point]]
-            (request,) = self.llm._submit([prompt], params, Waiter(), branch_points=branch_points)
-            traffic.add(request)
-        traffic.step_until(lambda: False)
+            submits.append(prepare(self.llm, prompt, params, branch_points=branch_points))
+        run_on_engine_thread(self.llm, lambda: traffic.run(submits, [0.0] * len(submits)))
         for entry, prompt, timing in zip(wave, prompts, traffic.timings, strict=True):
             answer = [int(token) for token in timing.request.tokens]
             self.history.add(entry, prompt, answer)
@@ -236,9 +227,7 @@ class PrefixArms:
             n_ctx=settings.n_ctx or max(trace.max_length, WARM_UP + 1),
             n_ubatch=UBATCH,
             n_seq_max=settings.n_seq_max,
-            n_threads=settings.threads,
-            type_k=settings.cache_type,
-            type_v=settings.cache_type,
+            **settings.keywords,
             **keywords,
         )
 
@@ -258,3 +247,9 @@ class PrefixArms:
             started = self._clock()
             llm.save_prefix(prompt, path)
             return prompt, self._clock() - started
+
+
+@contextmanager
+def open_bench(model: Model, settings: PrefixSettings) -> Iterator[PairedBench[PrefixGroup, PrefixMeasurement]]:
+    """Make a prefix bench of a model."""
+    yield PairedBench(groups(settings), PrefixArms(model, settings).measure)

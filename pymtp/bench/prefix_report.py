@@ -1,123 +1,168 @@
-"""Report of a prefix bench: prefilled tokens, times and memory, as tables, Markdown, CSV and JSON."""
+"""Report of a prefix bench: prefilled tokens, times and memory by trace, and by request of short traces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Group as Stack
-
-from pymtp.bench import report as shared
+from pymtp.bench.plot import saved_figure
 from pymtp.bench.prefix import PrefixGroup, PrefixMeasurement, Saved
-from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
+from pymtp.bench.report import Report, describe_settings
+from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 from pymtp.bench.traces import NAMES
 
 MAX_SHOWN = 24  # a table shows each request of a trace that has at most this number of requests
 MIB = 2**20
-EXPLAINED = (
-    "new: tokens after the longest prefix that a prompt shares with an earlier text; a cache without limits would "
-    "prefill only these tokens. read: tokens that were prefilled with a prefix cache; without a cache, all tokens are. "
-    "of all (tokens): read relative to all tokens of the prompts. beyond: the largest number of tokens that a request "
-    "read in addition to its new ones. first token: seconds from a request to its first token, as a median of all "
-    "requests. of none: time to the first token relative to the same request with cache_prompt=False in the same "
-    "round. of all (seconds): sum of all times to a first token, relative to their sum with cache_prompt=False. "
-    "memory: the largest host memory of cached prefixes."
-)
 
 
 @dataclass(frozen=True)
-class PrefixCell:
-    """All measurements of one trace. See EXPLAINED.
+class PrefixReport(Report):
+    """All measurements of a prefix bench. A cell is a trace, a row is a request of a short trace. See `explained`.
 
-    measurements: number of measurements.
-    requests: number of requests of the trace.
-    prompt, unseen: total tokens of all prompts in one bench round, and how many of them are new.
-    read: total tokens that were prefilled with the cache in one bench round.
-    beyond: largest number of tokens that a request read in addition to its new ones.
-    first_token, first_token_none: seconds to the first token of a request, with and without the cache.
-    of_none: ratio of these two times, for each request of each bench round.
-    of_all: ratio of the sums of these two times over all requests, for each bench round.
-    nbytes: largest size of the cache.
-    cache_bytes: limit of the cache; None for LLM's default.
-    evicted: largest number of evictions in a bench round.
-    texts, differing: number of completions, and how many of them differ between the two LLMs.
-    saved: largest size of the prefix file, and median times; None for a trace without one.
-    from_disk: time to load the prefix file and generate the first token, relative to that of a whole prefill.
+    Of a cell, prompt and unseen are tokens of all prompts in one bench round; of_none is over all requests of all
+    bench rounds, of_all over bench rounds; nbytes, evicted and the prefix file's size are the largest; cache_bytes is
+    None for LLM's default; from_disk is the time to load the prefix file and generate the first token, relative to that
+    of a whole prefill. Times of a row are medians over the bench rounds; read is the largest.
     """
 
-    trace: str
-    measurements: int
-    requests: int
-    prompt: int
-    unseen: int
-    read: Spread | None
-    beyond: int
-    first_token: Spread | None
-    first_token_none: Spread | None
-    of_none: Spread | None
-    of_all: Spread | None
-    nbytes: int
-    cache_bytes: int | None
-    evicted: int
-    texts: int
-    differing: int
-    saved: Saved | None
-    from_disk: Spread | None
+    measurements: list[PrefixMeasurement]
 
+    bench = "prefix"
+    spreads = ("read", "first_token", "first_token_none", "of_none", "of_all", "from_disk")
+    explained = (
+        "new: tokens after the longest prefix that a prompt shares with an earlier text; a cache without limits would "
+        "prefill only these tokens. read: tokens that were prefilled with a prefix cache; without a cache, all tokens "
+        "are. of all (tokens): read relative to all tokens of the prompts. beyond: the largest number of tokens that a "
+        "request read in addition to its new ones. first token: seconds from a request to its first token, as a median "
+        "of all requests. of none: time to the first token relative to the same request with cache_prompt=False in the "
+        "same round. of all (seconds): sum of all times to a first token, relative to their sum with "
+        "cache_prompt=False. memory: the largest host memory of cached prefixes."
+    )
 
-@dataclass(frozen=True)
-class RequestRow:
-    """One request of a trace. Times and ratios are medians over the bench rounds.
-
-    number: position of the request in the trace, from 1.
-    prompt, unseen: length of the prompt in tokens, and how many of them are new.
-    read: largest number of tokens that were prefilled with the cache.
-    first_token, first_token_none: seconds to the first token, with and without the cache.
-    of_none: ratio of these two times.
-    of_first: time to the first token relative to that of the trace's first request, both with the cache.
-    """
-
-    trace: str
-    number: int
-    prompt: int
-    unseen: int
-    read: int
-    first_token: float
-    first_token_none: float
-    of_none: float
-    of_first: float
-
-
-@dataclass(frozen=True)
-class PrefixReport(Record[PrefixMeasurement]):
-    """All measurements of a prefix bench, a cell for each trace, and a row for each request of short traces."""
-
-    def cells(self) -> list[PrefixCell]:
+    def cells(self) -> list[Cell]:
         """Return a cell for each trace, in the order of NAMES."""
         return [_cell(measurements) for measurements in self._by_trace()]
 
-    def rows(self) -> list[RequestRow]:
+    def rows(self) -> list[Cell]:
         """Return a row for each request of each trace that has 2 to MAX_SHOWN requests."""
         short = [ms for ms in self._by_trace() if 1 < len(ms[0].prompt) <= MAX_SHOWN]
         return [_row(measurements, i) for measurements in short for i in range(len(measurements[0].prompt))]
+
+    def computed(self) -> dict[str, Any]:
+        """Return the cells and the rows."""
+        return {**super().computed(), "rows": [vars(row) for row in self.rows()]}
+
+    def csv_lines(self) -> list[dict[str, Any]]:
+        """Return a line per trace, with the figures of its prefix file."""
+        lines = super().csv_lines()
+        for line in lines:
+            saved = line.pop("saved")
+            line |= {f"saved_{name}": saved and getattr(saved, name) for name in Saved.__dataclass_fields__}
+        return lines
 
     def _by_trace(self) -> list[list[PrefixMeasurement]]:
         by_trace = [[m for m in self.measurements if m.trace == name] for name in NAMES]
         return [measurements for measurements in by_trace if measurements]
 
+    def tables(self) -> list[Table]:
+        """Build the tables: tokens read, times to the first token, prefix files, and requests of short traces."""
+        cells, settings = self.cells(), self.settings
+        if not cells:
+            return []
+        title = (
+            f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, "
+            f"{describe_settings(settings)}"
+        )
+        trace = Column("trace", "trace")
+        read = [
+            trace,
+            Column("requests", "requests"),
+            Column("tokens", "prompt", ","),
+            Column("new", "unseen", ","),
+            Column("read", lambda c: _median(c.read), ",.0f"),
+            Column("of all", lambda c: _median(c.read) / c.prompt, ".3f"),
+            Column("beyond", "beyond", ","),
+            Column("memory, MiB", lambda c: c.nbytes / MIB, ",.1f"),
+            Column("budget, MiB", lambda c: None if c.cache_bytes is None else c.cache_bytes / MIB, ",.1f"),
+            Column("evicted", "evicted", ","),
+        ]
+        names = {"none": "first_token_none", "cache": "first_token", "of none": "of_none", "of all": "of_all"}
+        seconds = [
+            trace,
+            Column("requests", "requests"),
+            *(Column(heading, name, SPREAD) for heading, name in names.items()),
+        ]
+        on_disk = [
+            trace,
+            Column("tokens", "prompt", ","),
+            Column("file, MiB", lambda c: c.saved.nbytes / MIB, ",.1f"),
+            Column("saving, s", lambda c: c.saved.save_seconds, ".3f"),
+            Column("loading, s", lambda c: c.saved.load_seconds, ".3f"),
+            Column("with the first token, of none", "from_disk", SPREAD),
+        ]
+        each = [
+            trace,
+            Column("request", "number"),
+            Column("tokens", "prompt", ","),
+            Column("new", "unseen", ","),
+            Column("read", "read", ","),
+            Column("none, s", "first_token_none", ".3f"),
+            Column("cache, s", "first_token", ".3f"),
+            Column("of none", "of_none", ".3f"),
+            Column("of the first", "of_first", ".3f"),
+        ]
+        tables = [
+            Table(f"Tokens read: {title}", read, cells),
+            Table(f"First token, seconds: {title}", seconds, cells),
+            Table(f"A prefix from disk: {title}", on_disk, [cell for cell in cells if cell.saved is not None]),
+            Table("Each request, medians", each, self.rows()),
+        ]
+        return [table for table in tables if table.figures]
 
-def _cell(measurements: Sequence[PrefixMeasurement]) -> PrefixCell:
+    def findings(self) -> list[str]:
+        """Return the note about the texts that were compared."""
+        cells = self.cells()
+        texts, differing = sum(cell.texts for cell in cells), sum(cell.differing for cell in cells)
+        same = f"no, {differing} differ" if differing else "yes"
+        return [f"same text: {same}, {texts} texts compared with those generated without a prefix cache"]
+
+    def plot(self, path: Path) -> None:
+        """Draw the prefilled and the new tokens of each trace, and its time to the first tokens, as shares."""
+        cells = self.cells()
+        traces = [cell.trace for cell in cells]
+        with saved_figure(path, 1, 2, figsize=(10, 4)) as panels:
+            left, right = panels[0]
+            left.barh(traces, [_median(cell.read) / cell.prompt for cell in cells], label="read")
+            left.barh(traces, [cell.unseen / cell.prompt for cell in cells], height=0.4, label="new")
+            left.set(xlabel="tokens, of all", xlim=(0, 1))
+            right.barh(traces, [_median(cell.of_all) for cell in cells], color="C2")
+            right.axvline(1, color="0.6", linewidth=1)
+            right.set(xlabel="seconds to first tokens, of those without cache")
+            for panel in (left, right):
+                panel.invert_yaxis()
+            left.legend(fontsize="small")
+
+    @staticmethod
+    def describe_start(group: PrefixGroup, arm: str) -> str:
+        """Describe a measurement that is about to start, for the progress bar. arm: name of the trace."""
+        return f"round {group.round + 1}, trace {arm}"
+
+    @staticmethod
+    def describe_result(m: PrefixMeasurement) -> str:
+        """Describe a finished measurement in one line."""
+        share = sum(m.first_token) / sum(m.first_token_none)
+        text = f"{sum(m.read):,} of {sum(m.prompt):,} tokens read, first tokens in {share:.3f} of the time"
+        return f"round {m.round + 1}: {m.trace}: {text}"
+
+
+def _cell(measurements: Sequence[PrefixMeasurement]) -> Cell:
     first = measurements[0]
-    saved = [m.saved for m in measurements if m.saved is not None]
-    pairs = [
-        (cached, uncached)
-        for m in measurements
-        for cached, uncached in zip(m.first_token, m.first_token_none, strict=True)
-    ]
-    return PrefixCell(
+    saved = [(m, m.saved) for m in measurements if m.saved is not None]
+    pairs = [pair for m in measurements for pair in zip(m.first_token, m.first_token_none, strict=True)]
+    return Cell(
         trace=first.trace,
         measurements=len(measurements),
         requests=len(first.prompt),
@@ -135,22 +180,18 @@ def _cell(measurements: Sequence[PrefixMeasurement]) -> PrefixCell:
         texts=sum(len(m.prompt) for m in measurements),
         differing=sum(len(m.differing) for m in measurements),
         saved=Saved(
-            max(s.nbytes for s in saved), median(s.save_seconds for s in saved), median(s.load_seconds for s in saved)
+            max(s.nbytes for _, s in saved),
+            median(s.save_seconds for _, s in saved),
+            median(s.load_seconds for _, s in saved),
         )
         if saved
         else None,
-        from_disk=Spread.of(
-            [
-                (m.saved.load_seconds + m.first_token[0]) / m.first_token_none[0]
-                for m in measurements
-                if m.saved is not None
-            ]
-        ),
+        from_disk=Spread.of([(s.load_seconds + m.first_token[0]) / m.first_token_none[0] for m, s in saved]),
     )
 
 
-def _row(measurements: Sequence[PrefixMeasurement], i: int) -> RequestRow:
-    return RequestRow(
+def _row(measurements: Sequence[PrefixMeasurement], i: int) -> Cell:
+    return Cell(
         trace=measurements[0].trace,
         number=i + 1,
         prompt=measurements[0].prompt[i],
@@ -163,159 +204,5 @@ def _row(measurements: Sequence[PrefixMeasurement], i: int) -> RequestRow:
     )
 
 
-def as_json(report: PrefixReport) -> str:
-    """Format the report as JSON for `load`: measurements, table entries, table rows, settings and environment."""
-    return shared.as_json(
-        "prefix",
-        report,
-        cells=[asdict(cell) for cell in report.cells()],
-        rows=[asdict(row) for row in report.rows()],
-    )
-
-
-def load(path: Path) -> PrefixReport:
-    """Load a report that was printed as JSON. Raises InvalidRequestError for any other file."""
-    return shared.load(
-        path,
-        "prefix",
-        lambda whole: PrefixReport(
-            **shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]
-        ),
-        (as_json, as_csv, as_markdown),
-    )
-
-
-def _measurement(record: dict[str, Any]) -> PrefixMeasurement:
-    return PrefixMeasurement(**record | {"saved": None if record["saved"] is None else Saved(**record["saved"])})
-
-
-def as_csv(report: PrefixReport) -> str:
-    """Format the table as CSV, a line for each trace, with times in seconds and memory in bytes."""
-    spreads = ("read", "first_token", "first_token_none", "of_none", "of_all", "from_disk")
-    return shared.as_csv([_flat(cell, spreads) for cell in report.cells()])
-
-
-def _flat(cell: PrefixCell, spreads: Sequence[str]) -> dict[str, Any]:
-    line = shared.flatten(asdict(cell), spreads)
-    saved = line.pop("saved") or dict.fromkeys(Saved.__dataclass_fields__)
-    return line | {f"saved_{name}": value for name, value in saved.items()}
-
-
-def tables(report: PrefixReport) -> Iterator[TextTable]:
-    """Build the tables: tokens read, times to the first token, the prefix file, and each request of short traces."""
-    cells, settings = report.cells(), report.settings
-    if not cells:
-        return
-    title = (
-        f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, "
-        f"{describe_settings(settings)}"
-    )
-    yield TextTable(
-        f"Tokens read: {title}",
-        ("trace", "requests", "tokens", "new", "read", "of all", "beyond", "memory, MiB", "budget, MiB", "evicted"),
-        [
-            (
-                cell.trace,
-                str(cell.requests),
-                f"{cell.prompt:,}",
-                f"{cell.unseen:,}",
-                f"{_median(cell.read):,.0f}",
-                f"{_median(cell.read) / cell.prompt:.3f}",
-                f"{cell.beyond:,}",
-                f"{cell.nbytes / MIB:,.1f}",
-                "-" if cell.cache_bytes is None else f"{cell.cache_bytes / MIB:,.1f}",
-                f"{cell.evicted:,}",
-            )
-            for cell in cells
-        ],
-    )
-    yield TextTable(
-        f"First token, seconds: {title}",
-        ("trace", "requests", "none", "spread", "cache", "spread", "of none", "spread", "of all", "spread"),
-        [
-            (
-                cell.trace,
-                str(cell.requests),
-                *format_spread(cell.first_token_none),
-                *format_spread(cell.first_token),
-                *format_spread(cell.of_none),
-                *format_spread(cell.of_all),
-            )
-            for cell in cells
-        ],
-    )
-    on_disk = [(cell, cell.saved) for cell in cells if cell.saved is not None]
-    if on_disk:
-        yield TextTable(
-            f"A prefix from disk: {title}",
-            ("trace", "tokens", "file, MiB", "saving, s", "loading, s", "with the first token, of none", "spread"),
-            [
-                (
-                    cell.trace,
-                    f"{cell.prompt:,}",
-                    f"{saved.nbytes / MIB:,.1f}",
-                    f"{saved.save_seconds:.3f}",
-                    f"{saved.load_seconds:.3f}",
-                    *format_spread(cell.from_disk),
-                )
-                for cell, saved in on_disk
-            ],
-        )
-    if rows := report.rows():
-        yield TextTable(
-            "Each request, medians",
-            ("trace", "request", "tokens", "new", "read", "none, s", "cache, s", "of none", "of the first"),
-            [
-                (
-                    row.trace,
-                    str(row.number),
-                    f"{row.prompt:,}",
-                    f"{row.unseen:,}",
-                    f"{row.read:,}",
-                    f"{row.first_token_none:.3f}",
-                    f"{row.first_token:.3f}",
-                    f"{row.of_none:.3f}",
-                    f"{row.of_first:.3f}",
-                )
-                for row in rows
-            ],
-        )
-
-
 def _median(spread: Spread | None) -> float:
     return spread.median if spread else 0.0
-
-
-def _notes(report: PrefixReport) -> list[str]:
-    """Return the notes to print below the tables: missing measurements, compared texts, explanations, environment."""
-    cells = report.cells()
-    texts, differing = sum(cell.texts for cell in cells), sum(cell.differing for cell in cells)
-    same = "yes" if not differing else f"no, {differing} differ"
-    return [
-        *(f"left out: {line}" for line in report.left_out),
-        f"same text: {same}, {texts} texts compared with those generated without a prefix cache",
-        f"{shared.SPREAD}. {EXPLAINED}",
-        *shared.describe_environment(report),
-    ]
-
-
-def as_markdown(report: PrefixReport) -> str:
-    """Format all tables as Markdown."""
-    return shared.as_markdown(tables(report), _notes(report))
-
-
-def as_tables(report: PrefixReport) -> Stack:
-    """Format all tables for a terminal."""
-    return shared.as_tables(tables(report), _notes(report))
-
-
-def describe_start(group: PrefixGroup, arm: str) -> str:
-    """Describe a measurement that is about to start, for the progress bar. arm: name of the trace."""
-    return f"round {group.round + 1}, trace {arm}"
-
-
-def describe_result(m: PrefixMeasurement) -> str:
-    """Describe a finished measurement in one line."""
-    share = sum(m.first_token) / sum(m.first_token_none)
-    text = f"{sum(m.read):,} of {sum(m.prompt):,} tokens read, first tokens in {share:.3f} of the time"
-    return f"round {m.round + 1}: {m.trace}: {text}"

@@ -1,59 +1,40 @@
-"""The parts that the reports of all benches share: spreads, records, tables, Markdown, CSV and JSON."""
+"""The report of a bench: what its reports of all kinds share, and how they are written as JSON and read again."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from rich.console import Group as Stack
-from rich.table import Table
-from rich.text import Text
 
+from pymtp.bench import table
 from pymtp.bench.machine import machine
+from pymtp.bench.table import SPREAD_NOTE, Cell, Table
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.stats import Stats
 
-T = TypeVar("T")
+R = TypeVar("R", bound="Report")
 M = TypeVar("M")
+K = TypeVar("K")
 
-SPREAD = "spread: the quartiles of four or more measurements, or the lowest and the highest of fewer measurements"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median, the lowest and the highest of some values, and their quartiles (None for fewer than four values)."""
-
-    median: float
-    low: float
-    high: float
-    quartiles: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """Compute the spread of values; None for an empty list."""
-        if not values:
-            return None
-        quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) >= 4 else None
-        quartiles = (quarters[0], quarters[2]) if quarters else None
-        return cls(statistics.median(values), min(values), max(values), quartiles)
-
-
-# characters that have a meaning in Markdown; an underscore within a word has none
-MARKUP = re.compile(r"[\\*`<>\[\]&~|]|(?<!\w)_|_(?!\w)")
+# figures that no report has (the tokens), or that those of earlier versions lack
+LACKING: dict[str, Any] = {"token_ids": (), "outside_per_position": (), "thinking_tokens": 0}
+LACKING |= dict.fromkeys(("queue_seconds", "time_to_first_token"), 0.0)
 
 
 @dataclass(frozen=True)
-class Record(Generic[M]):
+class Report:
     """All results of a bench, as in its JSON file.
+
+    A bench names itself and its fields, and computes its cells (the rows of its tables, also in JSON and CSV), tables,
+    notes and plot.
 
     settings: settings of the bench.
     model, machine, build: descriptions, see run_environment.
@@ -65,11 +46,134 @@ class Record(Generic[M]):
     machine: dict[str, Any]
     build: Mapping[str, Any]
     left_out: list[str]
-    measurements: list[M]
+    measurements: list[Any]
+
+    bench: ClassVar[str] = ""
+    explained: ClassVar[str] = ""  # the meaning of the columns
+    spreads: ClassVar[tuple[str, ...]] = ()  # names of figures in cells that are a Spread or None
+
+    @classmethod
+    def of(cls: type[R], measurements: list[Any], settings: dict[str, Any], **more: Any) -> R:
+        """Make a report. more: all other fields."""
+        return cls(settings, measurements=measurements, **more)
+
+    def cells(self) -> list[Cell]:
+        """Return the rows of the tables: figures of several measurements."""
+        return []
+
+    def tables(self) -> Sequence[Table]:
+        """Build the tables."""
+        return []
+
+    def findings(self) -> list[str]:
+        """Return notes to print below the tables, besides missing measurements, explanations and the environment."""
+        return []
+
+    def plot(self, path: Path) -> None:
+        """Draw the report to a file."""
+
+    @staticmethod
+    def describe_start(group: Any, arm: str) -> str:
+        """Describe a measurement that is about to start, for the progress bar."""
+        return arm
+
+    @staticmethod
+    def describe_result(m: Any) -> str:
+        """Describe a finished measurement in one line."""
+        return f"round {m.round + 1}"
+
+    def computed(self) -> dict[str, Any]:
+        """Return the part of the JSON object that is computed from the rest."""
+        return {"cells": [vars(cell) for cell in self.cells()]}
+
+    def csv_lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the CSV: a cell each, where each of `spreads` becomes its median, low and high."""
+        lines = []
+        for cell in self.cells():
+            line: dict[str, Any] = {}
+            for name, value in vars(cell).items():
+                if name in self.spreads:
+                    line |= {f"{name}_{part}": value and getattr(value, part) for part in ("median", "low", "high")}
+                else:
+                    line[name] = value
+            lines.append(line)
+        return lines
+
+    def notes(self) -> list[str]:
+        """Return all notes to print below the tables."""
+        notes = [f"left out: {line}" for line in self.left_out]
+        return [*notes, *self.findings(), f"{SPREAD_NOTE}. {self.explained}", *self._environment()]
+
+    def as_json(self) -> str:
+        """Format the report as JSON, for `load`, with all figures of `stats`. Each list of numbers is on one line."""
+        whole: dict[str, Any] = {"bench": self.bench, **asdict(self), **self.computed()}
+        for entry, m in zip(whole["measurements"], self.measurements, strict=True):
+            entry.pop("token_ids", None)
+            if "stats" in entry:
+                entry["stats"] = m.stats.as_dict()
+        text = json.dumps(whole, indent=1, default=asdict)
+        return re.sub(r"\[\n[-\d.,e\s]*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text)
+
+    def as_csv(self) -> str:
+        """Format the cells as CSV: speeds in tokens/s, times in seconds, sizes in bytes."""
+        return table.as_csv(self.csv_lines())
+
+    def as_markdown(self) -> str:
+        """Format all tables and notes as Markdown."""
+        return table.as_markdown(self.tables(), self.notes())
+
+    def as_tables(self) -> Stack:
+        """Format all tables and notes for a terminal."""
+        return table.as_tables(self.tables(), self.notes())
+
+    @classmethod
+    def load(cls: type[R], path: Path) -> R:
+        """Load a report that as_json wrote.
+
+        Raises InvalidRequestError for any other file, and for a report that cannot be printed in every format: many
+        faults of a damaged file are found only when figures are computed.
+        """
+        try:
+            whole = json.loads(path.read_text(encoding="utf-8"))
+            if whole["bench"] != cls.bench:
+                raise ValueError(f"it is the report of a {whole['bench']} bench")
+            report: R = _build(cls, whole)
+            for form in (report.as_json, report.as_csv, report.as_markdown, report.as_tables):
+                form()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidRequestError(
+                f"{path} cannot be read as the report of a {cls.bench} bench: {reason}"
+            ) from error
+        return report
+
+    def _environment(self) -> list[str]:
+        """Return two lines about the machine and the build."""
+        devices = ", ".join(device["description"] for device in self.build["devices"])
+        drivers = "".join(f", driver {gpu['driver']}" for gpu in self.machine["gpus"][:1])
+        return [
+            "{cpu}, {cores} cores; ".format(**self.machine) + f"devices: {devices}{drivers}; {self.machine['system']}",
+            "pymtp {pymtp}, llama.cpp {llama_cpp_commit}, {compiler}".format(**self.build),
+        ]
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Build a value of a type from JSON: dataclasses within lists, tuples and dictionaries."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        types, values = get_type_hints(kind), LACKING | value
+        return kind(**{field.name: _build(types[field.name], values[field.name]) for field in fields(kind)})  # type: ignore[operator]
+    if origin in (list, tuple):
+        return origin(_build(arguments[0], item) for item in value)
+    if origin is dict:
+        return {arguments[0](name): _build(arguments[1], item) for name, item in value.items()}
+    if NoneType in arguments and is_dataclass(arguments[0]):
+        return None if value is None else _build(arguments[0], value)
+    return value
 
 
 def run_environment(model: Model) -> dict[str, Any]:
-    """Return the fields of a Record that describe the model, the machine and this build of pymtp."""
+    """Return the fields of a Report that describe the model, the machine and this build of pymtp."""
     names = ("architecture", "weight_type", "n_params", "n_ctx_train")
     return {"model": {name: getattr(model, name) for name in names}, "machine": machine(), "build": build_info()}
 
@@ -80,57 +184,12 @@ def describe_settings(settings: Mapping[str, Any]) -> str:
     return f"rounds: {settings['rounds']}, threads: {settings['threads']}{placing}"
 
 
-def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **more: object) -> str:
-    """Format a record as JSON, for `load`, with all figures of the measurements' `stats`.
-
-    Each list of numbers is on one line.
-
-    bench: name of the bench, such as "decode".
-    leave_out: fields of the measurements that are not written.
-    more: further keys of the JSON object.
-    """
-    whole: dict[str, Any] = {"bench": bench, **asdict(record), **more}
-    for entry, m in zip(whole["measurements"], record.measurements, strict=True):
-        if "stats" in entry:
-            entry["stats"] = m.stats.as_dict()
-        for name in leave_out:
-            del entry[name]
-    text = json.dumps(whole, indent=1)
-    return re.sub(r"\[\n[-\d.,e\s]*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text)
-
-
-def load(path: Path, bench: str, build: Callable[[dict[str, Any]], T], formatters: Sequence[Callable[[T], str]]) -> T:
-    """Load a report that as_json wrote, and convert it with `build`.
-
-    Raises InvalidRequestError for any other file, and for a report that one of `formatters` cannot print: many faults
-    of a damaged file are found only when figures are computed.
-    """
-    try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        if whole["bench"] != bench:
-            raise ValueError(f"it is the report of a {whole['bench']} bench")
-        record = build(whole)
-        for formatter in formatters:
-            formatter(record)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InvalidRequestError(f"{path} cannot be read as the report of a {bench} bench: {reason}") from error
-    return record
-
-
-def header(whole: dict[str, Any]) -> dict[str, Any]:
-    """Return all fields of a Record except the measurements, from the JSON object of a report."""
-    return {name: whole[name] for name in ("settings", "model", "machine", "build", "left_out")}
-
-
-def read_stats(record: dict[str, Any]) -> Stats:
-    """Convert the `stats` of a measurement in a JSON report back to Stats."""
-    # reports of earlier versions lack these fields
-    defaults: dict[str, Any] = {"outside_per_position": (), "queue_seconds": 0.0, "time_to_first_token": 0.0}
-    defaults["thinking_tokens"] = 0
-    known = {field.name: (defaults | record)[field.name] for field in fields(Stats)}
-    lists = ("accepted_per_position", "outside_per_position", "depths")
-    return Stats(**known | {name: tuple(known[name]) for name in lists})
+def group_by(measurements: Sequence[M], key: Callable[[M], K], order: Callable[[K], Any]) -> dict[K, list[M]]:
+    """Return the lists of measurements with the same key, by their keys, sorted by `order` of a key."""
+    groups: dict[K, list[M]] = {}
+    for m in measurements:
+        groups.setdefault(key(m), []).append(m)
+    return {found: groups[found] for found in sorted(groups, key=order)}
 
 
 def accepted_per_position(all_stats: Sequence[Stats]) -> list[float]:
@@ -143,87 +202,12 @@ def accepted_per_position(all_stats: Sequence[Stats]) -> list[float]:
     ]
 
 
-def synthetic_note(rates: Sequence[float]) -> str:
-    """Return the note of a report with synthetic acceptance."""
+def synthetic_note(rates: Sequence[float] | None) -> list[str]:
+    """Return the note of a report with synthetic acceptance; no note for rates that are None or empty."""
+    if not rates:
+        return []
     shown = ", ".join(f"{rate:g}" for rate in rates)
-    return (
+    return [
         f"SYNTHETIC: drafts were accepted at given rates ({shown}), regardless of the target's output. "
         "The text has no meaning; the speeds are those of a head with such an acceptance."
-    )
-
-
-def as_csv(lines: Sequence[dict[str, Any]]) -> str:
-    """Format dictionaries that all have the same keys as CSV, with the keys in the first line."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue().rstrip("\n")
-
-
-def flatten(cell: dict[str, Any], spreads: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a cell for CSV. Each field named in `spreads` becomes three: its median, low and high."""
-    line: dict[str, Any] = {}
-    for name, value in cell.items():
-        if name in spreads:
-            spread = value or dict.fromkeys(("median", "low", "high"))
-            line |= {f"{name}_{which}": spread[which] for which in ("median", "low", "high")}
-        else:
-            line[name] = value
-    return line
-
-
-def format_spread(spread: Spread | None) -> tuple[str, str]:
-    """Return the median and the range of a spread as strings, see SPREAD; "-" for a missing value."""
-    if spread is None:
-        return "-", "-"
-    digits = ".3f" if spread.median < 10 else ".1f" if spread.median < 1000 else ",.0f"
-    low, high = spread.quartiles or (spread.low, spread.high)
-    range_text = f"{low:{digits}}…{high:{digits}}" if spread.low != spread.high else "-"
-    return f"{spread.median:{digits}}", range_text
-
-
-def describe_environment(record: Record[Any]) -> list[str]:
-    """Return two lines about the machine and the build."""
-    devices = ", ".join(device["description"] for device in record.build["devices"])
-    build = record.build
-    drivers = "".join(f", driver {gpu['driver']}" for gpu in record.machine["gpus"][:1])
-    machine = record.machine
-    return [
-        f"{machine['cpu']}, {machine['cores']} cores; devices: {devices}{drivers}; {machine['system']}",
-        f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}, {build['compiler']}",
     ]
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of strings. The first two columns hold words, all others hold numbers."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-def as_markdown(tables: Iterable[TextTable], notes: Sequence[str]) -> str:
-    """Format tables and notes as Markdown."""
-    blocks = []
-    for table in tables:
-        rule = ("---", "---", *["---:"] * (len(table.headings) - 2))
-        lines = [f"| {' | '.join(line)} |" for line in (table.headings, rule, *table.rows)]
-        title = MARKUP.sub(r"\\\g<0>", table.title)
-        blocks.append("\n".join([f"**{title}**", "", *lines]))
-    return "\n\n".join([*blocks, *notes])
-
-
-def as_tables(tables: Iterable[TextTable], notes: Sequence[str]) -> Stack:
-    """Format tables and notes for a terminal. A line separates rows that differ in the first column."""
-    rich_tables = []
-    for text_table in tables:
-        table = Table(*text_table.headings, title=Text(text_table.title), title_justify="left")
-        for column in table.columns[2:]:
-            column.justify = "right"
-            column.no_wrap = column.header == "spread"
-        for row, following in zip(text_table.rows, [*text_table.rows[1:], None], strict=True):
-            table.add_row(*row, end_section=following is not None and following[0] != row[0])
-        rich_tables.append(table)
-    return Stack(*rich_tables, *map(Text, notes))

@@ -9,12 +9,14 @@ calls. Each bench round also times reads of memory by the same number of threads
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pymtp.bench.order import balanced_order
+from pymtp.bench.corpus import TokenSource
+from pymtp.bench.paired import BenchSettings, PairedBench
 from pymtp.context.context import Context
 from pymtp.context.inspect import Counters, Operation, memory_seconds
 from pymtp.context.options import draft_vocab_size
@@ -28,29 +30,20 @@ REPEATS = 3  # decodes of a measurement that are timed as a whole, and number of
 READS = 4  # reads of memory in a bench round; the first is not counted, as its caches and pages are cold
 
 
-@dataclass(frozen=True)
-class RowsSettings:
+@dataclass(frozen=True, kw_only=True)
+class RowsSettings(BenchSettings):
     """Settings of a rows bench.
 
-    model: name of the model, for the report.
     rows: numbers of rows of the verifications to measure.
     steps: numbers of drafts of the chains to measure.
-    rounds: number of measurements of each verification and chain.
     memory: number of bytes that a timed read of memory reads; 0 to read none.
     alike: whether all rows of a verification have the same token, so that they use mostly the same experts.
-    placing: further keywords of Model.
     """
 
-    model: str
     rows: tuple[int, ...]
     steps: tuple[int, ...]
-    rounds: int
     memory: int
-    threads: int
-    gpu_layers: int
-    cache_type: str
     alike: bool = False
-    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,66 +100,75 @@ def open_context(model: Model, settings: RowsSettings) -> Context:
     return Context(
         model,
         n_ctx=PROMPT + n_decodes + n_drafts + 1,
-        n_threads=settings.threads,
-        type_k=settings.cache_type,
-        type_v=settings.cache_type,
+        **settings.keywords,
         draft_tokens=n_drafts,
         # a fixed size instead of "auto", because "auto" finds the best size only while text is generated
         draft_vocab=draft_vocab_size("auto", model.n_vocab) or "all",
     )
 
 
-def planned(settings: RowsSettings, turn: int) -> tuple[tuple[str, int], ...]:
-    """List the measurements of a bench round in order, as pairs of ROWS or DRAFT and their number. turn: the round."""
-    return balanced_order([(ROWS, n) for n in settings.rows] + [(DRAFT, n) for n in settings.steps], turn)
+@dataclass(frozen=True)
+class RowsGroup:
+    """One bench round: all verifications and chains are measured once. `arms` holds their names, see `describe`."""
+
+    round: int
+    arms: tuple[str, ...]
 
 
-@dataclass
-class RowsBench:
-    """A rows bench. `measurements`, `reads` and `failed` keep the results if `run` is interrupted.
+def describe(what: str, n: int) -> str:
+    """Name a verification of n rows or a chain of n drafts: "1 row", "3 drafts"."""
+    return f"{n} {what.removesuffix('s')}{'s' if n > 1 else ''}"
 
-    tokens: at least PROMPT tokens, for the prompt and the rows.
-    on_start: called before each measurement with ROWS or DRAFT, the number of rows or drafts, and the estimated seconds
-        until the bench ends (None before the first measurement).
-    on_done: called after each measurement.
-    read: reads memory and returns the time of each read, see memory_seconds.
-    failed: a line for a failed read of memory.
+
+def groups(settings: RowsSettings) -> list[RowsGroup]:
+    """List the bench rounds in order."""
+    arms = [describe(ROWS, n) for n in settings.rows] + [describe(DRAFT, n) for n in settings.steps]
+    return settings.plan(RowsGroup, arms)
+
+
+class RowsArms:
+    """The verifications and chains of a rows bench on one context.
+
+    reads: timed reads of memory, for each bench round.
+    failed: number of failed reads of memory, by a description.
     """
 
-    settings: RowsSettings
-    context: RowsContext
-    tokens: Sequence[int]
-    on_start: Callable[[str, int, float | None], object] = lambda kind, n, left: None
-    on_done: Callable[[RowsMeasurement], object] = lambda measurement: None
-    read: Callable[[int, int, int], list[float]] = memory_seconds
-    clock: Callable[[], float] = time.perf_counter
-    measurements: list[RowsMeasurement] = field(default_factory=list)
-    reads: list[MemoryReads] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        settings: RowsSettings,
+        context: RowsContext,
+        tokens: Sequence[int],
+        read: Callable[[int, int, int], list[float]] = memory_seconds,
+    ) -> None:
+        """Make the arms.
 
-    def run(self) -> None:
-        """Run all bench rounds."""
-        self.context.set_sampling(Sampler(SamplingParams()))
-        started = self.clock()
-        total = self.settings.rounds * len(planned(self.settings, 0))
-        for turn in range(self.settings.rounds):
-            self._read_memory(turn)
-            self.context.clear()
-            self.context.prefill(self.tokens[:PROMPT])
-            for kind, n in planned(self.settings, turn):
-                n_done = len(self.measurements)
-                seconds_left = (self.clock() - started) / n_done * (total - n_done) if n_done else None
-                self.on_start(kind, n, seconds_left)
-                self.measurements.append(self._measure(turn, kind, n))
-                self.on_done(self.measurements[-1])
+        tokens: at least PROMPT tokens, for the prompt and the rows.
+        read: reads memory and returns the time of each read, see memory_seconds.
+        """
+        self._settings, self._context, self._tokens, self._read = settings, context, tokens, read
+        kinds = {ROWS: settings.rows, DRAFT: settings.steps}
+        self._arms = {describe(what, n): (what, n) for what, numbers in kinds.items() for n in numbers}
+        self._round: int | None = None
+        self.reads: list[MemoryReads] = []
+        self.failed: Counter[str] = Counter()
+        context.set_sampling(Sampler(SamplingParams()))
+
+    def measure(self, group: RowsGroup, arm: str) -> RowsMeasurement:
+        """Measure an arm. The first of a bench round reads memory and prefills the prompt before."""
+        if self._round != group.round:
+            self._round = group.round
+            self._read_memory(group.round)
+            self._context.clear()
+            self._context.prefill(self._tokens[:PROMPT])
+        return self._measure(group.round, *self._arms[arm])
 
     def _read_memory(self, turn: int) -> None:
-        if not self.settings.memory or self.failed:
+        if not self._settings.memory or self.failed:
             return
         try:
-            seconds = self.read(self.settings.memory, self.settings.threads, READS)
+            seconds = self._read(self._settings.memory, self._settings.threads, READS)
         except NativeError as error:
-            self.failed.append(f"reading memory: {error}")
+            self.failed[f"reading memory: {error}"] += 1
         else:
             self.reads.append(MemoryReads(turn, seconds[1:]))
 
@@ -176,9 +178,9 @@ class RowsBench:
             self._verify(2)  # so that the head has processed all tokens, as after a round with drafts
         decode(n)
         seconds = [decode(n) for _ in range(REPEATS)]
-        self.context.time_operations()
-        observed = [(decode(n), self.context.operations()) for _ in range(REPEATS)]
-        self.context.time_operations(False)
+        self._context.time_operations()
+        observed = [(decode(n), self._context.operations()) for _ in range(REPEATS)]
+        self._context.time_operations(False)
         by_operation: dict[tuple[str, str], list[Operation]] = {}
         for _, operations in observed:
             for o in operations:
@@ -188,15 +190,34 @@ class RowsBench:
         return RowsMeasurement(turn, kind, n, seconds, [s for s, _ in observed], medians, outside)
 
     def _verify(self, rows: int) -> float:
-        n_past, before = self.context.n_past, self.context.counters.verify_seconds
-        n_different = 1 if self.settings.alike else len(self.tokens)
-        self.context.verify_chain([self.tokens[(n_past + i) % n_different] for i in range(rows)])
-        seconds = self.context.counters.verify_seconds - before
+        n_past, before = self._context.n_past, self._context.counters.verify_seconds
+        n_different = 1 if self._settings.alike else len(self._tokens)
+        self._context.verify_chain([self._tokens[(n_past + i) % n_different] for i in range(rows)])
+        seconds = self._context.counters.verify_seconds - before
         if rows > 1:
-            self.context.rewind(n_past + 1)
+            self._context.rewind(n_past + 1)
         return seconds
 
     def _draft(self, steps: int) -> float:
-        before = self.context.counters.draft_seconds
-        self.context.draft_chain(self.tokens[0], steps)
-        return self.context.counters.draft_seconds - before
+        before = self._context.counters.draft_seconds
+        self._context.draft_chain(self._tokens[0], steps)
+        return self._context.counters.draft_seconds - before
+
+
+def rows_bench(
+    settings: RowsSettings,
+    context: RowsContext,
+    tokens: Sequence[int],
+    read: Callable[[int, int, int], list[float]] = memory_seconds,
+    **more: Any,
+) -> PairedBench[RowsGroup, RowsMeasurement]:
+    """Make a rows bench. context, tokens, read: see RowsArms. more: further fields of PairedBench."""
+    arms = RowsArms(settings, context, tokens, read)
+    return PairedBench(groups(settings), arms.measure, fields={"reads": arms.reads}, failed=arms.failed, **more)
+
+
+@contextmanager
+def open_bench(model: Model, settings: RowsSettings) -> Iterator[PairedBench[RowsGroup, RowsMeasurement]]:
+    """Make a rows bench of a model, and free its context at the end."""
+    with closing(open_context(model, settings)) as context:
+        yield rows_bench(settings, context, TokenSource.of(model).take(4 * PROMPT))

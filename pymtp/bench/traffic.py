@@ -7,10 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import Any, TypeVar
 
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Request
+from pymtp.engine.request import Request, Waiter
 from pymtp.errors import NativeError
+from pymtp.llm import LLM
+from pymtp.sampling import SamplingParams
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -99,6 +104,29 @@ class Traffic:
             else:
                 self._sleep(max(0.0, begin + waiting[-1][1] - self._clock()))
         return self._clock() - begin
+
+
+def prepare(llm: LLM, prompt: Sequence[int], params: SamplingParams, **options: Any) -> Callable[[], Request]:
+    """Make a request. Return a function that submits it, for a Traffic of the LLM's engine. options: of the request."""
+    (request,) = llm._make_requests([list(prompt)], params, Waiter(), **options)
+
+    def submit() -> Request:
+        llm._engine.submit(request)
+        return request
+
+    return submit
+
+
+def run_on_engine_thread(llm: LLM, function: Callable[[], T]) -> T:
+    """Run a function that steps the LLM's engine on the engine's thread, which runs nothing else meanwhile.
+
+    Raises the errors of the function, and those of signal handlers, which cancel all requests.
+    """
+    try:
+        return llm._engine_thread.call(function)
+    except BaseException:
+        llm.cancel()
+        raise
 
 
 def delays(n: int, rate: float | None, seed: int) -> list[float]:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pymtp.cli.bench_output import ReportOptions, run_with_progress
+from pymtp.cli.bench_output import ReportOptions, bench_model
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.model_file import model_file
 from pymtp.cli.options import DraftVocab, ModelName, expand_options
 from pymtp.cli.running import BenchOptions
-from pymtp.cli.screen import loading_status
-
-if TYPE_CHECKING:
-    from pymtp.bench.batch import BatchSettings
-    from pymtp.bench.batch_report import BatchReport
 
 MAX_TOKENS = 16 * 1024
 MAX_ARRIVING = 256 * 1024
@@ -68,14 +60,12 @@ def batch(
     Requests run without drafts, with fixed numbers of drafts, and with `auto`. Each measurement has its own context.
     Ctrl-C ends the bench and shows the measurements made so far.
     """
-    from pymtp.bench import batch_report
-    from pymtp.bench.batch import ARMS, BatchSettings
-    from pymtp.bench.batch_plot import plot as draw
+    from pymtp.bench.batch import ARMS, BatchSettings, open_bench
+    from pymtp.bench.batch_report import BatchReport
     from pymtp.bench.decode import NONE
-    from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_number, read_numbers
-    from pymtp.model.model import Model
+    from pymtp.cli.bench_values import check_head, read_acceptance, read_names, read_number, read_numbers
 
-    if report_options.show_saved(batch_report, draw):
+    if report_options.show_saved(BatchReport):
         return
     long_prompt = None if arriving is None else read_number("--arriving", arriving, MAX_ARRIVING)
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
@@ -83,10 +73,9 @@ def batch(
     accepted = read_acceptance(acceptance)
     vocabulary = read_draft_vocab(draft_vocab)
     run_settings = run_options.settings()
-    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=arms != (NONE,))
-    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
-        if arms != (NONE,):
-            check_head(header, f", it can only be measured with --depths {NONE}")
+    header = bench_model(model, run_settings, with_head=arms != (NONE,))
+    if arms != (NONE,):
+        check_head(header, f", it can only be measured with --depths {NONE}")
     settings = BatchSettings(
         model=header.file_names,
         sequences=numbers,
@@ -103,29 +92,4 @@ def batch(
         draft_vocab=vocabulary,
         **run_settings,
     )
-    report, failed, interrupted = _measure(settings, header.path)
-    report_options.finish(report, batch_report, draw, failed=failed, interrupted=interrupted)
-
-
-def _measure(settings: BatchSettings, model: Path) -> tuple[BatchReport, int, bool]:
-    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
-    from pymtp.bench import batch_report
-    from pymtp.bench.batch import BatchArms, groups
-    from pymtp.bench.corpus import TokenSource, stdlib_texts
-    from pymtp.bench.paired import PairedBench
-    from pymtp.bench.report import run_environment
-    from pymtp.model.model import Model
-
-    with loading_status(settings.model):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
-    with loaded:
-        source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
-        bench = PairedBench(groups(settings), BatchArms(loaded, settings, source).measure)
-        interrupted = run_with_progress(bench, batch_report)
-        report = batch_report.BatchReport(
-            settings=asdict(settings),
-            left_out=bench.left_out + interrupted,
-            measurements=bench.measurements,
-            **run_environment(loaded),
-        )
-    return report, sum(bench.failed.values()), bool(interrupted)
+    report_options.measure(settings, header.path, open_bench, BatchReport)

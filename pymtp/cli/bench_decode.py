@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pymtp.cli.bench_output import ReportOptions, Synthetic, run_with_progress
+from pymtp.cli.bench_output import ReportOptions, Synthetic, bench_model
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.model_file import model_file
 from pymtp.cli.options import DraftVocab, ModelName, expand_options
 from pymtp.cli.running import BenchOptions
-from pymtp.cli.screen import loading_status
-
-if TYPE_CHECKING:
-    from pymtp.bench.decode import DecodeSettings
-    from pymtp.bench.decode_report import DecodeReport
 
 MAX_TOKENS = 16 * 1024
 
@@ -53,25 +44,22 @@ def decode(
     Text is generated without drafts, with fixed numbers of drafts, and with `auto`. Each has its own context; all share
     one copy of the weights. Ctrl-C ends the bench and shows the measurements made so far.
     """
-    from pymtp.bench import decode_report
-    from pymtp.bench.decode import NONE, DecodeSettings
-    from pymtp.bench.decode_plot import plot as draw
+    from pymtp.bench.decode import ARMS, NONE, DecodeSettings, open_bench
+    from pymtp.bench.decode_report import DecodeReport
     from pymtp.bench.prompts import KINDS
-    from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
-    from pymtp.model.model import Model
+    from pymtp.cli.bench_values import check_head, read_names, read_reals, read_synthetic
 
-    if report_options.show_saved(decode_report, draw):
+    if report_options.show_saved(DecodeReport):
         return
-    arms = read_arms(depths)
+    arms = read_names("--depths", depths, ARMS)
     chosen_kinds = read_names("--kinds", kinds, KINDS)
     chosen_temperatures = tuple(sorted(set(read_reals("--temperatures", temperatures))))
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
     vocabulary = read_draft_vocab(draft_vocab)
     run_settings = run_options.settings()
-    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=arms != (NONE,))
-    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
-        if arms != (NONE,):
-            check_head(header, f", it can only be measured with --depths {NONE}")
+    header = bench_model(model, run_settings, with_head=arms != (NONE,))
+    if arms != (NONE,):
+        check_head(header, f", it can only be measured with --depths {NONE}")
     settings = DecodeSettings(
         model=header.file_names,
         arms=arms,
@@ -83,23 +71,4 @@ def decode(
         draft_vocab=vocabulary,
         **run_settings,
     )
-    report, failed, interrupted = _measure(settings, header.path)
-    report_options.finish(report, decode_report, draw, failed=failed, interrupted=interrupted)
-
-
-def _measure(settings: DecodeSettings, model: Path) -> tuple[DecodeReport, int, bool]:
-    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
-    from pymtp.bench import decode_report
-    from pymtp.bench.decode import DecodeArms, decode_bench
-    from pymtp.bench.report import run_environment
-    from pymtp.model.model import Model
-
-    with loading_status(settings.model):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
-    with loaded, closing(DecodeArms(loaded, settings)) as arms:
-        bench = decode_bench(settings, arms.run)
-        interrupted = run_with_progress(bench, decode_report)
-        report = decode_report.DecodeReport.of(
-            bench.measurements, asdict(settings), left_out=bench.left_out + interrupted, **run_environment(loaded)
-        )
-    return report, sum(bench.failed.values()), bool(interrupted)
+    report_options.measure(settings, header.path, open_bench, DecodeReport)

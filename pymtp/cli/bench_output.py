@@ -1,26 +1,25 @@
-"""Options that several benches share, and the output of their reports."""
+"""Options that several benches share, the run of a bench, and the output of its report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pymtp.cli.exit_codes import INTERRUPTED
-from pymtp.cli.screen import screen, tables
+from pymtp.cli.model_file import model_file
+from pymtp.cli.screen import loading_status, screen, tables
 from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from pymtp.bench.paired import PairedBench
-    from pymtp.bench.report import Record
-
-T = TypeVar("T")
+    from pymtp.bench.paired import BenchSettings, PairedBench
+    from pymtp.bench.report import Report
+    from pymtp.model.model import Model
 
 TABLE_WIDTH = 140  # least width of tables, in columns, if the output is not a terminal
 
@@ -56,20 +55,33 @@ def check_failed(n_failed: int) -> None:
         raise NativeError(f"{measurements} failed: the reasons stand under the tables")
 
 
-def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -> list[str]:
+def bench_model(name: str | None, settings: dict[str, Any], *, with_head: bool = True) -> Model:
+    """Find the model of a bench, and return its header without weights. It is closed already.
+
+    settings: those of BenchOptions; a separate head is added to its "placing".
+    with_head: False if no drafts will be made, so that no head is downloaded.
+
+    Raises the errors of `model_file` and of Model.
+    """
+    from pymtp.model.model import Model
+
+    file, settings["placing"] = model_file(name, settings["placing"], with_head=with_head)
+    with Model(file, vocab_only=True, head=settings["placing"].get("head")) as header:
+        return header
+
+
+def run_with_progress(bench: PairedBench[Any, Any], report: type[Report]) -> list[str]:
     """Run a bench, and show its progress.
 
     If Ctrl-C interrupts the bench, return a list with a line for `left_out` of the report, else an empty list.
 
-    report_module: the module of the bench's report, such as decode_report, which describes measurements.
+    report: the class of the bench's report, which describes measurements.
     """
     from pymtp.cli.progress import BenchProgress
 
     with BenchProgress(sum(len(group.arms) for group in bench.groups), screen) as progress:
-        bench.on_start = lambda group, arm, seconds_left: progress.start(
-            report_module.describe_start(group, arm), seconds_left
-        )
-        bench.on_done = lambda measurement: progress.finish(report_module.describe_result(measurement))
+        bench.on_start = lambda group, arm, left: progress.start(report.describe_start(group, arm), left)
+        bench.on_done = lambda measurement: progress.finish(report.describe_result(measurement))
         try:
             bench.run()
         except KeyboardInterrupt:
@@ -79,17 +91,13 @@ def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Options for the output of a report.
-
-    Its methods take two arguments that depend on the bench: report_module, such as decode_report, and `draw`, the
-    function that plots the report.
-    """
+    """Options for the output of a report."""
 
     output: Format = ReportFormat.table
     plot: Plot = None
     from_file: FromFile = None
 
-    def show_saved(self, report_module: ModuleType, draw: Callable[..., None]) -> bool:
+    def show_saved(self, report: type[Report]) -> bool:
         """Show the saved report if the option --from was given. Return whether it was given.
 
         Also checks the option --plot.
@@ -101,36 +109,48 @@ class ReportOptions:
         if self.plot is not None:
             check_plot(self.plot)
         if self.from_file is not None:
-            self._show(report_module.load(self.from_file), report_module, draw)
+            self._show(report.load(self.from_file))
         return self.from_file is not None
 
-    def finish(
-        self, report: Record[T], report_module: ModuleType, draw: Callable[..., None], *, failed: int, interrupted: bool
+    def measure(
+        self,
+        settings: BenchSettings,
+        file: Path,
+        open_bench: Callable[[Model, Any], AbstractContextManager[PairedBench[Any, Any]]],
+        report: type[Report],
+        left_out: Sequence[str] = (),
     ) -> None:
-        """Show the report, then end the command with exit code 130 if the bench was interrupted.
+        """Run a bench and show its report, then end the command with exit code 130 if Ctrl-C interrupted the bench.
 
         Raises NativeError if measurements failed and the bench was not interrupted.
 
-        failed: number of failed measurements.
+        file: the model.
+        open_bench: makes the bench for the loaded model and the settings.
+        left_out: lines for the report about what is not measured.
         """
-        self._show(report, report_module, draw)
+        from pymtp.bench.report import run_environment
+        from pymtp.model.model import Model
+
+        with loading_status(settings.model):
+            model = Model(file, n_gpu_layers=settings.gpu_layers, **settings.placing)
+        with model, open_bench(model, settings) as bench:
+            interrupted = run_with_progress(bench, report)
+            lines = [*left_out, *bench.left_out, *interrupted]
+            where = run_environment(model)
+            self._show(report.of(bench.measurements, asdict(settings), left_out=lines, **bench.fields, **where))
         if interrupted:
             raise typer.Exit(INTERRUPTED)
-        check_failed(failed)
+        check_failed(sum(bench.failed.values()))
 
-    def _show(self, report: Record[T], report_module: ModuleType, draw: Callable[..., None]) -> None:
+    def _show(self, report: Report) -> None:
         if self.output is ReportFormat.table:
             out = tables()
             if not out.is_terminal:
                 out.width = max(out.width, TABLE_WIDTH)
-            out.print(report_module.as_tables(report))
+            out.print(report.as_tables())
         else:
-            formatters = {
-                ReportFormat.json: report_module.as_json,
-                ReportFormat.csv: report_module.as_csv,
-                ReportFormat.md: report_module.as_markdown,
-            }
-            print(formatters[self.output](report))
+            forms = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown}
+            print(forms[self.output.value]())
         if self.plot is not None and report.measurements:
-            draw(report, self.plot)
+            report.plot(self.plot)
             screen.print(f"plot: {self.plot}", style="dim", soft_wrap=True, markup=False)

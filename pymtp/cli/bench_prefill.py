@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from pymtp.cli.bench_output import ReportOptions, Synthetic
-from pymtp.cli.model_file import model_file
+from pymtp.cli.bench_output import ReportOptions, Synthetic, bench_model
 from pymtp.cli.options import ModelName, expand_options
 from pymtp.cli.running import BenchOptions
-from pymtp.cli.screen import loading_status, screen
-
-if TYPE_CHECKING:
-    from pymtp.bench.prefill import PrefillSettings
-    from pymtp.bench.prefill_report import PrefillReport
 
 T = TypeVar("T")
 
@@ -67,33 +60,32 @@ def prefill(
     The modes are: without MTP, with every row as an output, with hidden states copied through the host, and fused.
     Ctrl-C ends the bench and shows the measurements made so far.
     """
-    from pymtp.bench import prefill_report
-    from pymtp.bench.prefill import NONE, PrefillSettings
-    from pymtp.bench.prefill_plot import plot as draw
-    from pymtp.cli.bench_requests import (
+    from functools import partial
+
+    from pymtp.bench.prefill import MODES, NONE, PrefillSettings, open_bench
+    from pymtp.bench.prefill_report import PrefillReport
+    from pymtp.cli.bench_values import (
         MAX_DEPTH,
         check_modes,
-        read_modes,
+        read_names,
         read_numbers,
         read_synthetic,
         read_text,
         sizes_within_context,
     )
-    from pymtp.model.model import Model
 
-    if report_options.show_saved(prefill_report, draw):
+    if report_options.show_saved(PrefillReport):
         return
-    chosen_modes = read_modes(modes)
+    chosen_modes = read_names("--modes", modes, MODES)
     requested_sizes = read_numbers("--sizes", _or_default(sizes, QUICK_SIZES if quick else SIZES))
     drafts = read_numbers("--depths", _or_default(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
     gen = _or_default(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
     run_settings = run_options.settings()
-    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=chosen_modes != (NONE,))
-    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
-        check_modes(header, chosen_modes)
-        usable_sizes, left_out = sizes_within_context(header, requested_sizes, gen, explicit=sizes is not None)
+    header = bench_model(model, run_settings, with_head=chosen_modes != (NONE,))
+    check_modes(header, chosen_modes)
+    usable_sizes, left_out = sizes_within_context(header, requested_sizes, gen, explicit=sizes is not None)
     settings = PrefillSettings(
         model=header.file_names,
         modes=chosen_modes,
@@ -107,48 +99,9 @@ def prefill(
         time_budget=None if time_budget is None else 60 * time_budget,
         **run_settings,
     )
-    report, failed, interrupted = _measure(settings, header.path, text, left_out)
-    report_options.finish(report, prefill_report, draw, failed=failed, interrupted=interrupted)
+    report_options.measure(settings, header.path, partial(open_bench, text=text), PrefillReport, left_out)
 
 
 def _or_default(value: T | None, default: T) -> T:
     """Return the value of an option, or the default if the option was not given."""
     return default if value is None else value
-
-
-def _measure(
-    settings: PrefillSettings, model: Path, text: str | None, left_out: list[str]
-) -> tuple[PrefillReport, int, bool]:
-    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
-    from pymtp.bench.corpus import TokenSource, stdlib_texts
-    from pymtp.bench.prefill import PrefillBench, contexts, groups
-    from pymtp.bench.prefill_report import PrefillReport, describe_result, describe_start
-    from pymtp.bench.report import run_environment
-    from pymtp.cli.progress import BenchProgress
-    from pymtp.model.model import Model
-
-    with loading_status(settings.model):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
-    with loaded, BenchProgress(sum(len(group.modes) for group in groups(settings)), screen) as progress:
-        source = TokenSource(
-            lambda text: loaded.tokenize(text, add_special=False), stdlib_texts if text is None else lambda: [text]
-        )
-        bench = PrefillBench(
-            settings,
-            contexts(loaded, settings),
-            source,
-            on_start=lambda group, mode, seconds_left: progress.start(describe_start(group, mode), seconds_left),
-            on_done=lambda measurement: progress.finish(describe_result(measurement)),
-        )
-        try:
-            bench.run()
-            interrupted = []
-        except KeyboardInterrupt:
-            interrupted = ["the measurements after the interruption"]
-        report = PrefillReport(
-            settings=asdict(settings),
-            left_out=left_out + bench.left_out + interrupted,
-            measurements=bench.measurements,
-            **run_environment(loaded),
-        )
-    return report, len(bench.failed), bool(interrupted)

@@ -24,7 +24,7 @@ def tap(
 ) -> None:
     """Find the hidden state that an MTP head was trained on. It is the state before or after the final norm."""
     from pymtp.bench.tap import as_dict, as_table, judge, verdict
-    from pymtp.cli.bench_requests import check_head
+    from pymtp.cli.bench_values import check_head
 
     settings = run_options.settings()
     file, placing = model_file(model, settings["placing"])

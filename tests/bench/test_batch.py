@@ -17,7 +17,6 @@ from helpers.damage import count_refused_and_printed
 from helpers.engines import EngineHarness
 from rich.console import Console
 
-from pymtp.bench import batch_report
 from pymtp.bench.batch import (
     REAL,
     ROUNDS_BEFORE_ARRIVAL,
@@ -30,14 +29,28 @@ from pymtp.bench.batch import (
     rates,
     writer_token_limit,
 )
-from pymtp.bench.batch_plot import plot
-from pymtp.bench.batch_report import BatchCell, BatchReport, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.batch_report import BatchReport
 from pymtp.bench.order import balanced_order
+from pymtp.bench.table import Cell
 from pymtp.engine.request import Request
 from pymtp.sampling import SamplingParams
 
 SETTINGS = BatchSettings(
-    "m.gguf", (1, 4), ("none", "2", "auto"), (REAL, "0.5"), 8, 11, 4, 1, None, 4096, 0.0, 3, 2, 0, "f16"
+    model="m.gguf",
+    sequences=(1, 4),
+    arms=("none", "2", "auto"),
+    acceptance=(REAL, "0.5"),
+    prompt_tokens=8,
+    tokens=11,
+    warm_up=4,
+    requests=1,
+    rate=None,
+    arriving=4096,
+    temperature=0.0,
+    rounds=3,
+    threads=2,
+    gpu_layers=0,
+    cache_type="f16",
 )
 SPEED = {"none": 10.0, "2": 20.0, "auto": 25.0}  # tokens/s of one request
 
@@ -83,7 +96,7 @@ def report() -> BatchReport:
     return report_of([measurement(arm, g.n, g.round, g.acceptance) for g in groups(SETTINGS) for arm in g.arms])
 
 
-def cell(report: BatchReport, arm: str, n: int = 1, acceptance: str = REAL) -> BatchCell:
+def cell(report: BatchReport, arm: str, n: int = 1, acceptance: str = REAL) -> Cell:
     (found,) = (c for c in report.cells() if (c.arm, c.n, c.acceptance) == (arm, n, acceptance))
     return found
 
@@ -105,9 +118,12 @@ def scripted(harness: EngineHarness) -> Any:
     """Return an object with the attributes of LLM that the bench needs, on a scripted context."""
 
     def requests(prompts: list[list[int]], params: SamplingParams, waiter: object) -> list[Request]:
-        return [harness.submit(prompts[0], params.max_tokens, ignore_eos=True)]
+        return [harness.make(prompts[0], params.max_tokens, ignore_eos=True)]
 
-    return SimpleNamespace(_engine=harness.engine, context=harness.context, _submit=requests)
+    thread = SimpleNamespace(call=lambda function: function())
+    return SimpleNamespace(
+        _engine=harness.engine, context=harness.context, _make_requests=requests, _engine_thread=thread
+    )
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -165,57 +181,57 @@ def test_arrival_ratio_relates_the_longest_gap_to_one_ubatch_and_one_round(repor
     arriving = cell(report, "auto").arriving
     assert arriving is not None
     assert arriving.median == pytest.approx(0.6 / (0.4 + 0.1))
-    assert "A prompt of 4096 tokens arrives" in as_markdown(report)
+    assert "A prompt of 4096 tokens arrives" in report.as_markdown()
     none = report_of([measurement("none", arriving=None)], replace(SETTINGS, arriving=None))
-    assert "arrives" not in as_markdown(none)
+    assert "arrives" not in none.as_markdown()
 
 
 def test_batch_report_compares_texts_over_arms_and_numbers_of_sequences(report: BatchReport) -> None:
     # in each of three rounds: request 1 is in both groups of three arms, requests 2 to 4 are in one group
     compared = 3 * (2 * 3 - 1) + 3 * 3 * (3 - 1)
-    assert f"same text: yes, {compared} texts compared" in as_markdown(report)
+    assert f"same text: yes, {compared} texts compared" in report.as_markdown()
     other = measurement("auto", 4, round=1, digests=["text 0 of round 1", "else", "a", "b"])
-    shown = as_markdown(report_of([measurement("none", 1, 1), measurement("none", 4, 1), other]))
+    shown = report_of([measurement("none", 1, 1), measurement("none", 4, 1), other]).as_markdown()
     assert (
         "same text: no, 5 texts compared, these measurements generated other texts: auto with n = 4 in round 2" in shown
     )
     made_up = [measurement("none", acceptance="0.5"), measurement("2", acceptance="0.5", digests=["else"])]
-    shown = as_markdown(report_of(made_up, replace(SETTINGS, acceptance=("0.5",))))
+    shown = report_of(made_up, replace(SETTINGS, acceptance=("0.5",))).as_markdown()
     assert "same text" not in shown
     assert "SYNTHETIC: drafts were accepted at given rates (0.5)" in shown
 
 
 def test_report_of_an_interrupted_bench_is_shown() -> None:
     shown = report_of([measurement("auto", gaps=None)], left_out="the rest")
-    assert "left out: the rest" in as_markdown(shown)
+    assert "left out: the rest" in shown.as_markdown()
     assert cell(shown, "auto").of_best is None
-    assert "same text: nothing to compare" in as_markdown(report_of([]))
-    assert as_csv(report_of([])) == ""
+    assert "same text: nothing to compare" in report_of([]).as_markdown()
+    assert report_of([]).as_csv() == ""
 
 
 def test_json_report_loads_and_prints_the_same_tables(report: BatchReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(as_json(report))
-    again = load(file)
+    file.write_text(report.as_json())
+    again = BatchReport.load(file)
     assert again.measurements == report.measurements
-    assert as_markdown(again) == as_markdown(report)
+    assert again.as_markdown() == report.as_markdown()
 
 
 def test_csv_and_tables_have_a_line_for_each_cell(report: BatchReport) -> None:
-    lines = list(csv.DictReader(as_csv(report).splitlines()))
+    lines = list(csv.DictReader(report.as_csv().splitlines()))
     assert len(lines) == 2 * 2 * 3
     assert float(lines[2]["of_best_median"]) == pytest.approx(1.25)
     assert float(lines[0]["gaps_p99_seconds"]) == 0.2
     shown = StringIO()
-    Console(width=200, file=shown).print(as_tables(report))
-    for text in (as_markdown(report), shown.getvalue()):
+    Console(width=200, file=shown).print(report.as_tables())
+    for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("auto ") >= 4 * 4
         assert text.index("Requests, real acceptance: m.gguf") < text.index("Waiting, real acceptance, ms")
         assert text.index("A round, real acceptance") < text.index("Requests, acceptance 0.5")
 
 
 def test_plot_has_a_column_for_each_acceptance_and_a_line_for_each_depth(report: BatchReport, tmp_path: Path) -> None:
-    plot(report, tmp_path / "x.svg")
+    report.plot(tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
     for words in ("real acceptance", "acceptance 0.5", "none", "auto", "all requests, tokens/s", "sequences"):
@@ -224,5 +240,5 @@ def test_plot_has_a_column_for_each_acceptance_and_a_line_for_each_depth(report:
 
 def test_damaged_json_report_is_refused_or_printed(tmp_path: Path) -> None:
     small = report_of([measurement("none"), measurement("2", 4)])
-    refused, printed = count_refused_and_printed(batch_report, json.loads(as_json(small)), tmp_path / "x.json")
+    refused, printed = count_refused_and_printed(BatchReport, json.loads(small.as_json()), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pymtp import InvalidRequestError, Stats
-from pymtp.bench import decode_report
 from pymtp.bench.decode import (
     ARMS,
     DecodeGroup,
@@ -33,8 +32,7 @@ from pymtp.bench.decode import (
     phase_seconds,
     prefill_mode,
 )
-from pymtp.bench.decode_plot import plot
-from pymtp.bench.decode_report import ALL, DecodeReport, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.decode_report import ALL, DecodeReport
 from pymtp.bench.order import balanced_order
 from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context.inspect import Counters
@@ -44,7 +42,16 @@ from pymtp.errors import NativeError
 from pymtp.stats import DraftStats
 
 SETTINGS = DecodeSettings(
-    "m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16"
+    model="m.gguf",
+    arms=("none", "1", "3", "auto"),
+    kinds=("code", "random"),
+    temperatures=(0.0, 0.7),
+    tokens=13,
+    rounds=4,
+    synthetic=None,
+    threads=1,
+    gpu_layers=0,
+    cache_type="f16",
 )
 SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens/s
 TEXT = list(range(13))
@@ -167,17 +174,17 @@ def test_phases_add_up_to_the_decoding_time_with_python_as_the_time_outside_nati
 
 
 def test_report_says_that_all_arms_generated_the_same_text() -> None:
-    shown = as_markdown(report_of([measurement(arm) for arm in SETTINGS.arms]))
+    shown = report_of([measurement(arm) for arm in SETTINGS.arms]).as_markdown()
     assert "same text: yes, 3 texts compared" in shown
 
 
 def test_report_names_the_first_different_token() -> None:
     other = [*TEXT[:7], 99, *TEXT[8:]]
     runs = [measurement("3", 2, text=other), measurement("none", 2), measurement("1", 2), measurement("none", 1)]
-    shown = as_markdown(report_of(runs))
+    shown = report_of(runs).as_markdown()
     assert "same text: no, 1 of 2 texts differ" in shown
     assert "first difference at token 8: code, greedy, round 3, 3 and none" in shown
-    told = json.loads(as_json(report_of(runs)))
+    told = json.loads(report_of(runs).as_json())
     assert (told["texts_compared"], [d["at"] for d in told["differences"]]) == (2, [7])
 
 
@@ -195,7 +202,7 @@ def test_texts_are_compared_with_the_first_arm_if_arm_none_was_not_measured() ->
 
 def test_report_counts_all_differing_texts_and_names_ten_of_them() -> None:
     runs = [measurement(arm, i, text=[int(arm != "none")]) for i in range(14) for arm in ("none", "1")]
-    shown = as_markdown(report_of(runs))
+    shown = report_of(runs).as_markdown()
     assert shown.count("first difference") == 10
     assert "and 4 more" in shown
 
@@ -204,7 +211,7 @@ def test_report_of_synthetic_acceptance_says_so_and_compares_no_texts() -> None:
     runs = [measurement("none"), measurement("1", text=[5])]
     report = report_of(runs, replace(SETTINGS, synthetic=(0.8, 0.5)))
     assert (report.texts_compared, report.differences) == (0, [])
-    shown = as_markdown(report)
+    shown = report.as_markdown()
     assert "SYNTHETIC: drafts were accepted at given rates (0.8, 0.5)" in shown
     assert "Decoding, greedy, synthetic acceptance: m.gguf" in shown
     assert "same text" not in shown
@@ -221,8 +228,8 @@ def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
         bench.run()
     shown = report_of(bench.measurements, left_out="the rest")
     assert sum(cell.measurements for cell in shown.cells() if cell.kind != ALL) == n
-    assert "left out: the rest" in as_markdown(shown)
-    as_csv(shown)
+    assert "left out: the rest" in shown.as_markdown()
+    shown.as_csv()
 
 
 def test_failing_arm_is_reported_once_and_other_arms_are_measured() -> None:
@@ -259,43 +266,43 @@ def test_each_arm_sets_draft_tokens_and_the_prefill_mode() -> None:
 
 def test_json_report_loads_and_prints_the_same_tables(report: DecodeReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(as_json(report))
-    again = load(file)
+    file.write_text(report.as_json())
+    again = DecodeReport.load(file)
     assert again.measurements == report.measurements
-    assert as_markdown(again) == as_markdown(report)
+    assert again.as_markdown() == report.as_markdown()
 
 
 def test_json_report_keeps_the_comparison_of_texts_but_not_the_texts(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(
-        as_json(report_of([measurement("none"), measurement("1", text=[*TEXT[:-1], 99]), measurement("3")]))
+        report_of([measurement("none"), measurement("1", text=[*TEXT[:-1], 99]), measurement("3")]).as_json()
     )
     assert "token_ids" not in file.read_text()
-    again = load(file)
+    again = DecodeReport.load(file)
     none, one, three = again.measurements
     assert none.digest == three.digest != one.digest
-    assert "same text: no, 1 of 2 texts differ" in as_markdown(again)
-    assert "first difference at token 13" in as_markdown(again)
+    assert "same text: no, 1 of 2 texts differ" in again.as_markdown()
+    assert "first difference at token 13" in again.as_markdown()
 
 
 def test_file_that_is_not_a_report_of_this_bench_is_refused(report: DecodeReport, tmp_path: Path) -> None:
-    another = as_json(report).replace('"bench": "decode"', '"bench": "prefill"')
+    another = report.as_json().replace('"bench": "decode"', '"bench": "prefill"')
     for text in ("", "[]", "{}", '{"bench": "decode", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(InvalidRequestError, match="cannot be read as the report of a decode bench"):
-            load(tmp_path / "x.json")
+            DecodeReport.load(tmp_path / "x.json")
 
 
 def test_csv_and_tables_have_a_line_for_each_cell(report: DecodeReport) -> None:
     n_cells = 2 * 3 * 4  # two temperatures, two kinds and ALL, four arms
-    lines = list(csv.DictReader(as_csv(report).splitlines()))
+    lines = list(csv.DictReader(report.as_csv().splitlines()))
     assert len(lines) == n_cells
     assert float(lines[-1]["decode_ratio_median"]) == 2.5
     assert lines[-1]["accepted_per_position"] == "1.0000 1.0000"
     assert float(lines[2]["verify_seconds"]) == pytest.approx(0.1)
     shown = StringIO()
-    Console(width=200, file=shown).print(as_tables(report))
-    for text in (as_markdown(report), shown.getvalue()):
+    Console(width=200, file=shown).print(report.as_tables())
+    for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("auto ") == 2 * n_cells // 4
         assert text.index("Decoding, greedy: m.gguf") < text.index("A round, greedy, µs")
         assert text.index("A round, greedy, µs") < text.index("Decoding, T=0.7")
@@ -307,7 +314,7 @@ def test_decode_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_of_auto
     report: DecodeReport, tmp_path: Path
 ) -> None:
     def drawn(report: DecodeReport, name: str) -> str:
-        plot(report, tmp_path / name)
+        report.plot(tmp_path / name)
         return (tmp_path / name).read_text()
 
     text = drawn(report, "a.svg")
@@ -395,5 +402,5 @@ def test_synthetic_rate_1_accepts_every_draft_and_rate_0_accepts_none() -> None:
 
 
 def test_damaged_json_report_is_refused_or_printed(report: DecodeReport, tmp_path: Path) -> None:
-    refused, printed = count_refused_and_printed(decode_report, json.loads(as_json(report)), tmp_path / "x.json")
+    refused, printed = count_refused_and_printed(DecodeReport, json.loads(report.as_json()), tmp_path / "x.json")
     assert min(refused, printed) > 20

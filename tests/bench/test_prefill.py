@@ -17,21 +17,20 @@ from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
-from pymtp.bench import prefill_report
 from pymtp.bench.corpus import TokenSource
+from pymtp.bench.paired import PairedBench
 from pymtp.bench.prefill import (
     MODES,
-    PrefillBench,
     PrefillGroup,
     PrefillMeasurement,
     PrefillSettings,
     estimate,
     groups,
     measure,
+    prefill_bench,
 )
-from pymtp.bench.prefill_plot import plot
-from pymtp.bench.prefill_report import PrefillReport, as_csv, as_json, as_markdown, as_tables, load
-from pymtp.bench.report import Spread
+from pymtp.bench.prefill_report import PrefillReport
+from pymtp.bench.table import Spread
 from pymtp.context.inspect import Counters
 from pymtp.context.memory import DeviceMemory
 from pymtp.errors import NativeError
@@ -39,7 +38,21 @@ from pymtp.sampling import Sampler
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds per token
 VERIFY = 10.0  # seconds
-SETTINGS = PrefillSettings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, None, 1, 0, "f16")
+SETTINGS = PrefillSettings(
+    model="m.gguf",
+    modes=MODES,
+    sizes=(8, 64),
+    depths=(2, 3),
+    gen=7,
+    rounds=4,
+    prompt="numbers",
+    cache_prompt=False,
+    synthetic=None,
+    time_budget=None,
+    threads=1,
+    gpu_layers=0,
+    cache_type="f16",
+)
 
 
 class Machine:
@@ -121,16 +134,20 @@ class FakeContext:
         ]
 
 
-def new_bench(machine: Machine, settings: PrefillSettings = SETTINGS, **more: Any) -> PrefillBench:
+def new_bench(
+    machine: Machine, settings: PrefillSettings = SETTINGS, **more: Any
+) -> PairedBench[PrefillGroup, PrefillMeasurement]:
     numbers = itertools.count()
     source = TokenSource(lambda text: [next(numbers) for _ in range(50)], lambda: ["x"])
-    return PrefillBench(settings, machine.make, source, clock=machine.clock, **more)
+    return prefill_bench(settings, machine.make, source, clock=machine.clock, **more)
 
 
-def report_of(bench: PrefillBench) -> PrefillReport:
+def report_of(
+    bench: PairedBench[PrefillGroup, PrefillMeasurement], settings: PrefillSettings = SETTINGS
+) -> PrefillReport:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
     machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
-    return PrefillReport(asdict(bench.settings), {}, machine, build, bench.left_out, bench.measurements)
+    return PrefillReport(asdict(settings), {}, machine, build, bench.left_out, bench.measurements)
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +262,8 @@ def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert len(bench.measurements) == n
-    assert as_markdown(report_of(bench)).count("| 8 |") == 2 * n
-    assert as_csv(report_of(bench)).count("\n8,") == n
+    assert report_of(bench).as_markdown().count("| 8 |") == 2 * n
+    assert report_of(bench).as_csv().count("\n8,") == n
 
 
 def test_failing_mode_is_reported_and_other_modes_are_measured() -> None:
@@ -255,7 +272,7 @@ def test_failing_mode_is_reported_and_other_modes_are_measured() -> None:
     bench = new_bench(machine, replace(SETTINGS, rounds=1, sizes=(8,), depths=(3,)))
     bench.run()
     assert {m.mode for m in bench.measurements} == {"none", "host-copy", "all-outputs"}
-    assert bench.left_out == ["8 fused, 3 drafts, round 1: out of memory"]
+    assert bench.left_out == ["8 fused, 3 drafts: out of memory (1 times)"]
 
 
 def test_spread_has_quartiles_from_four_measurements_on() -> None:
@@ -266,29 +283,29 @@ def test_spread_has_quartiles_from_four_measurements_on() -> None:
 
 def test_json_report_loads_and_prints_the_same_tables(report: PrefillReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(as_json(report))
-    again = load(file)
+    file.write_text(report.as_json())
+    again = PrefillReport.load(file)
     assert again.measurements == report.measurements
-    assert as_markdown(again) == as_markdown(report)
+    assert again.as_markdown() == report.as_markdown()
     assert json.loads(file.read_text())["cells"][0]["prefill"]["median"] == pytest.approx(1, rel=0.01)
 
 
 def test_file_that_is_not_a_report_of_this_bench_is_refused(report: PrefillReport, tmp_path: Path) -> None:
-    another = as_json(report).replace('"bench": "prefill"', '"bench": "decode"')
+    another = report.as_json().replace('"bench": "prefill"', '"bench": "decode"')
     for text in ("", "[]", "{}", '{"bench": "prefill", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(InvalidRequestError, match="cannot be read as the report of a prefill bench"):
-            load(tmp_path / "x.json")
+            PrefillReport.load(tmp_path / "x.json")
 
 
 def test_csv_and_tables_have_a_line_for_each_cell(report: PrefillReport) -> None:
     n_cells = 2 * (1 + 3 * 2)  # two sizes, each with mode none and three other modes at two depths
-    lines = list(csv.DictReader(as_csv(report).splitlines()))
+    lines = list(csv.DictReader(report.as_csv().splitlines()))
     assert len(lines) == n_cells
     assert float(lines[-1]["prefill_ratio_median"]) == pytest.approx(0.8, abs=0.01)
     shown = StringIO()
-    Console(width=200, file=shown).print(as_tables(report))
-    for text in (as_markdown(report), shown.getvalue()):
+    Console(width=200, file=shown).print(report.as_tables())
+    for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("fused") == 2 * 4
         assert text.index("Prefill: m.gguf") < text.index("Code output: 7 tokens after each prompt")
         assert "0.800" in text
@@ -296,8 +313,8 @@ def test_csv_and_tables_have_a_line_for_each_cell(report: PrefillReport) -> None
 
 
 def test_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: PrefillReport, tmp_path: Path) -> None:
-    plot(report, tmp_path / "a.svg")
-    plot(report, tmp_path / "b.svg")
+    report.plot(tmp_path / "a.svg")
+    report.plot(tmp_path / "b.svg")
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
@@ -306,5 +323,5 @@ def test_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Prefil
 
 
 def test_damaged_json_report_is_refused_or_printed(report: PrefillReport, tmp_path: Path) -> None:
-    refused, printed = count_refused_and_printed(prefill_report, json.loads(as_json(report)), tmp_path / "x.json")
+    refused, printed = count_refused_and_printed(PrefillReport, json.loads(report.as_json()), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -14,14 +14,24 @@ from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
-from pymtp.bench import prefix_report
 from pymtp.bench.prefix import PrefixArms, PrefixMeasurement, PrefixSettings, Saved, groups, half_of_prefix_bytes
-from pymtp.bench.prefix_plot import plot
-from pymtp.bench.prefix_report import PrefixReport, as_csv, as_json, as_markdown, as_tables, describe_result, load
+from pymtp.bench.prefix_report import PrefixReport
 from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, TraceVocabulary, make
 from pymtp.model.model import Model
 
-SETTINGS = PrefixSettings("m.gguf", (FOUR, PREFIXES, DISK), 2, None, 4, None, 1.0, None, 2, 0, "f16")
+SETTINGS = PrefixSettings(
+    model="m.gguf",
+    traces=(FOUR, PREFIXES, DISK),
+    rounds=2,
+    n_ctx=None,
+    n_seq_max=4,
+    cache_bytes=None,
+    scale=1.0,
+    requests=None,
+    threads=2,
+    gpu_layers=0,
+    cache_type="f16",
+)
 
 
 def four(turn: int, differing: tuple[int, ...] = ()) -> PrefixMeasurement:
@@ -99,58 +109,58 @@ def test_short_traces_have_a_row_for_each_request(report: PrefixReport) -> None:
 
 
 def test_report_counts_texts_that_differ(report: PrefixReport) -> None:
-    assert "same text: yes, 90 texts compared" in as_markdown(report)
+    assert "same text: yes, 90 texts compared" in report.as_markdown()
     other = replace(report, measurements=[*report.measurements, four(2, (1, 3))])
     assert sum(cell.differing for cell in other.cells()) == 2
-    assert "same text: no, 2 differ, 94 texts compared" in as_markdown(other)
+    assert "same text: no, 2 differ, 94 texts compared" in other.as_markdown()
 
 
 def test_json_report_loads_and_prints_the_same_tables(report: PrefixReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(as_json(report))
-    again = load(file)
-    assert (again.measurements, as_markdown(again)) == (report.measurements, as_markdown(report))
+    file.write_text(report.as_json())
+    again = PrefixReport.load(file)
+    assert (again.measurements, again.as_markdown()) == (report.measurements, report.as_markdown())
     whole = json.loads(file.read_text())
     assert [cell["trace"] for cell in whole["cells"]] == [FOUR, PREFIXES, DISK]
     assert len(whole["rows"]) == 4
     file.write_text('{"bench": "decode"}')
     with pytest.raises(InvalidRequestError, match="as the report of a prefix bench"):
-        load(file)
+        PrefixReport.load(file)
 
 
 def test_prefix_tables_show_tokens_times_memory_and_the_prefix_file(report: PrefixReport) -> None:
-    text = as_markdown(report)
+    text = report.as_markdown()
     assert "| four | 4 | 8,192 | 2,192 | 2,668 | 0.326 | 464 | 51.0 | - | 3 |" in text
     assert "| prefixes | 40 | 4,000 | 490 | 1,300 | 0.325 | 90 | 51.0 | 10.0 | 3 |" in text
     assert "| disk | 8,208 | 128.0 | 21.000 | 1.000 | 0.055 |" in text
     assert "| four | 3 | 2,048 | 48 | 60 | 4.000 | 0.200 | 0.050 | 0.050 |" in text
     console = Console(width=160, record=True, file=StringIO())
-    console.print(as_tables(report))
+    console.print(report.as_tables())
     assert "a processor" in console.export_text()
-    assert describe_result(report.measurements[1]) == (
+    assert PrefixReport.describe_result(report.measurements[1]) == (
         "round 1: four: 2,668 of 8,192 tokens read, first tokens in 0.331 of the time"
     )
 
 
 def test_csv_has_a_line_for_each_trace(report: PrefixReport) -> None:
-    lines = list(csv.DictReader(StringIO(as_csv(report))))
+    lines = list(csv.DictReader(StringIO(report.as_csv())))
     assert [line["trace"] for line in lines] == [FOUR, PREFIXES, DISK]
     assert float(lines[2]["saved_load_seconds"]) == pytest.approx(1.0)
     assert lines[0]["saved_load_seconds"] == ""
 
 
 def test_report_without_measurements_is_shown(report: PrefixReport) -> None:
-    assert "**" not in as_markdown(replace(report, measurements=[], left_out=["all"]))
+    assert "**" not in replace(report, measurements=[], left_out=["all"]).as_markdown()
 
 
 def test_plot_is_a_valid_svg(report: PrefixReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot(report, tmp_path / "prefix.svg")
+    report.plot(tmp_path / "prefix.svg")
     assert ElementTree.parse(tmp_path / "prefix.svg").getroot().tag.endswith("svg")
 
 
 def test_damaged_json_report_is_refused_or_printed(report: PrefixReport, tmp_path: Path) -> None:
-    refused, printed = count_refused_and_printed(prefix_report, json.loads(as_json(report)), tmp_path / "x.json")
+    refused, printed = count_refused_and_printed(PrefixReport, json.loads(report.as_json()), tmp_path / "x.json")
     assert min(refused, printed) > 20
 
 

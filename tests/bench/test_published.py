@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from markdown_it import MarkdownIt
 
-from pymtp.bench.report import TextTable, as_markdown
+from pymtp.bench.table import Column, Table, as_markdown
 from pymtp.cli import app_main
 
 RECORDS = {path: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks").glob("*.json"))}
@@ -43,6 +43,6 @@ def test_report_with_a_missing_figure_is_refused(name: str, tmp_path: Path, caps
 
 def test_markdown_title_escapes_markup() -> None:
     expression = r"blk\.[0-9]*\.ffn_.*=CPU,_exps|_shexp_=CPU,[0-9](ffn)=CPU,&lt;b>~x~`y`"
-    shown = as_markdown([TextTable(expression, ("a", "b"), [])], []).split("\n")[0]
+    shown = as_markdown([Table(expression, [Column("a", "a"), Column("b", "b")], [])], []).split("\n")[0]
     (inline,) = (token for token in MarkdownIt().parse(shown) if token.type == "inline")
     assert "".join(token.content for token in inline.children or ()) == expression

@@ -18,14 +18,26 @@ from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
-from pymtp.bench import rows_report
-from pymtp.bench.rows import DRAFT, READS, REPEATS, ROWS, RowsBench, RowsSettings, planned
-from pymtp.bench.rows_plot import plot
-from pymtp.bench.rows_report import RowsReport, as_csv, as_json, as_markdown, as_tables, describe_start, load
+from pymtp.bench.paired import PairedBench
+from pymtp.bench.rows import (
+    DRAFT,
+    READS,
+    REPEATS,
+    ROWS,
+    RowsGroup,
+    RowsMeasurement,
+    RowsSettings,
+    describe,
+    groups,
+    rows_bench,
+)
+from pymtp.bench.rows_report import RowsReport
 from pymtp.context.inspect import Operation
 from pymtp.errors import NativeError
 
-SETTINGS = RowsSettings("m.gguf", (1, 2, 4), (1, 3), 3, 1000, 2, 0, "f16")
+SETTINGS = RowsSettings(
+    model="m.gguf", rows=(1, 2, 4), steps=(1, 3), rounds=3, memory=1000, threads=2, gpu_layers=0, cache_type="f16"
+)
 MB = 10**6
 
 
@@ -81,10 +93,12 @@ class ScriptedContext:
         ]
 
 
-def run(settings: RowsSettings = SETTINGS, read: Any = None) -> tuple[RowsBench, ScriptedContext]:
+def run(
+    settings: RowsSettings = SETTINGS, read: Any = None
+) -> tuple[PairedBench[RowsGroup, RowsMeasurement], ScriptedContext]:
     context = ScriptedContext()
     read = read or (lambda n_bytes, n_threads, times: [9.0, *[n_bytes / 20e9] * (times - 1)])
-    bench = RowsBench(settings, context, range(100), read=read)  # type: ignore[arg-type]
+    bench = rows_bench(settings, context, range(100), read)  # type: ignore[arg-type]
     bench.run()
     return bench, context
 
@@ -96,13 +110,13 @@ def report() -> RowsReport:
         "pymtp": "0", "llama_cpp_commit": "0", "compiler": "gcc", "devices": [], "cpu_features": ["FMA", "AVX512_VNNI"],
     }  # fmt: skip
     machine = {"cpu": "a processor", "cores": 2, "gpus": [], "system": "linux"}
-    return RowsReport(asdict(SETTINGS), {}, machine, build, [], bench.measurements, bench.reads)
+    return RowsReport(asdict(SETTINGS), {}, machine, build, [], bench.measurements, bench.fields["reads"])
 
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_alike_rows_have_the_same_token_and_other_rows_different_tokens(alike: bool) -> None:
     context = ScriptedContext()
-    RowsBench(replace(SETTINGS, alike=alike), context, range(256), read=lambda *_: [0.1]).run()
+    rows_bench(replace(SETTINGS, alike=alike), context, range(256), lambda *_: [0.1]).run()  # type: ignore[arg-type]
     assert (len(context.verified) == 1) == alike
 
 
@@ -112,7 +126,7 @@ def test_each_round_measures_every_number_once_in_another_order() -> None:
     orders = [[(m.what, m.n) for m in bench.measurements if m.round == turn] for turn in range(3)]
     assert [sorted(order) for order in orders] == [asked] * 3
     assert len({tuple(order) for order in orders}) == 3
-    assert orders == [list(planned(SETTINGS, turn)) for turn in range(3)]
+    assert [[describe(*item) for item in order] for order in orders] == [list(group.arms) for group in groups(SETTINGS)]
 
 
 def test_rows_are_decoded_for_warm_up_then_timed_whole_then_timed_by_operation() -> None:
@@ -147,7 +161,7 @@ def test_single_slow_decode_does_not_change_the_medians() -> None:
                 found[1] = replace(found[1], seconds=1.0)
             return found
 
-    bench = RowsBench(replace(SETTINGS, rounds=1), Disturbed(), range(100), read=lambda *_: [1.0] * READS)  # type: ignore[arg-type]
+    bench = rows_bench(replace(SETTINGS, rounds=1), Disturbed(), range(100), lambda *_: [1.0] * READS)  # type: ignore[arg-type]
     bench.run()
     (one,) = (m for m in bench.measurements if (m.what, m.n) == (ROWS, 1))
     assert {o.op: o.seconds for o in one.operations} == pytest.approx({"MUL_MAT": 0.008, "RMS_NORM": 0.002})
@@ -171,17 +185,17 @@ def test_seconds_left_are_estimated_from_finished_measurements() -> None:
             now += 1.0
             return super().operations()
 
-    def note(what: str, n: int, left: float | None) -> None:
+    def note(group: RowsGroup, arm: str, left: float | None) -> None:
         told.append((now, left))
 
-    bench = RowsBench(SETTINGS, Slow(), range(100), note, read=lambda *_: [0.1], clock=lambda: now)  # type: ignore[arg-type]
+    bench = rows_bench(SETTINGS, Slow(), range(100), lambda *_: [0.1], on_start=note, clock=lambda: now)  # type: ignore[arg-type]
     bench.run()
     assert told[0] == (0, None)
     assert all(left == pytest.approx(now - at) for at, left in told[1:])
 
 
 def test_description_of_a_measurement_uses_singular_and_plural() -> None:
-    told = [describe_start(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
+    told = [describe(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
     assert told == ["1 row", "3 rows", "1 draft", "3 drafts"]
 
 
@@ -190,43 +204,43 @@ def test_failed_memory_read_is_reported_and_rows_are_measured() -> None:
         raise NativeError("out of memory")
 
     bench, _ = run(read=read)
-    assert bench.failed == ["reading memory: out of memory"]
+    assert bench.left_out == ["reading memory: out of memory (1 times)"]
     assert len(bench.measurements) == 15
-    assert bench.reads == []
-    assert run(replace(SETTINGS, memory=0), read=read)[0].failed == []
+    assert bench.fields == {"reads": []}
+    assert run(replace(SETTINGS, memory=0), read=read)[0].left_out == []
 
 
 def test_json_report_loads_and_prints_the_same_tables(report: RowsReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(as_json(report))
-    again = load(file)
-    assert (again.measurements, again.reads, as_markdown(again)) == (
+    file.write_text(report.as_json())
+    again = RowsReport.load(file)
+    assert (again.measurements, again.reads, again.as_markdown()) == (
         report.measurements,
         report.reads,
-        as_markdown(report),
+        report.as_markdown(),
     )
     file.write_text('{"bench": "decode"}')
     with pytest.raises(InvalidRequestError, match="as the report of a rows bench"):
-        load(file)
+        RowsReport.load(file)
 
 
 def test_rows_tables_show_times_operations_memory_and_the_processor(report: RowsReport) -> None:
-    text = as_markdown(report)
+    text = report.as_markdown()
     assert "| rows | 4 | 16.0 |" in text
     assert "| graph | MUL_MAT q4_0 | 8.000 | 9.600 | 12.800 | 0.800 | 2.400 |" in text
     assert "|  | one row, weights of products | 100.0 | 10.0 | 0.50 |" in text
     assert "| a processor | AVX512_VNNI | 2 | 10.0 | 1.20 | 1.60 | 0.10 | 0.50 |" in text
     console = Console(width=160, record=True, file=StringIO())
-    console.print(as_tables(report))
+    console.print(report.as_tables())
     assert "1.10 to 1.10 times as long" in console.export_text()
 
 
 def test_report_without_measurements_is_shown(report: RowsReport) -> None:
-    assert "**" not in as_markdown(replace(report, measurements=[], left_out=["all"]))
+    assert "**" not in replace(report, measurements=[], left_out=["all"]).as_markdown()
 
 
 def test_csv_has_a_line_for_each_operation(report: RowsReport) -> None:
-    lines = list(csv.DictReader(StringIO(as_csv(report))))
+    lines = list(csv.DictReader(StringIO(report.as_csv())))
     (line,) = (x for x in lines if (x["what"], x["n"], x["operation"]) == ("rows", "2", "RMS_NORM"))
     assert float(line["seconds"]) == pytest.approx(0.0024)
     assert len(lines) == 5 * 4
@@ -234,10 +248,10 @@ def test_csv_has_a_line_for_each_operation(report: RowsReport) -> None:
 
 def test_plot_is_a_valid_svg(report: RowsReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot(report, tmp_path / "rows.svg")
+    report.plot(tmp_path / "rows.svg")
     assert ElementTree.parse(tmp_path / "rows.svg").getroot().tag.endswith("svg")
 
 
 def test_damaged_json_report_is_refused_or_printed(report: RowsReport, tmp_path: Path) -> None:
-    refused, printed = count_refused_and_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
+    refused, printed = count_refused_and_printed(RowsReport, json.loads(report.as_json()), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -1,16 +1,19 @@
-"""Tests of Traffic: the times of requests that arrive at an engine with a scripted context, without a model."""
+"""Tests of Traffic: the times of requests that arrive at an engine with a scripted context, and at that of an LLM."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 
 import pytest
 from helpers.engines import EngineHarness
 
-from pymtp.bench.traffic import Traffic, delays
+from pymtp import LLM, SamplingParams
+from pymtp.bench.traffic import Traffic, delays, prepare, run_on_engine_thread
 from pymtp.engine.request import Request
 from pymtp.errors import NativeError
 
@@ -95,3 +98,20 @@ def test_arrival_times_are_a_reproducible_poisson_process_or_all_zero() -> None:
     gaps = [later - earlier for earlier, later in pairwise(due)]
     assert min(gaps) > 0
     assert mean(gaps) == pytest.approx(0.5, rel=0.06)  # four standard deviations
+
+
+def test_function_of_a_bench_runs_on_the_engine_thread_and_its_error_is_raised(demo: Path) -> None:
+    def fail() -> None:
+        raise NativeError("out of memory")
+
+    with LLM(demo, n_ctx=64, n_threads=1) as llm:
+        llm.generate("x", SamplingParams(2))
+        thread = run_on_engine_thread(llm, threading.current_thread)
+        assert thread is not threading.current_thread()
+        assert thread is run_on_engine_thread(llm, threading.current_thread)
+        with pytest.raises(NativeError, match="out of memory"):
+            run_on_engine_thread(llm, fail)
+        submit = prepare(llm, [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
+        driver = Traffic(llm._engine)
+        run_on_engine_thread(llm, lambda: driver.run([submit], [0.0]))
+        assert len(driver.timings[0].request.tokens) == 4

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, make_llm
+from conftest import make_llm
 from helpers import bench_command
 from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 from makers.gguf_variants import rewrite
@@ -24,7 +24,18 @@ from pymtp.cli.screen import screen
 from pymtp.context.context import Context
 from pymtp.drafting.depth import MAX_AUTO
 
-SETTINGS = DecodeSettings("demo.gguf", ("none",), ("code",), (0.7,), 24, 1, None, 1, 0, "f16")
+SETTINGS = DecodeSettings(
+    model="demo.gguf",
+    arms=("none",),
+    kinds=("code",),
+    temperatures=(0.7,),
+    tokens=24,
+    rounds=1,
+    synthetic=None,
+    threads=1,
+    gpu_layers=0,
+    cache_type="f16",
+)
 SMALL = ("--depths", "3,none,1,auto", "--kinds", "random,code", "--tokens", "16", "--rounds", "1", "--threads", "1")
 
 
@@ -193,8 +204,7 @@ def test_arm_with_new_makes_an_llm_for_each_completion_and_other_arms_reuse_one(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
-    script = [sys.executable, str(ROOT / "tools/bench_decode.py"), *SMALL, "--rounds", "100000"]
-    code, out, err = run_interrupted(script, "round 2: code, greedy")
+    code, out, err = run_interrupted(["decode", *SMALL, "--rounds", "100000"], "round 2: code, greedy")
     assert code == 130
     assert "Traceback" not in err
     assert "Decoding, greedy: demo.gguf" in out

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from helpers import bench_command
 from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 
 import pymtp
 from pymtp.bench.prefill import MODES
-from pymtp.cli.bench_requests import check_modes
+from pymtp.cli.bench_values import check_modes
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
 WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats per row, in the shipped model
@@ -127,9 +126,8 @@ def test_default_sizes_that_are_too_long_are_left_out(capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
-    script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
-    endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
-    code, out, err = run_interrupted([*script, *endless], "round 1: 64 fused")
+    endless = ["prefill", "--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
+    code, out, err = run_interrupted(endless, "round 1: 64 fused")
     assert code == 130
     assert "Traceback" not in err
     assert "Prefill: demo.gguf" in out

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pymtp.cli import app_main
+from pymtp.cli.bench_output import ReportOptions
 
 # arguments that every bench refuses, and a part of the error message
 INVALID_ARGUMENTS = [
@@ -31,8 +32,12 @@ def run(bench: str, *arguments: str | Path) -> int:
     return int(end.value.code or 0)
 
 
-def run_interrupted(command: Sequence[str], line: str) -> tuple[int, str, str]:
-    """Run a bench, and send Ctrl-C after a line of stderr with this beginning. Return exit code, stdout and stderr."""
+def run_interrupted(arguments: Sequence[str], line: str) -> tuple[int, str, str]:
+    """Run `pymtp bench` in a process, and send Ctrl-C after a line of stderr with this beginning.
+
+    Return exit code, stdout and stderr.
+    """
+    command = [sys.executable, "-c", "from pymtp.cli import app_main; app_main()", "bench", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr
@@ -56,7 +61,7 @@ def check_refused_before_any_work(
     bench: str, arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"pymtp.cli.bench_{bench}._measure", lambda *_: pytest.fail("it began to work"))
+        patch.setattr(ReportOptions, "measure", lambda *_: pytest.fail("it began to work"))
         assert run(bench, *arguments) == 2
     shown = capsys.readouterr()
     assert words in " ".join(shown.err.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from bench_prefix import (
     Case,
     Measurement,
     Settings,
-    as_json,
     measure,
     prepare,
     server_options,
@@ -58,9 +56,8 @@ def test_pymtp_is_compared_with_the_best_server_arm_that_has_the_same_memory(
     assert medians["read"] == {**reads, PYMTP: 120}
     assert medians["read_ratio"] == 0.6
     assert medians["first_token_ratio"] == 0.25
-    whole = json.loads(as_json(SETTINGS, [{"trace": CHAT, **medians}], patched=False))
-    assert whole["settings"]["model"] == "m.gguf"
-    assert whole["ctx_checkpoints"] == 32
+    shown = bench_prefix.table(case(), medians).rows
+    assert shown[-1] == ("pymtp", "300", "120", "120", "1.000", "0.50", "1.000", "1")
 
 
 def test_cache_limit_is_half_of_the_prefixes_unless_given(demo: Path) -> None:

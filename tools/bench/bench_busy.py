@@ -12,25 +12,23 @@ which need root. Linux only.
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import llama_bench
 import typer
-from rich.console import Console
-from rich.table import Table
+from peer import Comparison, ModelFile, Output, show, write_json
 
-from pymtp import build_info
+from pymtp.bench.table import Cell, Column, Table
 from pymtp.model.model import demo_model
 from pymtp.native.cores import physical_cores
 
@@ -49,7 +47,6 @@ model, threads, drafts = sys.argv[1:]
 keywords = {"n_threads": int(threads), "all_threads": True} if threads != "default" else {}
 drafts = drafts if drafts == "auto" else int(drafts)
 with LLM(model, n_ctx=4096, draft_tokens=drafts, cache_prompt=False, **keywords) as llm:
-    print("ready", flush=True)
     for line in sys.stdin:
         came = []
         for _ in llm.stream("import os\\n\\ndef walk(folder):\\n", SamplingParams(int(line), ignore_eos=True)):
@@ -67,37 +64,29 @@ class Speed:
     gap: float = 0.0
 
 
-class Worker:
-    """A process with a loaded model."""
+def generate(model: Path, threads: str, drafts: str, tokens: int, seconds: float = 0.0) -> Speed:
+    """Generate in a new process: once as a warm-up, then once, or again and again for some seconds.
 
-    def __init__(self, model: Path, threads: str, drafts: str) -> None:
-        command = [sys.executable, "-c", CHILD, str(model), threads, drafts]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+    Return the mean speed.
+    """
+    command = [sys.executable, "-c", CHILD, str(model), threads, drafts]
+    speeds: list[tuple[float, ...]] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
 
-    def _read(self) -> list[str]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a process ended with {self.process.wait()}")
-        return line.split()
+        def ask() -> tuple[float, ...]:
+            process.stdin.write(f"{tokens}\n")
+            process.stdin.flush()
+            if not (line := process.stdout.readline()):
+                raise RuntimeError(f"a process ended with {process.wait()}")
+            return tuple(map(float, line.split()))
 
-    def generate(self, tokens: int, seconds: float = 0.0) -> Speed:
-        """Generate `tokens` tokens once, or again and again for some seconds. Return the mean speed."""
-        assert self.process.stdin is not None
-        end, speeds, gaps = time.perf_counter() + seconds, [], []
+        ask()
+        end = time.perf_counter() + seconds
         while not speeds or time.perf_counter() < end:
-            self.process.stdin.write(f"{tokens}\n")
-            self.process.stdin.flush()
-            speed, gap = map(float, self._read())
-            speeds.append(speed)
-            gaps.append(gap)
-        return Speed(statistics.harmonic_mean(speeds), max(gaps))
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+            speeds.append(ask())
+    return Speed(statistics.harmonic_mean([speed for speed, _ in speeds]), max(gap for _, gap in speeds))
 
 
 def hog(n: int, seconds: float | None = None, **options: Any) -> list[subprocess.Popen[bytes]]:
@@ -165,93 +154,80 @@ LOADS: dict[str, Callable[[], Any]] = {
 }
 
 
-def measure(
-    model: Path, load: str, drafts: list[str], tokens: int, n: int, program: Path | None
-) -> dict[str, list[Speed]]:
+def measure(model: Path, load: str, drafts: list[str], tokens: int, n: int, program: Path | None) -> Comparison[Speed]:
     """Measure n generations of each arm under a load, by arm: "default/3" has the default threads and 3 drafts."""
     threads = [DEFAULT, *map(str, sorted({1, (physical_cores() + 1) // 2, physical_cores()}))]
-    arms = [(number, draft) for draft in drafts for number in threads]
-    measured: dict[str, list[Speed]] = {}
+    seconds = 4 * TOGGLE if load == CHANGES else 0.0
+    arms: dict[str, Callable[[], Speed]] = {
+        f"{number}/{draft}": partial(generate, model, number, draft, tokens, seconds)
+        for draft in drafts
+        for number in threads
+    }
+    if program is not None:
+
+        def peer() -> Speed:
+            record = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, threads=physical_cores())
+            return Speed(float(record["avg_ts"]))
+
+        arms[LLAMA] = peer
+    results = Comparison[Speed](lambda speed: speed.tokens)
     with LOADS[load]():
-        for turn in range(n):
-            for number, draft in arms if turn % 2 == 0 else arms[::-1]:
-                worker = Worker(model, number, draft)
-                try:
-                    worker.generate(tokens)
-                    speed = worker.generate(tokens, 4 * TOGGLE if load == CHANGES else 0.0)
-                finally:
-                    worker.close()
-                measured.setdefault(f"{number}/{draft}", []).append(speed)
-            if program is not None and turn < MAX_PEER_RUNS:
-                record = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, threads=physical_cores())
-                measured.setdefault(LLAMA, []).append(Speed(float(record["avg_ts"])))
-    return measured
+        for _ in results.run(load, arms, n):
+            if len(results.rounds) == MAX_PEER_RUNS:
+                arms.pop(LLAMA, None)
+    return results
 
 
-def medians(measured: dict[str, list[Speed]]) -> dict[str, float]:
-    """Return the median tokens/s by arm."""
-    return {arm: statistics.median(speed.tokens for speed in speeds) for arm, speeds in measured.items()}
-
-
-def rows(load: str, measured: dict[str, list[Speed]]) -> list[tuple[str, ...]]:
-    """Return a line for each number of drafts: default threads, the best fixed number, llama.cpp, and ratios."""
-    speeds = medians(measured)
-    lines = []
-    for draft in sorted({arm.split("/")[1] for arm in measured if arm != LLAMA}):
-        fixed = {arm.split("/")[0]: n for arm, n in speeds.items() if arm.endswith(f"/{draft}") and DEFAULT not in arm}
+def rows(load: str, results: Comparison[Speed], drafts: list[str]) -> list[Cell]:
+    """Return a row for each number of drafts: default threads, the best fixed number of threads, and llama.cpp."""
+    speeds, found = results.medians(), []
+    for draft in drafts:
+        fixed = {arm.split("/")[0]: n for arm, n in speeds.items() if arm != LLAMA and arm.split("/")[1] == draft}
+        own = fixed.pop(DEFAULT)
         best = max(fixed, key=fixed.__getitem__)
-        own, peer = speeds[f"{DEFAULT}/{draft}"], speeds.get(LLAMA) if draft == "0" else None
-        gap = max(speed.gap for speed in measured[f"{DEFAULT}/{draft}"])
-        lines.append(
-            (
-                *(load, draft, f"{own:.1f}", f"{fixed[best]:.1f} ({best})", f"{own / fixed[best]:.3f}"),
-                *(f"{own / fixed['1']:.3f}", f"{1000 * gap:.0f}", f"{peer:.1f}" if peer else ""),
-                f"{own / peer:.2f}" if peer else "",
-            )
-        )
-    return lines
+        peer = speeds.get(LLAMA) if draft == "0" else None  # llama-bench decodes without drafts
+        gap = max(results.values(f"{DEFAULT}/{draft}", lambda speed: speed.gap))
+        ratios = {"of_best": own / fixed[best], "of_one": own / fixed["1"], "of_peer": peer and own / peer}
+        shown = f"{fixed[best]:.1f} ({best})"
+        found.append(Cell(load=load, drafts=draft, own=own, best=shown, gap=gap, peer=peer, **ratios))
+    return found
 
 
-HEADINGS = (
-    *("load", "drafts", "default, tokens/s", "best fixed (threads)", "ratio", "to 1 thread", "longest gap, ms"),
-    *("llama.cpp", "ratio"),
-)
+COLUMNS = [
+    Column("load", "load"),
+    Column("drafts", "drafts"),
+    Column("default, tokens/s", "own", ".1f"),
+    Column("best fixed (threads)", "best"),
+    Column("ratio", "of_best", ".3f"),
+    Column("to 1 thread", "of_one", ".3f"),
+    Column("longest gap, ms", lambda row: 1000 * row.gap, ".0f"),
+    Column("llama.cpp", "peer", ".1f"),
+    Column("ratio", "of_peer", ".2f"),
+]
 
 
 def main(
-    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    model: ModelFile = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens of a generation.")] = 1500,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Generations of each arm.")] = 5,
     drafts: Annotated[str, typer.Option(help="Drafts per round.")] = "0,3,auto",
     only: Annotated[str, typer.Option(help=f"Some of the loads: {', '.join(LOADS)}.")] = ",".join(LOADS),
     peer: Annotated[bool, typer.Option(help="Measure llama-bench, too.")] = True,
-    output: Annotated[Path | None, typer.Option("--json", help="Write every measurement to this file.")] = None,
+    output: Output = None,
 ) -> None:
     """Measure decoding beside other load."""
-    screen = Console(stderr=True, highlight=False, width=160)
     file = model or demo_model()
     program = llama_bench.build(patched=False) if peer else None
-    measured = {}
-    table = Table(*HEADINGS, title=f"{file.name}: {tokens} tokens, {rounds} rounds")
-    for load in only.split(","):
-        measured[load] = measure(file, load, drafts.split(","), tokens, rounds, program)
-        for line in rows(load, measured[load]):
-            screen.print("  ".join(line))
-            table.add_row(*line)
-    Console(highlight=False, width=160).print(table)
-    if output is not None:
-        result = {
-            "bench": "beside other work",
-            "settings": {"model": file.name, "tokens": tokens, "rounds": rounds},
-            "tokens_per_second": {load: medians(speeds) for load, speeds in measured.items()},
-            "measured": {
-                load: {arm: [asdict(speed) for speed in speeds] for arm, speeds in arms.items()}
-                for load, arms in measured.items()
-            },
-            "machine": {"system": platform.platform(), "cores": physical_cores()},
-            "build": build_info(),
-        }
-        output.write_text(json.dumps(result, indent=2) + "\n")
+    measured = {load: measure(file, load, drafts.split(","), tokens, rounds, program) for load in only.split(",")}
+    lines = [row for load, results in measured.items() for row in rows(load, results, drafts.split(","))]
+    show(Table(f"{file.name}: {tokens} tokens, {rounds} rounds", COLUMNS, lines))
+    write_json(
+        output,
+        "beside other work",
+        settings={"model": file.name, "tokens": tokens, "rounds": rounds},
+        tokens_per_second={load: results.medians() for load, results in measured.items()},
+        measured={load: results.as_dicts() for load, results in measured.items()},
+    )
 
 
 if __name__ == "__main__":

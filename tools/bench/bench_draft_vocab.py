@@ -12,8 +12,6 @@ tokens. Writes benchmarks/draft_vocab.json.
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -21,19 +19,13 @@ from time import process_time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from peer import count_drafts, held_out_prompts, screen, show, write_json
 from rich.progress import track
-from rich.table import Table
 
-import pymtp
-from pymtp.bench.machine import machine
+from pymtp.bench.table import Cell, Column, Table
 from pymtp.context.context import Context
 from pymtp.model.model import Model, demo_model
 from pymtp.sampling import Sampler, SamplingParams
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-
-from makers.demo_corpus import held_out_prompts
 
 OUT = Path(__file__).resolve().parents[2] / "benchmarks" / "draft_vocab.json"
 DEPTH = 3
@@ -42,22 +34,27 @@ SIZES: tuple[Any, ...] = ("all", 1536, 1024, 512, 128)  # the shipped model has 
 TIMED: tuple[Any, ...] = ("all", 65536, 32768, 16384)
 
 
+COLUMNS = [
+    Column("temperature", "temperature"),
+    Column("tokens", "draft_vocab"),
+    Column("accepted, by position", lambda row: " ".join(f"{share:.1%}" for share in row.accepted)),
+    Column("outside, by position", lambda row: " ".join(f"{share:.1%}" for share in row.outside)),
+    Column("tokens per round", "tokens_per_round", ".2f"),
+]
+
+
 def acceptance(size: Any, temperature: float, prompts: list[str]) -> dict[str, Any]:
     """Measure, by position, the share of accepted drafts, and of those rejected as the token is not in the set."""
-    params = SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=3, ignore_eos=True)
-    with pymtp.LLM(n_ctx=1024, n_threads=1, draft_tokens=DEPTH, draft_vocab=size) as llm:
-        completions = llm.generate(prompts, params)
-    rounds = sum(c.stats.rounds for c in completions)
-    accepted = [sum(c.stats.accepted_per_position[i] for c in completions) for i in range(DEPTH)]
-    outside = [sum(c.stats.outside_per_position[i] for c in completions) for i in range(DEPTH)]
-    reached = [rounds, *accepted[:-1]]
+    counts = count_drafts(prompts, TOKENS, temperature, seed=3, draft_tokens=DEPTH, draft_vocab=size)
+    accepted = counts["by_position"]
+    reached = [counts["rounds"], *accepted[:-1]]
     return {
         "draft_vocab": size,
         "temperature": temperature,
         "accepted": [a / n for a, n in zip(accepted, reached, strict=True)],
-        "outside": [o / n for o, n in zip(outside, reached, strict=True)],
-        "tokens_per_round": 1 + sum(accepted) / rounds,
-        "text_sha256": hashlib.sha256(json.dumps([c.token_ids for c in completions]).encode()).hexdigest(),
+        "outside": [o / n for o, n in zip(counts["outside"], reached, strict=True)],
+        "tokens_per_round": 1 + sum(accepted) / counts["rounds"],
+        "text_sha256": counts["texts"],
     }
 
 
@@ -78,7 +75,7 @@ def times(path: Path, repeats: int) -> dict[str, Any]:
             c.set_sampling(Sampler(SamplingParams()))
             c.prefill(range(1, 65))
             c.draft_chain(c.first_token(), DEPTH)
-        for _ in track(range(repeats), console=Console(stderr=True)):
+        for _ in track(range(repeats), console=screen):
             for size, c in contexts.items():
                 took["step", size].append(cpu(c.draft_chain, 5, DEPTH) / DEPTH)
                 took["plain", "all"].append(cpu(c.verify_chain, [5]))
@@ -115,21 +112,12 @@ def main(
     """Measure and write benchmarks/draft_vocab.json."""
     prompts = held_out_prompts(PROMPTS)
     runs = [(size, temperature) for temperature in (0.0, 0.7) for size in SIZES]
-    shipped = [acceptance(*run, prompts) for run in track(runs, console=Console(stderr=True))]
-    result = {
-        "machine": machine(),
-        "build": pymtp.build_info(),
-        "shipped_sha256": hashlib.sha256(demo_model().read_bytes()).hexdigest(),
-        "acceptance": shipped,
-        "times": times(model, repeats),
-    }
-    OUT.write_text(json.dumps(result, indent=1) + "\n")
-    table = Table("temperature", "tokens", "accepted, by position", "outside, by position", "tokens per round")
-    for row in shipped:
-        shares = [" ".join(f"{share:.1%}" for share in row[name]) for name in ("accepted", "outside")]
-        table.add_row(str(row["temperature"]), str(row["draft_vocab"]), *shares, f"{row['tokens_per_round']:.2f}")
-    Console().print(table)
-    Console().print(result["times"])
+    shipped = [acceptance(*run, prompts) for run in track(runs, console=screen)]
+    timed = times(model, repeats)
+    digest = hashlib.sha256(demo_model().read_bytes()).hexdigest()
+    write_json(OUT, "drafts from a part of the vocabulary", shipped_sha256=digest, acceptance=shipped, times=timed)
+    notes = [f"{name}: {value}" for name, value in timed.items()]
+    show(Table("Acceptance of the shipped model", COLUMNS, [Cell(**row) for row in shipped]), notes=notes)
 
 
 if __name__ == "__main__":

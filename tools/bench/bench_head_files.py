@@ -11,11 +11,8 @@ alternating order. A ratio above 1 means that the separate head is faster in thi
 
 from __future__ import annotations
 
-import json
-import platform
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -23,17 +20,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from peer import prepare, rounds
-from rich.console import Console
-from rich.table import Table
+from peer import WARM_UP, Comparison, ModelFile, Output, Pairs, Threads, prepare, show, write_json
 
-from pymtp import LLM, SamplingParams, build_info
+from pymtp import LLM, SamplingParams
 from pymtp.model.model import demo_model
 from pymtp.native.cores import default_threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-
-from makers.head_file import write_pair
+from makers.head_file import write_pair  # isort: skip  # peer makes the folder of tests importable
 
 INSIDE, APART = "inside", "apart"
 Drafts = int | Literal["auto"]
@@ -50,7 +43,7 @@ def measure(
     """Return the tokens/s of prefill if `tokens` is 1, else of decoding."""
     model, head = files
     with LLM(model, head=head, n_ctx=2048, n_threads=threads, draft_tokens=drafts, cache_prompt=False) as llm:
-        llm.generate(prompts[0][:64], SamplingParams(max_tokens=16, logit_bias=bias))
+        llm.generate(prompts[0][:64], SamplingParams(max_tokens=WARM_UP, logit_bias=bias))
         completions = llm.generate(prompts, SamplingParams(max_tokens=tokens, logit_bias=bias))
     if tokens == 1:
         return sum(c.stats.prompt_tokens for c in completions) / sum(c.stats.prefill_seconds for c in completions)
@@ -58,61 +51,39 @@ def measure(
 
 
 def main(
-    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
-    pairs: Annotated[int, typer.Option("--pairs", "-r", min=1, help="Pairs of each kind.")] = 15,
+    model: ModelFile = None,
+    pairs: Pairs = 15,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens for each prompt.")] = 400,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompts for prefill.")] = 1024,
     drafts: Annotated[str, typer.Option(help="Drafts per round.")] = "1,3,7,auto",
-    threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
-    output: Annotated[Path | None, typer.Option("--json", help="Write every ratio to this file.")] = None,
+    threads: Threads = None,
+    output: Output = None,
 ) -> None:
     """Compare a separate head with the same head inside the model's file."""
-    screen = Console(stderr=True, highlight=False)
     file, threads = model or demo_model(), threads or default_threads()
     texts, bias = prepare(file, 4, held_out=model is None)
     long, _ = prepare(file, 2, prompt, held_out=False)
     depths: list[Drafts] = ["auto" if d == "auto" else int(d) for d in drafts.split(",")]
-    measured: dict[str, list[dict[str, float]]] = {}
+    kinds: dict[str, tuple[Any, ...]] = {f"prompts of {prompt}": (3, threads, long, bias, 1)}
+    kinds |= {f"drafts {depth}": (depth, threads, texts, bias, tokens) for depth in depths}
+    ratios: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(shutil.copy(file, folder))  # all files must be in one file system, as speed depends on it
         trunk, head = write_pair(file, Path(folder))
         files: dict[str, tuple[Path, Path | None]] = {INSIDE: (whole, None), APART: (trunk, head)}
-        kinds: dict[str, tuple[Any, ...]] = {f"prompts of {prompt}": (3, threads, long, bias, 1)}
-        kinds |= {f"drafts {depth}": (depth, threads, texts, bias, tokens) for depth in depths}
         for kind, settings in kinds.items():
-            arms = {arm: partial(measure, arm_files, *settings) for arm, arm_files in files.items()}
-            measured[kind] = list(rounds(arms, pairs))
-            screen.print(kind, *(f"{pair[APART] / pair[INSIDE]:.3f}" for pair in measured[kind]))
-    ratios = {kind: [pair[APART] / pair[INSIDE] for pair in kind_pairs] for kind, kind_pairs in measured.items()}
-    table = Table(
-        "",
-        "inside, tokens/s",
-        "apart, tokens/s",
-        "apart / inside",
-        "from",
-        "to",
-        title=f"{file.name}, {threads} threads",
+            results = Comparison[float](float)
+            for _ in results.run(kind, {arm: partial(measure, own, *settings) for arm, own in files.items()}, pairs):
+                pass
+            show(results.table(f"{file.name}, {threads} threads, {kind}", "tokens/s", INSIDE))
+            ratios[kind] = results.ratios(APART, INSIDE)
+    write_json(
+        output,
+        "head apart against inside",
+        settings={"model": file.name, "threads": threads, "tokens": tokens, "prompt": prompt, "pairs": pairs},
+        median_ratio={kind: statistics.median(values) for kind, values in ratios.items()},
+        ratios=ratios,
     )
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for kind, kind_pairs in measured.items():
-        speeds = (f"{statistics.median(pair[arm] for pair in kind_pairs):,.1f}" for arm in (INSIDE, APART))
-        table.add_row(
-            kind,
-            *speeds,
-            *(f"{figure(ratios[kind]):.3f}" for figure in (statistics.median, min, max)),
-        )
-    Console(highlight=False).print(table)
-    if output is not None:
-        result = {
-            "bench": "head apart against inside",
-            "settings": {"model": file.name, "threads": threads, "tokens": tokens, "prompt": prompt, "pairs": pairs},
-            "median_ratio": {kind: statistics.median(values) for kind, values in ratios.items()},
-            "ratios": ratios,
-            "machine": {"system": platform.platform(), "python": platform.python_version()},
-            "build": build_info(),
-        }
-        output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

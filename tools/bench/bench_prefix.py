@@ -24,9 +24,7 @@ alternating order.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -36,20 +34,28 @@ from typing import Annotated, Any
 
 import llama_server
 import typer
-from llama_build import BuildError
-from llama_server import Answer, ServerError
-from peer import in_a_process, peak_resident_bytes, rounds
-from rich.console import Console
-from rich.table import Table
+from llama_server import Answer
+from peer import (
+    PAGE,
+    Comparison,
+    ModelFile,
+    Output,
+    Pairs,
+    Patched,
+    Threads,
+    errors_shown,
+    in_a_process,
+    peak_resident_bytes,
+    show,
+    write_json,
+)
 
-from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_info
-from pymtp.bench.machine import machine
+from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.bench.prefix import WARM_UP, TraceRun, half_of_prefix_bytes
+from pymtp.bench.table import Column, Table
 from pymtp.bench.traces import DISK, NAMES, USER, Trace, TraceHistory, TraceRequest, TraceVocabulary, make, unseen
 from pymtp.model.model import demo_model
 from pymtp.native.cores import default_threads
-
-screen = Console(stderr=True, highlight=False)
 
 PYMTP, SERVER = "pymtp", "llama-server"
 # options of each arm beside those of all arms; the first has llama-server's defaults
@@ -62,7 +68,6 @@ MORE = f"{SERVER}, ubatch 256, more memory"  # live checkpoints are not subtract
 CHECKPOINTS = 32  # per slot, llama-server's default
 LIVE = 2  # checkpoints of a live slot that are subtracted from the memory
 MIB = 2**20
-PAGE = 256  # tokens that contexts are rounded up to
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,11 @@ class Measurement:
     read: list[int]
     first_token: list[float]
     resident: int
+
+    @property
+    def seconds(self) -> float:
+        """Return the sum of the seconds to all first tokens."""
+        return sum(self.first_token)
 
 
 def prepare(settings: Settings, names: Sequence[str]) -> list[Case]:
@@ -198,115 +208,89 @@ def server_options(case: Case) -> dict[str, dict[str, str | int]]:
     return arms | {MORE: {"ubatch_size": 256, "cache_ram": case.cache_mib}}
 
 
-def measure(case: Case, n: int, program: Path) -> list[dict[str, Measurement]]:
-    """Measure n rounds of all arms. Print the progress on stderr."""
+def measure(case: Case, n: int, program: Path) -> Comparison[Measurement]:
+    """Measure n rounds of all arms."""
     arms: dict[str, Callable[[], Measurement]] = {
         arm: partial(measure_server, program, case, options) for arm, options in server_options(case).items()
     }
     arms[PYMTP] = partial(in_a_process, measure_pymtp, case)
-    results: list[dict[str, Measurement]] = []
-    for measured in rounds(arms, n):
-        results.append(measured)
-        shown = ", ".join(f"{arm} {sum(m.read):,}" for arm, m in measured.items())
-        screen.print(f"{case.trace.name}, round {len(results)} of {n}: tokens read: {shown}")
+    results = Comparison[Measurement](lambda m: sum(m.read))
+    for _ in results.run(f"{case.trace.name}, tokens read", arms, n):
+        pass
     return results
 
 
-def summary(results: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
+def summary(results: Comparison[Measurement]) -> dict[str, Any]:
     """Return medians over the rounds by arm, and pymtp's ratio to llama-server's best arm with the same memory.
 
     The best arm is the one that read the fewest tokens. first_token: sum of the seconds to all first tokens.
     """
-
-    def medians(value: Callable[[Measurement], float]) -> dict[str, float]:
-        return {arm: statistics.median(value(measured[arm]) for measured in results) for arm in results[0]}
-
-    read, first_token = medians(lambda m: sum(m.read)), medians(lambda m: sum(m.first_token))
+    read = results.medians()
     best = min(SERVER_ARMS, key=read.__getitem__)
-    pairs = [(measured[PYMTP], measured[best]) for measured in results]
     return {
-        "prompt": medians(lambda m: sum(m.prompt)),
-        "unseen": medians(lambda m: sum(m.unseen)),
+        "prompt": results.medians(lambda m: sum(m.prompt)),
+        "unseen": results.medians(lambda m: sum(m.unseen)),
         "read": read,
-        "first_token": first_token,
-        "resident": medians(lambda m: m.resident),
+        "first_token": results.medians(lambda m: m.seconds),
+        "resident": results.medians(lambda m: m.resident),
         "best_of_llama_server": best,
-        "read_ratio": statistics.median(sum(own.read) / sum(peer.read) for own, peer in pairs),
-        "first_token_ratio": statistics.median(sum(own.first_token) / sum(peer.first_token) for own, peer in pairs),
+        "read_ratio": statistics.median(results.ratios(PYMTP, best)),
+        "first_token_ratio": statistics.median(results.ratios(PYMTP, best, lambda m: m.seconds)),
     }
 
 
-def table(case: Case, medians: dict[str, Any]) -> Table:
+def table(case: Case, found: dict[str, Any]) -> Table:
     """Make a table with a line for each arm."""
     title = f"{case.settings.model.name}, {case.trace.name}, host memory {case.cache_mib} MiB"
-    lines = Table(
-        "", "tokens", "new", "read", "pymtp / it", "first tokens, s", "pymtp / it", "resident, MiB", title=title
-    )
-    for column in lines.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for arm, read in medians["read"].items():
-        seconds = medians["first_token"][arm]
-        lines.add_row(
-            arm,
-            f"{medians['prompt'][arm]:,.0f}",
-            f"{medians['unseen'][arm]:,.0f}",
-            f"{read:,.0f}",
-            f"{medians['read'][PYMTP] / read:.3f}",
-            f"{seconds:.2f}",
-            f"{medians['first_token'][PYMTP] / seconds:.3f}",
-            f"{medians['resident'][arm] / MIB:,.0f}",
-        )
-    return lines
+    columns = [
+        Column("", lambda arm: arm),
+        Column("tokens", lambda arm: found["prompt"][arm], ",.0f"),
+        Column("new", lambda arm: found["unseen"][arm], ",.0f"),
+        Column("read", lambda arm: found["read"][arm], ",.0f"),
+        Column("pymtp / it", lambda arm: found["read"][PYMTP] / found["read"][arm], ".3f"),
+        Column("first tokens, s", lambda arm: found["first_token"][arm], ".2f"),
+        Column("pymtp / it", lambda arm: found["first_token"][PYMTP] / found["first_token"][arm], ".3f"),
+        Column("resident, MiB", lambda arm: found["resident"][arm] / MIB, ",.0f"),
+    ]
+    return Table(title, columns, list(found["read"]))
 
 
 def main(
-    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    model: ModelFile = None,
     traces: Annotated[str, typer.Option(help="Traces to run, separated by commas.")] = "prefixes,messages",
-    pairs: Annotated[int, typer.Option("--pairs", "-r", min=1, help="Measurements of each kind.")] = 1,
+    pairs: Pairs = 1,
     n_seq_max: Annotated[int, typer.Option("--n-seq-max", "-s", min=1, help="Texts at once, slots of the server.")] = 4,
     cache: Annotated[
         int, typer.Option(min=1, metavar="MIB", help="Host memory for prefixes, where a trace does not say it.")
     ] = 2048,
     scale: Annotated[float, typer.Option(min=0.001, help="Factor of all lengths in the traces.")] = 1.0,
     requests: Annotated[int | None, typer.Option(min=1, help="The first requests of each trace.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
-    patched: Annotated[bool, typer.Option("--patched", help="A llama-server with all of pymtp's patches.")] = False,
-    output: Annotated[Path | None, typer.Option("--json", help="Write every measurement to this file.")] = None,
+    threads: Threads = None,
+    patched: Patched = False,
+    output: Output = None,
 ) -> None:
     """Compare the tokens that pymtp and llama-server prefill of prompts with common prefixes."""
     settings = Settings(model or demo_model(), n_seq_max, threads or default_threads(), cache, scale, requests)
-    results: list[dict[str, Any]] = []
-    try:
+    written: list[dict[str, Any]] = []
+    with errors_shown():
         names = traces.split(",")
         if unknown := set(names) - ({*NAMES} - {DISK}):
             raise InvalidRequestError(f"no trace is called {', '.join(sorted(unknown))}")
         program = llama_server.build(patched=patched)
         for case in in_a_process(partial(prepare, settings, names)):
-            measured_rounds = measure(case, pairs, program)
-            medians = summary(measured_rounds)
-            Console(highlight=False, width=max(Console().width, 120)).print(table(case, medians))
-            measured = [{arm: asdict(m) for arm, m in arms.items()} for arms in measured_rounds]
+            results = measure(case, pairs, program)
+            found = summary(results)
+            show(table(case, found))
             memory = {"cache_mib": case.cache_mib, "server_options": server_options(case)}
-            results.append({"trace": case.trace.name, **memory, **medians, "rounds": measured})
-            if output is not None:  # after each trace, so that no result is lost
-                output.write_text(as_json(settings, results, patched=patched) + "\n")
-    except (BuildError, ServerError, PymtpError) as error:
-        screen.print(f"[bold red]error:[/] {error}", soft_wrap=True)
-        sys.exit(1)
-
-
-def as_json(settings: Settings, results: list[dict[str, Any]], *, patched: bool) -> str:
-    """Format the results of all traces, the settings and the environment as JSON."""
-    record = {
-        "bench": "prefixes against llama-server",
-        "settings": asdict(settings) | {"model": settings.model.name},
-        "ctx_checkpoints": CHECKPOINTS,
-        "patched_server": patched,
-        "traces": results,
-        "machine": machine(),
-        "build": build_info(),
-    }
-    return json.dumps(record, indent=1)
+            written.append({"trace": case.trace.name, **memory, **found, "rounds": results.as_dicts()})
+            write_json(  # after each trace, so that no result is lost
+                output,
+                "prefixes against llama-server",
+                settings=asdict(settings) | {"model": settings.model.name},
+                ctx_checkpoints=CHECKPOINTS,
+                patched_server=patched,
+                traces=written,
+            )
 
 
 if __name__ == "__main__":

@@ -1,244 +1,182 @@
-"""Compare greedy decoding with MTP, pymtp and llama-server: the same llama.cpp, model file and tokens.
+"""Compare pymtp and llama-server, one request after the other or several at once: same llama.cpp, file and prompts.
 
     pip install . typer
-    python tools/bench/bench_server.py
+    python tools/bench/bench_server.py demo:1:200 --drafts 3,auto --server-drafts 3 --prompt-tokens 300
+    python tools/bench/bench_server.py demo:8:256 demo:8:256:0.7
     python tools/models/make_model.py qwen3.5-0.8b build/0.8b-q4_0.gguf --type q4_0
-    python tools/bench/bench_server.py --model build/0.8b-q4_0.gguf --tokens 64 --pairs 5
+    python tools/bench/bench_server.py build/0.8b-q4_0.gguf:4:64 build/0.8b-q4_0.gguf:8:64
 
-llama-server is built from the pinned sources with pymtp's build options, and only with the two patches that llama.cpp
-needs on a processor with AMX. It runs with `--spec-type draft-mtp`. Both sides get the same prompts as token ids,
-generate the same number of tokens without end tokens, and have equal threads, context, batches, cache types and flash
-attention; neither caches prompts. Only decoding is timed, from the first token to the last: by the server's own clock,
-and by pymtp's `Stats`.
+A case is MODEL:REQUESTS:TOKENS:TEMPERATURE, where "demo" is the shipped model and TEMPERATURE may be left out: greedy.
+With several REQUESTS, all are sent at once to a server with as many slots, and passed to pymtp as one list; the
+measured time goes from then to the last token of the last request, with the prefill. With one, prompts follow each
+other and only decoding is timed, from the first token to the last: by the server's clock, and by pymtp's `Stats`.
 
-Every measurement is a process of its own, warmed up with one request. Each round has one measurement of each arm, in
-alternating order, and ratios are computed within a round: so a change of the machine's speed affects all arms alike.
-With --apart each side also runs on two files, trunk and head, into which the model is split: llama-server with `-md`,
-pymtp with `head`. The table also compares pymtp's ratio there with that on one file.
+llama-server runs without drafts and with its MTP at 1, 2 and 3 drafts; pymtp is compared with the best of these. It is
+built from the pinned sources with pymtp's build options, and only with the patches that it needs to run. With --patched
+it is built from pymtp's own sources, which separates the effect of kernels from that of the design. With --apart each
+arm also runs on two files, trunk and head, into which the model is split. Prompts are token ids, both sides generate
+without end tokens, and neither caches prompts.
 
-The tokens are compared, too: the report has the first difference, and the acceptance of each side. With random weights
-no draft is accepted on either side.
+Every measurement is a process of its own, warmed up with the same prompts. After the first round, arms of llama-server
+below 0.7 of its best are left out. With random weights no draft is accepted on either side.
 """
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
-import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import llama_server
 import typer
-from llama_build import BuildError
-from llama_server import ServerError
-from peer import in_a_process, prepare, rounds
-from rich.console import Console
-from rich.table import Table
+from llama_server import Answer
+from peer import (
+    WARM_UP,
+    Case,
+    Comparison,
+    Output,
+    Pairs,
+    Patched,
+    Threads,
+    errors_shown,
+    in_a_process,
+    prepare,
+    show,
+    write_json,
+)
 
-from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.model.model import demo_model
+from pymtp.bench.table import Column
 from pymtp.native.cores import default_threads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+from makers.head_file import write_pair  # isort: skip  # peer makes the folder of tests importable
 
-from makers.head_file import write_pair
-
-screen = Console(stderr=True, highlight=False)
-
-SERVER, FIXED, AUTO = "llama-server", "pymtp", "pymtp auto"
-SERVER_APART, FIXED_APART = "llama-server -md", "pymtp head"
+SERVER, PYMTP = "llama-server", "pymtp"
+TWO_FILES = ", two files"
+ONE_BY_ONE = 4  # prompts of a case with one request
+MIN_SHARE = 0.7  # slower arms, relative to llama-server's best, are not measured again
 
 Files = tuple[Path, Path | None]  # the model, and a separate head
 
 
-class Prompts(str, Enum):
-    """The kind of prompts."""
-
-    held_out = "held-out"
-    random = "random"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of both sides. drafts: the depth of llama-server and of pymtp's first arm."""
-
-    model: Path
-    prompts: Prompts
-    n_prompts: int
-    tokens: int
-    drafts: int
-    threads: int
-    n_ctx: int
-    n_batch: int
-    n_ubatch: int
-    gpu_layers: int
-    cache_type: str
-    flash_attn: str
-
-
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of one arm over all prompts. steps: decoded tokens, without the first of each prompt."""
+    """The measurement of one arm. speed: tokens/s. first_token: median seconds from a request to its first token."""
 
-    steps: int
-    seconds: float
+    speed: float
+    first_token: float
     drafted: int
     accepted: int
     texts: list[list[int]]
 
     @property
-    def speed(self) -> float:
-        """Return the tokens/s of decoding."""
-        return self.steps / self.seconds
-
-    @property
-    def acceptance(self) -> float:
-        """Return accepted / drafted; 0 without drafts."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+    def acceptance(self) -> float | None:
+        """Return accepted / drafted; None without drafts."""
+        return self.accepted / self.drafted if self.drafted else None
 
 
-Round = dict[str, Measurement]  # measurements by arm
+def speed(case: Case, texts: Sequence[Sequence[int]], seconds: float, decode_seconds: Sequence[float]) -> float:
+    """Return the tokens/s of several requests at once, or of decoding requests one after the other."""
+    if case.requests > 1:
+        return sum(map(len, texts)) / seconds
+    return sum(len(text) - 1 for text in texts) / sum(decode_seconds)
 
 
-def measure_server(program: Path, files: Files, settings: Settings, prompts: Sequence[Sequence[int]]) -> Measurement:
+def measure_server(
+    program: Path, files: Files, case: Case, drafts: str, prompts: Sequence[Sequence[int]]
+) -> Measurement:
     """Measure a run of llama-server. Raises ServerError."""
     model, head = files
-    with llama_server.start(
-        program,
-        model,
-        **({} if head is None else {"spec_draft_model": str(head)}),
-        spec_type="draft-mtp",
-        spec_draft_n_max=settings.drafts,
-        threads=settings.threads,
-        ctx_size=settings.n_ctx,
-        batch_size=settings.n_batch,
-        ubatch_size=settings.n_ubatch,
-        cache_type_k=settings.cache_type,
-        cache_type_v=settings.cache_type,
-        spec_draft_type_k=settings.cache_type,
-        spec_draft_type_v=settings.cache_type,
-        flash_attn=settings.flash_attn,
-        gpu_layers="all" if settings.gpu_layers < 0 else settings.gpu_layers,
-    ) as server:
-        server.complete(prompts[0], 16)
-        answers = [server.complete(prompt, settings.tokens) for prompt in prompts]
+    options: dict[str, str | int] = {"threads": case.threads, "ctx_size": case.n_ctx * case.requests}
+    if drafts != "0":
+        options |= {"spec_type": "draft-mtp", "spec_draft_n_max": drafts}
+        options |= {} if head is None else {"spec_draft_model": str(head)}
+    with (
+        llama_server.start(program, model, parallel=case.requests, **options) as server,
+        ThreadPoolExecutor(case.requests) as clients,
+    ):
+
+        def run(n: int) -> list[Answer]:
+            futures = [
+                clients.submit(server.complete, prompt, n, temperature=case.temperature, seed=number)
+                for number, prompt in enumerate(prompts)
+            ]
+            return [future.result() for future in futures]
+
+        run(WARM_UP)
+        started = time.perf_counter()
+        answers = run(case.tokens)
+        seconds = time.perf_counter() - started
+    texts = [answer.token_ids for answer in answers]
     return Measurement(
-        steps=sum(len(answer.token_ids) - 1 for answer in answers),
-        seconds=sum(answer.seconds for answer in answers),
-        drafted=sum(answer.drafted for answer in answers),
-        accepted=sum(answer.accepted for answer in answers),
-        texts=[answer.token_ids for answer in answers],
+        speed(case, texts, seconds, [answer.seconds for answer in answers]),
+        statistics.median(answer.waited for answer in answers),
+        sum(answer.drafted for answer in answers),
+        sum(answer.accepted for answer in answers),
+        texts,
     )
 
 
 def measure_pymtp(
-    files: Files,
-    settings: Settings,
-    drafts: int | Literal["auto"],
-    prompts: Sequence[Sequence[int]],
-    bias: dict[int, float],
+    files: Files, case: Case, drafts: str, prompts: Sequence[Sequence[int]], bias: dict[int, float]
 ) -> Measurement:
     """Measure a run of pymtp. Call it in a new process."""
-    model, head = files
-    with LLM(
-        model,
-        head=head,
-        n_ctx=settings.n_ctx,
-        n_batch=settings.n_batch,
-        n_ubatch=settings.n_ubatch,
-        n_threads=settings.threads,
-        n_gpu_layers=settings.gpu_layers,
-        type_k=settings.cache_type,
-        type_v=settings.cache_type,
-        flash_attn=settings.flash_attn,
-        draft_tokens=drafts,  # type: ignore[arg-type, unused-ignore]
-        cache_prompt=False,
-    ) as llm:
-        llm.generate(prompts[0], SamplingParams(max_tokens=16, logit_bias=bias))
-        completions = llm.generate(prompts, SamplingParams(max_tokens=settings.tokens, logit_bias=bias))
+    # llama-server samples from the 40 likeliest tokens, too
+    params = {"top_k": 40, "top_p": 1.0, "min_p": 0.0, "logit_bias": bias}
+    draft_tokens: Any = drafts if drafts == "auto" else int(drafts)
+    completions, seconds = case.run_llm(files[0], prompts, params, head=files[1], draft_tokens=draft_tokens)
+    texts, stats = [c.token_ids for c in completions], [c.stats for c in completions]
     return Measurement(
-        steps=sum(completion.stats.completion_tokens - 1 for completion in completions),
-        seconds=sum(completion.stats.decode_seconds for completion in completions),
-        drafted=sum(completion.stats.drafted for completion in completions),
-        accepted=sum(completion.stats.accepted for completion in completions),
-        texts=[completion.token_ids for completion in completions],
+        speed(case, texts, seconds, [s.decode_seconds for s in stats]),
+        statistics.median(s.time_to_first_token for s in stats),
+        sum(s.drafted for s in stats),
+        sum(s.accepted for s in stats),
+        texts,
     )
 
 
-def measure(settings: Settings, n: int, *, auto: bool, apart: Files | None) -> list[Round]:
-    """Measure n rounds of all arms. Print the progress on stderr. apart: the model as two files."""
-    program = llama_server.build()
-    held_out = settings.prompts is Prompts.held_out
-    prompts, bias = in_a_process(partial(prepare, settings.model, settings.n_prompts, held_out=held_out))
-    whole: Files = (settings.model, None)
-    depths: dict[str, int | Literal["auto"]] = {FIXED: settings.drafts} | ({AUTO: "auto"} if auto else {})
-    arms = {SERVER: partial(measure_server, program, whole, settings, prompts)}
-    arms |= {
-        arm: partial(in_a_process, measure_pymtp, whole, settings, drafts, prompts, bias)
-        for arm, drafts in depths.items()
-    }
-    if apart is not None:
-        arms[SERVER_APART] = partial(measure_server, program, apart, settings, prompts)
-        arms[FIXED_APART] = partial(in_a_process, measure_pymtp, apart, settings, settings.drafts, prompts, bias)
-    results: list[Round] = []
-    for measured in rounds(arms, n):
-        results.append(measured)
-        speeds = ", ".join(f"{arm} {m.speed:.2f}/s" for arm, m in measured.items())
-        shown_ratios = ", ".join(f"{ratios([measured], arm)[0]:.3f}" for arm in depths)
-        screen.print(f"round {len(results)} of {n}: {speeds}; ratio {shown_ratios}")
+def measure(
+    case: Case, n: int, program: Path, drafts: Sequence[str], server_drafts: Sequence[str], apart: Files | None = None
+) -> Comparison[Measurement]:
+    """Measure n rounds of all arms. apart: the model as two files."""
+    prompts, bias = in_a_process(
+        partial(prepare, case.model, max(case.requests, ONE_BY_ONE), case.prompt_tokens, held_out=case.held_out)
+    )
+    prompts = prompts[: case.requests if case.requests > 1 else ONE_BY_ONE]
+    arms: dict[str, Callable[[], Measurement]] = {}
+    for files, suffix in [((case.model, None), ""), *([(apart, TWO_FILES)] if apart else [])]:
+        for number in server_drafts:
+            arms[arm_name(SERVER, number) + suffix] = partial(measure_server, program, files, case, number, prompts)
+        for number in drafts:
+            arms[arm_name(PYMTP, number) + suffix] = partial(
+                in_a_process, measure_pymtp, files, case, number, prompts, bias
+            )
+    results = Comparison[Measurement](lambda m: m.speed)
+    for measured in results.run(str(case), arms, n):
+        servers = {arm: m.speed for arm, m in measured.items() if arm.startswith(SERVER)}
+        if len(results.rounds) == 1:
+            for arm in [arm for arm, speed in servers.items() if speed < MIN_SHARE * max(servers.values())]:
+                del arms[arm]
     return results
 
 
-def ratios(rounds: Sequence[Round], arm: str) -> list[float]:
-    """Return the ratios of an arm's tokens/s to llama-server's, round by round."""
-    return [measured[arm].speed / measured[SERVER].speed for measured in rounds]
+def arm_name(side: str, drafts: str) -> str:
+    """Return the name of an arm."""
+    return f"{side} {'plain' if drafts == '0' else drafts}"
 
 
-def two_files_over_one(rounds: Sequence[Round]) -> list[float]:
-    """Return the ratios of pymtp / llama-server on two files to the same on one file, round by round."""
-    return [
-        m[FIXED_APART].speed / m[SERVER_APART].speed / (m[FIXED].speed / m[SERVER].speed)
-        for m in rounds
-        if FIXED_APART in m
-    ]
-
-
-def rows(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
-    """Return the lines of the table: arm; median, lowest and highest tokens/s; the same for the ratio; acceptance."""
-    lines: list[tuple[str, ...]] = []
-    for arm in rounds[0]:
-        speeds = [measured[arm].speed for measured in rounds]
-        arm_ratios = ratios(rounds, arm)
-        lines.append(
-            (
-                arm,
-                f"{statistics.median(speeds):.2f}",
-                f"{min(speeds):.2f} … {max(speeds):.2f}",
-                *(
-                    ("", "")
-                    if arm == SERVER
-                    else (f"{statistics.median(arm_ratios):.3f}", f"{min(arm_ratios):.3f} … {max(arm_ratios):.3f}")
-                ),
-                f"{rounds[0][arm].acceptance:.1%}",
-            )
-        )
-    return lines
-
-
-def compare_texts(rounds: Sequence[Round], arm: str) -> dict[str, Any]:
-    """Compare an arm's texts with llama-server's in the first round.
+def compare_texts(results: Comparison[Measurement], arm: str, base: str) -> dict[str, Any]:
+    """Compare an arm's texts with those of another arm in the first round.
 
     Return the number of texts, of those that differ, and for each of these its number, the index of the first different
     token, and both tokens.
     """
-    pairs = list(zip(rounds[0][SERVER].texts, rounds[0][arm].texts, strict=True))
+    pairs = list(zip(results.rounds[0][base].texts, results.rounds[0][arm].texts, strict=True))
     firsts = [
         (number, *next((i, a, b) for i, (a, b) in enumerate(zip(peer, own, strict=True)) if a != b))
         for number, (peer, own) in enumerate(pairs)
@@ -247,92 +185,74 @@ def compare_texts(rounds: Sequence[Round], arm: str) -> dict[str, Any]:
     return {"texts": len(pairs), "differing": len(firsts), "first_differences": firsts}
 
 
-def show(settings: Settings, rounds: Sequence[Round]) -> None:
-    """Print the tables."""
-    console = Console(highlight=False)
-    title = f"{settings.model.name}: {settings.n_prompts} texts of {settings.tokens} tokens, "
-    title += f"{settings.drafts} drafts, {settings.threads} threads"
-    table = Table("", "tokens/s", "range", "ratio", "range", "accepted", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in rows(rounds):
-        table.add_row(*line)
-    console.print(table)
-    for arm in rounds[0]:
-        if arm != SERVER:
-            texts = compare_texts(rounds, arm)
-            console.print(f"{arm}: {texts['texts'] - texts['differing']} of {texts['texts']} texts are {SERVER}'s")
-            for text, index, peer, own in texts["first_differences"]:
-                console.print(f"  text {text}: first at token {index}, {peer} in {SERVER}, {own} in pymtp")
-    if values := two_files_over_one(rounds):
-        console.print(
-            f"pymtp / llama-server on two files over the same on one: {statistics.median(values):.3f} "
-            f"({min(values):.3f} … {max(values):.3f})"
-        )
+def summary(results: Comparison[Measurement]) -> dict[str, Any]:
+    """Return medians by arm, and for pymtp the ratios to llama-server's best arm and the comparison of texts with it.
 
-
-def as_json(settings: Settings, rounds: Sequence[Round]) -> str:
-    """Format all measurements without their texts, the medians, settings and environment as JSON."""
-    arms = list(rounds[0])
-    result = {
-        "bench": "decoding against llama-server",
-        "settings": asdict(settings) | {"model": settings.model.name},
-        "median_tokens_per_second": {arm: statistics.median(m[arm].speed for m in rounds) for arm in arms},
-        "median_ratio": {arm: statistics.median(ratios(rounds, arm)) for arm in arms if arm != SERVER},
-        "two_files_over_one": two_files_over_one(rounds),
-        "acceptance": {arm: rounds[0][arm].acceptance for arm in arms},
-        "same_text": {arm: compare_texts(rounds, arm) for arm in arms if arm != SERVER},
-        "rounds": [
-            {arm: {"tokens_per_second": m.speed, "drafted": m.drafted, "accepted": m.accepted} for arm, m in r.items()}
-            for r in rounds
-        ],
-        "machine": {"system": platform.platform(), "python": platform.python_version()},
-        "build": build_info(),
+    The best arm has the best median of those that were measured in all rounds.
+    """
+    speeds = results.medians()
+    best = max((arm for arm in results.rounds[-1] if arm.startswith(SERVER)), key=speeds.__getitem__)
+    ratios = {arm: results.ratios(arm, best) for arm in speeds if arm.startswith(PYMTP)}
+    return {
+        "median_tokens_per_second": speeds,
+        "median_first_token_seconds": results.medians(lambda m: m.first_token),
+        "acceptance": {arm: m.acceptance for arm, m in results.rounds[0].items()},
+        "best_of_llama_server": best,
+        "median_ratio_to_it": {arm: statistics.median(values) for arm, values in ratios.items()},
+        "ratios": ratios,
+        "two_files_over_one": {
+            arm: [two / one for two, one in zip(results.ratios(arm + TWO_FILES, best + TWO_FILES), own, strict=False)]
+            for arm, own in ratios.items()
+            if arm + TWO_FILES in speeds and best + TWO_FILES in speeds
+        },
+        "same_text": {arm: compare_texts(results, arm, best) for arm in ratios},
     }
-    return json.dumps(result, indent=1)
 
 
 def main(
-    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
-    pairs: Annotated[int, typer.Option("--pairs", "-r", min=1, help="Measurements of each kind.")] = 10,
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens for each prompt.")] = 200,
-    prompts: Annotated[Prompts | None, typer.Option(help="held-out for pymtp's own model, else random.")] = None,
-    n_prompts: Annotated[int, typer.Option(min=1, help="Prompts in a measurement.")] = 4,
-    drafts: Annotated[int, typer.Option("--drafts", "-d", min=1, help="Drafts per round on both sides.")] = 3,
-    auto: Annotated[bool, typer.Option(help='Also pymtp with draft_tokens="auto".')] = True,
-    apart: Annotated[bool, typer.Option(help="Also with the head in a file of its own.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
-    n_ctx: Annotated[int, typer.Option(help="Tokens that the context holds.")] = 1024,
-    gpu_layers: Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")] = -1,
-    cache_type: Annotated[str, typer.Option(help="Type of the K and V cache.")] = "f16",
-    flash_attn: Annotated[str, typer.Option(help="auto, on or off.")] = "auto",
-    output: Annotated[Path | None, typer.Option("--json", help="Write every measurement to this file.")] = None,
+    cases: Annotated[list[str], typer.Argument(help="MODEL:REQUESTS:TOKENS[:TEMPERATURE]", show_default=False)],
+    pairs: Pairs = 5,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt, at most.")] = 48,
+    drafts: Annotated[str, typer.Option("--drafts", "-d", help="Drafts per round of pymtp's arms.")] = "0,auto",
+    server_drafts: Annotated[str, typer.Option(help="Drafts per round of llama-server's arms.")] = "0,1,2,3",
+    apart: Annotated[bool, typer.Option("--apart", help="Also with the head in a file of its own.")] = False,
+    threads: Threads = None,
+    patched: Patched = False,
+    output: Output = None,
 ) -> None:
     """Compare pymtp's decoding with llama-server's."""
-    settings = Settings(
-        model=model or demo_model(),
-        prompts=prompts or (Prompts.random if model else Prompts.held_out),
-        n_prompts=n_prompts,
-        tokens=tokens,
-        drafts=drafts,
-        threads=threads or default_threads(),
-        n_ctx=n_ctx,
-        n_batch=2048,
-        n_ubatch=512,
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
-        flash_attn=flash_attn,
-    )
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            files = write_pair(settings.model, Path(folder)) if apart else None
-            rounds = measure(settings, pairs, auto=auto, apart=files)
-    except (BuildError, ServerError, PymtpError) as error:
-        screen.print(f"[bold red]error:[/] {error}", soft_wrap=True)
-        sys.exit(1)
-    show(settings, rounds)
-    if output is not None:
-        output.write_text(as_json(settings, rounds) + "\n")
+    written = []
+    with errors_shown(), tempfile.TemporaryDirectory() as folder:
+        parsed_cases = [Case.read(text, prompt_tokens, threads or default_threads()) for text in cases]
+        program = llama_server.build(patched=patched)
+        for case in parsed_cases:
+            files = write_pair(case.model, Path(folder)) if apart else None
+            results = measure(case, pairs, program, drafts.split(","), server_drafts.split(","), files)
+            found = summary(results)
+            waits, accepted = found["median_first_token_seconds"], found["acceptance"]
+            show(
+                results.table(
+                    str(case),
+                    "tokens/s",
+                    found["best_of_llama_server"],
+                    Column("first token, s", waits.__getitem__, ".3f"),
+                    Column("accepted", accepted.__getitem__, ".1%"),
+                ),
+                notes=[
+                    *(
+                        f"{arm}: of llama-server on two files, relative to one file: {statistics.median(values):.3f}"
+                        for arm, values in found["two_files_over_one"].items()
+                    ),
+                    *(
+                        f"{arm}: {texts['texts'] - texts['differing']} of {texts['texts']} texts are llama-server's; "
+                        f"first differences (text, index, tokens): {texts['first_differences'] or '-'}"
+                        for arm, texts in found["same_text"].items()
+                    ),
+                ],
+            )
+            written.append(asdict(case) | {"model": case.model.name} | found | {"rounds": results.as_dicts("texts")})
+            # after each case, so that no result is lost
+            write_json(output, "requests against llama-server", patched_server=patched, cases=written)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,7 @@ python tools/bench/bench_start.py -n 20 --drafts 3,auto -- -m MODEL.gguf -s 8
 from __future__ import annotations
 
 import json
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
 import urllib.error
@@ -18,16 +15,10 @@ import urllib.request
 from typing import Annotated
 
 import typer
+from serving import free_port, served
 
 PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()", "serve")
 LIMIT = 300.0  # seconds
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def status(port: int) -> int | None:
@@ -55,25 +46,18 @@ def wait_for_first_token(port: int) -> None:
 
 def start(options: list[str]) -> dict[str, float]:
     """Return the seconds to the first answer, to the first 200, and to the first token of a completion after it."""
-    port, first = free_port(), None
-    started = time.perf_counter()
-    server = subprocess.Popen([*PYMTP, "--port", str(port), *options], stderr=subprocess.PIPE, text=True)
-    try:
-        while (seconds := time.perf_counter() - started) < LIMIT:
-            code = status(port)
-            if code is not None and first is None:
-                first = time.perf_counter() - started
-            if code == 200 and first is not None:
-                ok = time.perf_counter() - started
-                wait_for_first_token(port)
-                return {"any_answer": first, "health_ok": ok, "first_token": time.perf_counter() - started}
-            if server.poll() is not None:
-                raise SystemExit(f"the server ended: {server.communicate()[1]}")
-            time.sleep(0.005)
-        raise SystemExit(f"not up after {seconds:.0f} s")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate()
+    port, seconds, started = free_port(), dict[str, float](), time.perf_counter()
+
+    def ready(log: str) -> bool | None:
+        code = status(port)
+        if code is not None:
+            seconds.setdefault("any_answer", time.perf_counter() - started)
+        return True if code == 200 else None
+
+    with served([*PYMTP, "--port", str(port), *options], ready, poll_seconds=0.005):
+        seconds["health_ok"] = time.perf_counter() - started
+        wait_for_first_token(port)
+        return seconds | {"first_token": time.perf_counter() - started}
 
 
 def main(

@@ -6,9 +6,6 @@ With its MTP drafting it is the peer of pymtp in benchmarks.
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -19,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import llama_build
-
-START_SECONDS = 120.0  # timeout: reading a large file from a cold disk takes long
+from serving import free_port, served
 
 
 class ServerError(Exception):
-    """The server did not start, or refused a request. The message is its output."""
+    """The server refused a request. The message is its answer."""
 
 
 @dataclass(frozen=True)
@@ -109,52 +105,36 @@ class Server:
         except urllib.error.HTTPError as error:
             raise ServerError(error.read().decode()) from error
 
-    def ready(self) -> bool:
-        """Tell whether the model is loaded."""
-        try:
-            with urllib.request.urlopen(self._url + "/health"):
-                return True
-        except (urllib.error.URLError, ConnectionError):
-            return False
-
 
 @contextmanager
 def start(program: Path, model: Path, *, parallel: int = 1, **options: str | int) -> Iterator[Server]:
     """Start a server in a process of its own, and stop it at the end.
 
     parallel: slots, which share ctx_size. options: its long options, with "_" for "-", and "" for options without a
-    value. Prompts are not cached unless options say so. Raises ServerError if it does not start.
+    value. Prompts are not cached unless options say so. Raises NotServedError if it does not start.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    all_options = {"cache_ram": 0, "ctx_checkpoints": 0} | options
+    all_options = {
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "parallel": parallel,
+        "fit": "off",
+        "cache_ram": 0,
+        "ctx_checkpoints": 0,
+        **options,
+    }
     flags = [
         word for name, value in all_options.items() for word in (f"--{name.replace('_', '-')}", str(value)) if word
     ]
-    fixed = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--parallel",
-        str(parallel),
-        "--fit",
-        "off",
-        "--offline",
-        "--no-ui",
-    ]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([program, "--model", model, *fixed, *flags], stdout=log, stderr=log)
-        try:
-            server = Server(f"http://127.0.0.1:{port}", process.pid)
-            deadline = time.monotonic() + START_SECONDS
-            while not server.ready():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    log.seek(0)
-                    raise ServerError(f"llama-server does not start:\n{log.read().decode(errors='replace')[-2000:]}")
-                time.sleep(0.02)
-            yield server
-        finally:
-            process.terminate()
-            process.wait()
+    url = f"http://127.0.0.1:{all_options['port']}"
+    command = [program, "--model", model, "--offline", "--no-ui", *flags]
+    with served(command, lambda log: True if is_ready(url) else None) as (pid, _):
+        yield Server(url, pid)
+
+
+def is_ready(url: str) -> bool:
+    """Tell whether the server at a URL has loaded its model."""
+    try:
+        with urllib.request.urlopen(url + "/health"):
+            return True
+    except (urllib.error.URLError, ConnectionError):
+        return False

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from pymtp.cli.bench_requests import read_numbers
+from pymtp.cli.bench_values import read_numbers
 from pymtp.context.context import Context
 from pymtp.model.model import Model
 from pymtp.native.cores import default_threads

@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pymtp.bench.batch import REAL
-from pymtp.bench.decode import ARMS
-from pymtp.bench.prefill import MODES, NONE, format_size
+from pymtp.bench.prefill import NONE, format_size
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
@@ -41,11 +40,6 @@ def read_number(option: str, text: str, high: int) -> int:
     return number
 
 
-def read_modes(text: str) -> tuple[str, ...]:
-    """Parse names of prefill modes. Return the names in the order of MODES."""
-    return read_names("--modes", text, MODES)
-
-
 def read_names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Parse a list of names, which must be in `known`. Return the names in the order of `known`."""
     names = {name.strip() for name in text.split(",")}
@@ -66,11 +60,6 @@ def read_reals(option: str, text: str, high: float = math.inf) -> tuple[float, .
         allowed = f"from 0 to {high:g}" if math.isfinite(high) else "0 or more"
         raise InvalidRequestError(f'{option} {text!r} must be numbers {allowed}, like "0,0.7"')
     return numbers
-
-
-def read_arms(text: str) -> tuple[str, ...]:
-    """Parse the numbers of drafts to compare: "auto,2,none" → ("none", "2", "auto"), in the order of ARMS."""
-    return read_names("--depths", text, ARMS)
 
 
 def read_synthetic(text: str) -> tuple[float, ...]:

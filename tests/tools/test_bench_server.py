@@ -1,0 +1,75 @@
+"""Tests of the comparison of requests with llama-server, on made-up measurements without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bench_server
+import pytest
+from bench_server import Measurement, measure, summary
+from peer import Case, Comparison
+
+from pymtp import InvalidRequestError
+from pymtp.model.model import demo_model
+
+
+def test_case_is_parsed_into_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
+    sampled = Case.read("demo:8:256:0.7", 48, 2)
+    assert (sampled.model, sampled.held_out) == (demo_model(), True)
+    assert (sampled.requests, sampled.tokens, sampled.temperature, sampled.n_ctx) == (8, 256, 0.7, 512)
+    file = tmp_path / "x.gguf"
+    file.touch()
+    greedy = Case.read(f"{file}:4:64", 48, 2)
+    assert (greedy.model, greedy.held_out, greedy.temperature, greedy.n_ctx) == (file, False, 0.0, 256)
+
+
+@pytest.mark.parametrize("text", ["demo", "demo:8", "demo:8:many", "nowhere.gguf:8:64"])
+def test_invalid_case_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        Case.read(text, 48, 2)
+
+
+def test_rounds_alternate_the_order_of_arms_and_skip_deleted_arms() -> None:
+    ran: list[str] = []
+    arms = {arm: lambda arm=arm: ran.append(arm) or float(len(ran)) for arm in "abc"}
+    results = Comparison[float](float)
+    for number, measured in enumerate(results.run("x", arms, 3)):
+        assert list(measured) == list(arms)
+        if number == 1:
+            del arms["b"]
+    assert "".join(ran) == "abc" + "cba" + "ac"
+    assert results.values("b") == [2.0, 5.0]
+    assert results.ratios("b", "a") == [2.0, 5 / 6]
+
+
+def test_slow_arms_of_the_server_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"0": 15.0, "1": 7.5, "2": 6.5, "3": 20.0}
+    faster = iter([1.0, 1.0, 1.0, 0.5, 2.0])
+
+    def server(program: Path, files: object, case: Case, drafts: str, prompts: object) -> Measurement:
+        return Measurement(speeds[drafts] * (next(faster) if drafts == "3" else 1.0), 0.5, 0, 0, [[1, 2]])
+
+    def in_a_process(call: object, *arguments: object) -> object:
+        if not arguments:
+            return [[1]], {}
+        auto = arguments[2] == "auto"
+        return Measurement(30.0 if auto else 15.0, 0.25, 4, 3, [[1, 3 if auto else 2]])
+
+    monkeypatch.setattr(bench_server, "measure_server", server)
+    monkeypatch.setattr(bench_server, "in_a_process", in_a_process)
+    results = measure(Case.read("demo:2:16", 8, 1), 5, Path("server"), ("0", "auto"), ("0", "1", "2", "3"))
+    assert [len(measured) for measured in results.rounds] == [6, 4, 4, 4, 4]
+    medians = summary(results)
+    assert medians["best_of_llama_server"] == "llama-server 3"
+    assert medians["median_tokens_per_second"]["llama-server 1"] == 7.5
+    assert medians["ratios"]["pymtp auto"] == [1.5, 1.5, 1.5, 3.0, 0.75]
+    assert medians["median_ratio_to_it"] == {"pymtp plain": 0.75, "pymtp auto": 1.5}
+    assert medians["same_text"]["pymtp plain"]["differing"] == 0
+    assert medians["same_text"]["pymtp auto"]["first_differences"] == [(0, 1, 2, 3)]
+    assert medians["acceptance"]["pymtp auto"] == 0.75
+
+
+def test_requests_one_after_the_other_are_compared_by_their_decoding_alone() -> None:
+    texts = [[1, 2, 3], [4, 5, 6]]
+    assert bench_server.speed(Case.read("demo:1:16", 8, 1), texts, 10.0, [0.5, 1.5]) == 2.0
+    assert bench_server.speed(Case.read("demo:2:16", 8, 1), texts, 10.0, [0.5, 1.5]) == 0.6
