@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Literal
 
 from pymtp.chat.thinking import RequestSamplers, ThinkingPlan
@@ -82,8 +82,9 @@ class Waiter:
         # id() of each request: with references, a cycle would keep the requests in memory until garbage collection
         self._unfinished: set[int] = set()
         self._callback = callback
-        self._waiting = False
-        self._notifications: SimpleQueue[None] = SimpleQueue()
+        # A notification releases it. A SimpleQueue would wait for ever after a signal handler that outlasts a timeout.
+        self._quiet = threading.Lock()
+        self._quiet.acquire()
 
     @property
     def n_unfinished(self) -> int:
@@ -102,21 +103,19 @@ class Waiter:
         """Wake the waiting thread or coroutine: a request has a new piece, or has ended."""
         if self._callback is not None:
             self._callback()
-        elif self._waiting:
-            self._notifications.put(None)
+            return
+        with suppress(RuntimeError):  # it was released, and the waiting thread has not taken it yet
+            self._quiet.release()
 
     def wait(self, ready: Callable[[], object]) -> None:
         """Wait until `ready()`, which is asked after each notification and every POLL_SECONDS.
 
         Raises the errors of signal handlers.
         """
-        self._waiting = True
         while not ready():
             # with a timeout: a signal that arrives directly before the wait begins does not end the wait, and one
             # notification wakes only one of several threads that read a stream
-            with suppress(Empty):
-                self._notifications.get(timeout=POLL_SECONDS)
-        self._waiting = False
+            self._quiet.acquire(timeout=POLL_SECONDS)
 
 
 class Request:

@@ -149,7 +149,7 @@ class EngineThread:
 
     def wake(self) -> None:
         """Let the thread look for work. Starts it if it does not run."""
-        if self._closed:
+        if self._closed or self._lost:
             return
         if self._thread is None and not self._start():
             self._work()  # the interpreter exits, and starts no thread

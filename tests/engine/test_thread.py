@@ -73,7 +73,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 def test_requests_of_many_threads_share_rounds_and_all_end(threaded: ThreadedHarness) -> None:
     rows: list[int] = []
-    threaded.context.before = lambda what, seqs: rows.append(len(seqs))
+    threaded.context.before = lambda what, seqs: (rows.append(len(seqs)), time.sleep(0.001))
     run_in_threads(*(lambda seed=seed: threaded.run(40, seed) for seed in range(12)))  # type: ignore[misc]
     assert [request.finish_reason for request in threaded.harness.requests] == ["length"] * 12
     assert max(rows) == 3
