@@ -22,7 +22,7 @@ namespace {
 template <typename TB> struct few_rows_group {};
 
 template <> struct few_rows_group<block_q4_0> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 8;
     static ALWAYS_INLINE void unpack(const char * B, int, __m512i * vb) {
         const __m512i lowMask = _mm512_set1_epi8(0xF);
@@ -35,7 +35,7 @@ template <> struct few_rows_group<block_q4_0> {
 };
 
 template <> struct few_rows_group<block_q8_0> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 128;
     static ALWAYS_INLINE void unpack(const char * B, int, __m512i * vb) {
         const __m512i off = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -46,7 +46,7 @@ template <> struct few_rows_group<block_q8_0> {
 };
 
 template <> struct few_rows_group<block_q4_K> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 0;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         few_rows_group<block_q4_0>::unpack(B + group*n*32, 0, vb);
@@ -54,7 +54,7 @@ template <> struct few_rows_group<block_q4_K> {
 };
 
 template <> struct few_rows_group<block_q5_K> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 0;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         few_rows_group<block_q4_K>::unpack(B, group, vb);
@@ -67,7 +67,7 @@ template <> struct few_rows_group<block_q5_K> {
 };
 
 template <> struct few_rows_group<block_q6_K> {
-    static constexpr int n      = 4;
+    static constexpr int n          = 4;
     static constexpr int zero_point = 32;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         const __m512i lowMask = _mm512_set1_epi8(0xF);
@@ -85,7 +85,7 @@ template <> struct few_rows_group<block_q6_K> {
 };
 
 template <> struct few_rows_group<block_iq4_xs> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 128;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         const __m512i values = _mm512_xor_si512(_mm512_set1_epi8(static_cast<char>(0x80)), _mm512_broadcast_i32x4(
