@@ -1,7 +1,7 @@
 // RMS_NORM, alone or fused with the MUL after it, with eight independent sums of squares.
 //
 // llama.cpp adds all squares to one double, so each addition waits for the previous one. With llama.cpp's code, a
-// verification of eight rows of a 0.8B takes 1% longer, and a prompt 1.5%.
+// verification of eight rows of a 0.8B takes 0.9% longer, and one of 64 rows 1.6%.
 
 #include "kernels.h"
 
