@@ -12,6 +12,8 @@ from pymtp.native import build_ffi, lib
 
 HEADER = """
 // A comment with "extern" and a brace {.
+/* Another one, of several
+   lines, with a macro: PYMTP_API } */
 #pragma once
 #define SEVERAL(lines) \\
     int lines;
