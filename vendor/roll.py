@@ -16,10 +16,11 @@ from carry import BEFORE, NEW, OLD, Conflict, Outcome, carry
 from git_repo import AUTHOR, commit_tree, create, git, identity, run_git
 from index import fetch, fetch_release, newest
 from patch_repo import commit_patches, refuse_work, rolled_message, write
+from rewritten import rewritten_changes
 from sources import LayoutError, Paths, Pin, Tree, missing, read_pristine
 
 LLAMA_CPP = ["vendor", "llama.cpp"]
-SHOWN_LINES = 30  # lines of upstream's changes per conflict
+SHOWN_LINES = 30  # lines of upstream's changes per conflict and rewritten function
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ def roll(paths: Paths, options: Options) -> None:
         pristine = _prepare(paths, work, old, new)
         outcomes = carry(work)
         report(old, new, outcomes, missing(pristine), paths.cache / new.sdist)
+        for sentence, diff in rewritten_changes(read_pristine(fetch(paths, old)), pristine):
+            print(f"{sentence}, - {old.version}, + {new.version}\n")
+            _print_lines(diff)
         words = Counter(outcome.word for outcome in outcomes)
         told = ", ".join(f"{words[word]} {word}" for word in ("clean", "merged", "conflict", "upstream has it"))
         print(
@@ -145,8 +149,12 @@ def _print_conflict(conflict: Conflict, new: Pin, names: Sequence[str]) -> None:
     told = conflict.upstream
     if conflict.is_gone:
         told = (f"is not in {new.version}", *(told or [_elsewhere(conflict.file, names)]))
-    print("\n".join(f"    {line}".rstrip() for line in told[:SHOWN_LINES]))
-    if more := told[SHOWN_LINES:]:
+    _print_lines(told)
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    print("\n".join(f"    {line}".rstrip() for line in lines[:SHOWN_LINES]))
+    if more := lines[SHOWN_LINES:]:
         print(f"    … {len(more)} more lines")
     print()
 

@@ -188,7 +188,7 @@ class Saving(Inspected):
 
 def replays(state: Bytes) -> bool:
     """Return whether the state holds tokens to replay. A context with fewer draft_tokens cannot load such a state."""
-    return bool(state[12:16].any())  # see state_header in runtime/save.cpp
+    return bool(state[12:16].any())  # see state_header in runtime/state_store.cpp
 
 
 def _pointer(array: Bytes) -> Any:

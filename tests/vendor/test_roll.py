@@ -11,7 +11,8 @@ import pytest
 import trial
 from helpers.vendored import NUMBERED, SOURCES, add_patch, make_checkout, make_sdist, read_patches
 from patch_repo import write
-from sources import LayoutError, Paths, Pin
+from rewritten import REWRITTEN, rewritten_changes
+from sources import LayoutError, Paths, Pin, read_tree
 
 NEW = "llama_cpp_python-0.3.37.tar.gz"
 CHANGES = "# Changelog\n\n## [0.3.37]\n\n- feat: update llama.cpp to ggml-org/llama.cpp@1234567ab\n"
@@ -217,6 +218,61 @@ def test_roll_reports_files_of_the_build_that_the_release_lacks(
     assert status == 1
     assert "CMakeLists.txt is not in 0.3.37, and the build reads it; no file has that name" in out
     assert "llama-cpp-python==0.3.37 has no CMakeLists.txt" in said
+
+
+MTP = """
+llama_model_qwen35::graph_mtp::graph_mtp(const llama_model & model, const llm_graph_params & params)
+    : llm_graph_context(params) {
+    if (layer.wo) {
+        cur = build_norm(cur);
+    }
+}
+
+void other() {
+    cur = build_norm(cur);
+}
+"""
+
+
+def roll_of_models(paths: Paths, capsys: pytest.CaptureFixture[str], old: str | None, new: str | None) -> str:
+    """Roll from a release whose qwen35.cpp is `old` to one where it is `new`, and return the output."""
+    sources = SOURCES if old is None else SOURCES | {"src/models/qwen35.cpp": old}
+    sha256 = make_sdist(paths.cache / Pin.read(paths.requirements).sdist, sources)
+    pin = Pin.read(paths.requirements)
+    Pin(pin.requirement, pin.sdist, sha256, pin.commit).write(paths.requirements)
+    release(paths, **({} if new is None else {"src__models__qwen35_cpp": new}))
+    status, out, _ = roll(paths, capsys, "--dry-run")
+    assert status == 0
+    return out
+
+
+def test_roll_reports_a_changed_function_that_our_code_rewrites(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = MTP.replace("(cur);\n    }\n}", "(cur, model.norm);\n    }\n}")
+    out = roll_of_models(paths, capsys, MTP, new)
+    assert "graph_mtp in src/models/qwen35.cpp changed: pymtp/native/graphs/draft_block.cpp has its own version" in out
+    assert "    -        cur = build_norm(cur);\n    +        cur = build_norm(cur, model.norm);\n" in out
+
+
+def test_roll_is_silent_about_other_functions(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    new = MTP.replace("(cur);\n}\n", "(cur, model.norm);\n}\n")
+    assert new != MTP
+    assert "has its own version" not in roll_of_models(paths, capsys, MTP, "// moved\n" + new)
+
+
+def test_roll_reports_a_removed_function_that_our_code_rewrites(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = roll_of_models(paths, capsys, MTP, None)
+    assert "graph_mtp in src/models/qwen35.cpp is gone: pymtp/native/graphs/draft_block.cpp has" in out
+
+
+def test_rewritten_functions_are_in_the_pinned_llama_cpp() -> None:
+    tree = read_tree(Paths.default().target)
+    changes = list(rewritten_changes(tree, {}))
+    assert [sentence.partition(" in ")[0] for sentence, _ in changes] == [name for _, name, _ in REWRITTEN]
+    assert all(len(diff) > 20 for _, diff in changes)  # whole functions
 
 
 # ── dry runs and errors ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -81,8 +81,8 @@ std::vector<piece> list_pieces(
             pieces.push_back({ parts[i].tensor, theirs[i].offset, parts[i].offset, parts[i].size });
         }
     }
-    if (ext.pending_ctx) {
-        ggml_tensor * rows = ggml_get_first_tensor(ext.pending_ctx.get());
+    if (ext.pending_hidden) {
+        ggml_tensor * rows = ext.pending_hidden->tensor();
         for (llama_pos pos = n_head; pos <= n_tokens; ++pos) {
             pieces.push_back(rows_piece(rows, pymtp_hidden_row_for(rows, from, pos),
                     pymtp_hidden_row_for(rows, to, pos), 1));
@@ -93,23 +93,24 @@ std::vector<piece> list_pieces(
 
 } // namespace
 
-// Copies a sequence, and returns the number of bytes copied, or -1 when the call is aborted. The metadata of both
-// sequences change only after everything is copied, so that a failure leaves the sequences consistent.
-int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
-    if (kv->get_stream(from) == kv->get_stream(to)) {
+// The metadata of both sequences change only after everything is copied, so that a failure leaves them consistent.
+int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens,
+        llama_pos n_head) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    if (ext.kv->get_stream(from) == ext.kv->get_stream(to)) {
         throw std::runtime_error("sequence " + std::to_string(to) + " has no cells of its own");
     }
-    require_empty(to);
+    pymtp_require_empty(ext, to);
     if (n_tokens == 0) {
         return 0;
     }
-    ctx.synchronize();
-    if (states) {
-        assign_state_cell(to); // must be before list_pieces(), which needs the cell
+    ctx->synchronize();
+    if (ext.states) {
+        pymtp_assign_state_cell(*ext.states, to); // must be before list_pieces(), which needs the cell
     }
     int64_t n_bytes = 0;
-    for (const piece & p : list_pieces(*this, from, to, n_tokens, n_head)) {
-        if (abort_requested()) {
+    for (const piece & p : list_pieces(ext, from, to, n_tokens, n_head)) {
+        if (ext.abort_requested()) {
             return -1;
         }
         copy(p);
@@ -117,8 +118,8 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
     }
 
     // A const_cast, because llama.cpp offers no way to set which token is in a cell, except by decoding it.
-    const llama_kv_cells & theirs = kv->get_cells(from);
-    llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(to));
+    const llama_kv_cells & theirs = ext.kv->get_cells(from);
+    llama_kv_cells & cells = const_cast<llama_kv_cells &>(ext.kv->get_cells(to));
     for (const pymtp_cell_run & run : pymtp_find_runs(theirs, from, 0, n_tokens)) {
         for (uint32_t i = run.first; i < run.first + run.n; ++i) {
             cells.pos_set(i, theirs.pos_get(i));
@@ -126,28 +127,31 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
             cells.seq_add(i, to);
         }
     }
-    if (states) {
-        states->cells[to].pos = states->cells[states->cells[from].tail].pos;
-        states->cells[to].src = to;
+    if (ext.states) {
+        auto & state_cells = ext.states->cells;
+        state_cells[to].pos = state_cells[state_cells[from].tail].pos;
+        state_cells[to].src = to;
     }
-    if (replay) {
-        replay->copy(from, to);
+    if (ext.replay) {
+        ext.replay->copy(from, to);
     }
     return n_bytes;
 }
 
-int64_t pymtp_extension::copy_cells(llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n) {
-    ctx.synchronize();
+int64_t pymtp_copy_cells(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    const llama_kv_cache &  kv  = *ext.kv;
+    ctx->synchronize();
     int64_t n_bytes = 0;
 
-    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(from), from, first, first + n);
-    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv.get_cells(from), from, first, first + n);
+    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(kv)) {
         uint32_t cell = first;
         for (const pymtp_cell_run & run : runs) {
-            if (abort_requested()) {
+            if (ext.abort_requested()) {
                 return -1;
             }
-            copy(cells_piece(t, kv->get_stream(from), kv->get_stream(to), run, cell));
+            copy(cells_piece(t, kv.get_stream(from), kv.get_stream(to), run, cell));
             n_bytes += run.n*t.n_bytes();
             cell    += run.n;
         }

@@ -85,13 +85,21 @@ void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const l
 
 } // namespace
 
+void pymtp_reserve(llama_context * ctx) {
+    pymtp_extension::get(ctx).reserve();
+}
+
+int pymtp_decode(llama_context * ctx, const llama_batch & batch, uint32_t slot) {
+    return pymtp_extension::get(ctx).decode(batch, slot);
+}
+
 void pymtp_extension::reserve() {
     if (!ctx.sched_need_reserve) {
         return;
     }
     slots.clear();
     if (settings().pending_hidden) {
-        head_mctx = draft_extension->kv->init_full();
+        head_mctx = draft->kv->init_full();
     }
     settings().has_replay = true;
     ctx.sched_reserve();
@@ -122,7 +130,7 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     });
 
     for (int32_t i = 0; states && i < batch.n_tokens; ++i) {
-        assign_state_cell(batch.seq_id[i][0]);
+        pymtp_assign_state_cell(*states, batch.seq_id[i][0]);
     }
 
     int status = 0;
@@ -135,7 +143,6 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
         return status;
     }
 
-    const auto * res = ctx.gf_res_prev_active;
     const size_t row = ctx.model.hparams.n_embd_out()*sizeof(float);
     if (ctx.logits.data && n_outputs > 0) {
         bytes.logits += n_outputs*ctx.model.vocab.n_tokens()*sizeof(float);
@@ -143,10 +150,10 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     if (ctx.embd.data) {
         bytes.embeddings += n_outputs*row;
     }
-    if (ctx.embd_nextn.data && res->t_h_nextn) {
+    if (ctx.embd_nextn.data && ctx.gf_res_prev_active->t_h_nextn) {
         bytes.hidden += (ctx.cparams.embeddings_nextn_masked ? n_outputs : batch.n_tokens)*row;
     }
-    fetch_sampled();
+    sampler.fetch(ctx.gf_res_prev_active, ctx.sched.get());
 
     return 0;
 }
@@ -156,10 +163,6 @@ llama_kv_cache_context & pymtp_extension::cells_of(llama_memory_context_i & mctx
         return const_cast<llama_kv_cache_context &>(*hybrid->get_attn());
     }
     return static_cast<llama_kv_cache_context &>(mctx);
-}
-
-bool pymtp_extension::abort_requested() const {
-    return ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data);
 }
 
 bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
@@ -193,7 +196,7 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
     // few tokens skips masked cells. So the number is rounded up to a power of two: the graph is rebuilt only when the
     // number of tokens has doubled.
     const uint32_t n_stream_tokens = kv->get_n_stream() == 1 ? ubatch.n_tokens : ubatch.n_seq_tokens;
-    if (kv_on_host && ctx.cparams.flash_attn && n_stream_tokens <= 16) {
+    if (ctx.cparams.flash_attn && n_stream_tokens <= 16 && kv_on_host) {
         llama_kv_cache_context & cells = cells_of(mctx);
 
         int32_t n_kv = 1024;

@@ -165,7 +165,7 @@ void pymtp_draft_block::run(
     }
     ggml_tensor * scale = nextn.shared_head_head ? nextn.shared_head_head_s : model.output_s;
     cur = graph.cparams.pymtp.reduced_output ? graph.cparams.pymtp.reduced_output->logits(graph, cur, scale)
-                                          : graph.build_lora_mm(pymtp_reduced_output::full_layer(model), cur, scale);
+                                          : graph.build_lora_mm(pymtp_draft_output_layer(model), cur, scale);
     graph.cb(cur, "result_output", -1);
 
     graph.res->t_logits = cur;

@@ -15,19 +15,19 @@ void pymtp_extension::swap_slot(graph_slot & slot) {
 // Returns an upper bound for the number of nodes and weights of a slot's graph, from which the memory for hash tables
 // and tensors is computed. llama.cpp's graph_max_nodes() would waste several MB for each graph, because it allows for
 // prompts with unfused delta nets.
-uint32_t pymtp_extension::max_graph_nodes(uint32_t n_steps) const {
+static uint32_t max_graph_nodes(const llama_context & ctx, uint32_t n_steps) {
     // number of nodes of the graph for the largest ubatch
-    const uint32_t n_prompt = ggml_graph_n_nodes(ctx.gf_res_reserve->get_gf());
+    const uint32_t n_prompt = ggml_graph_n_nodes(ctx.get_gf_res_reserve()->get_gf());
 
-    uint32_t n = n_prompt + n_prompt/4 + 256 + ctx.model.n_tensors();
-    if (ctx.cparams.ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
+    uint32_t n = n_prompt + n_prompt/4 + 256 + ctx.get_model().n_tensors();
+    if (ctx.get_cparams().ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
         n += 128*n_steps; // a chain contains the head's block once for each step
     }
     return n;
 }
 
 void pymtp_extension::prepare_slot(graph_slot & slot, uint32_t n_tokens, uint32_t n_steps, bool outputs) {
-    const uint32_t max_nodes = max_graph_nodes(n_steps);
+    const uint32_t max_nodes = max_graph_nodes(ctx, n_steps);
 
     // The scheduler's tables are made for the size of this batch, because clearing tables for the largest ubatch would
     // take longer than a token of a small model. When a slot changes to another batch size, its buffer is freed;

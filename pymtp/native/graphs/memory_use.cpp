@@ -15,30 +15,28 @@ void add_tensor(pymtp_bytes_by_buffer & sum, const ggml_tensor * t) {
     sum[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
 }
 
-} // namespace
-
 // Adds up the sizes of tensors instead of buffers: the buffer of a mapped file is as large as the file, and so includes
 // weights that were repacked into other buffers.
-pymtp_bytes_by_buffer pymtp_extension::weights_bytes() const {
+pymtp_bytes_by_buffer weights_bytes(const llama_model & model) {
     pymtp_bytes_by_buffer sum;
-    for (const auto & [name, t] : ctx.model.tensors_by_name) {
+    for (const auto & [name, t] : model.tensors_by_name) {
         add_tensor(sum, t);
     }
     return sum;
 }
 
-pymtp_bytes_by_buffer pymtp_extension::states_bytes() const {
-    if (!states) {
-        return {};
+pymtp_bytes_by_buffer states_bytes(const pymtp_extension & ext) {
+    pymtp_bytes_by_buffer sum;
+    if (ext.replay) {
+        ext.replay->add_bytes(sum);
     }
-    pymtp_bytes_by_buffer sum = replay ? replay->bytes() : pymtp_bytes_by_buffer();
-    if (!ctx.model.hparams.no_alloc) {
-        for (const auto & [buft, size] : states->memory_breakdown()) {
+    if (!ext.ctx.get_model().hparams.no_alloc) {
+        for (const auto & [buft, size] : ext.states->memory_breakdown()) {
             sum[buft] += size;
         }
         return sum;
     }
-    for (const auto * layers : { &states->r_l, &states->s_l, &states->p_l }) {
+    for (const auto * layers : { &ext.states->r_l, &ext.states->s_l, &ext.states->p_l }) {
         for (ggml_tensor * t : *layers) {
             if (t) {
                 add_tensor(sum, t);
@@ -48,44 +46,60 @@ pymtp_bytes_by_buffer pymtp_extension::states_bytes() const {
     return sum;
 }
 
-pymtp_bytes_by_buffer pymtp_extension::pending_hidden_bytes() const {
-    if (!pending_buf) {
-        return {};
-    }
-    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(pending_buf.get());
-    return { { buft, ctx.model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(pending_ctx.get(), buft)
-                                                : ggml_backend_buffer_get_size(pending_buf.get()) } };
-}
-
-pymtp_memory_parts pymtp_extension::memory() const {
-    pymtp_memory_parts parts;
-    for (const auto & [buft, data] : ctx.memory_breakdown()) {
-        parts.compute[buft] += data.compute;
-    }
-    for (const graph_slot & slot : slots) {
-        for (size_t i = 0; slot.sched && i < ctx.backend_ptrs.size(); ++i) {
-            parts.compute[ggml_backend_sched_get_buffer_type(slot.sched.get(), ctx.backend_ptrs[i])] +=
-                ggml_backend_sched_get_buffer_size(slot.sched.get(), ctx.backend_ptrs[i]);
-        }
-    }
-    parts.weights        = weights_bytes();
-    parts.kv             = kv->memory_breakdown();
-    parts.states         = states_bytes();
-    parts.pending_hidden = pending_hidden_bytes();
-    if (reduced_output) {
-        parts.reduced_output = reduced_output->bytes();
-    }
-    return parts;
-}
-
-llama_memory_context_ptr pymtp_extension::make_memory_context(const llama_ubatch & ubatch) const {
-    auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ctx.memory.get());
-    llama_kv_cache::slot_info_vec_t cells = { kv->find_slot(ubatch, /*cont =*/ false) };
+llama_memory_context_ptr make_memory_context(const pymtp_extension & ext, const llama_ubatch & ubatch) {
+    auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ext.ctx.get_memory());
+    llama_kv_cache::slot_info_vec_t cells = { ext.kv->find_slot(ubatch, /*cont =*/ false) };
     std::vector<llama_ubatch> ubatches = { ubatch };
     if (hybrid) {
         return std::make_unique<llama_memory_hybrid_context>(hybrid, std::move(cells), std::move(ubatches));
     }
-    return std::make_unique<llama_kv_cache_context>(kv, std::move(cells), std::move(ubatches));
+    return std::make_unique<llama_kv_cache_context>(ext.kv, std::move(cells), std::move(ubatches));
+}
+
+} // namespace
+
+pymtp_memory_parts pymtp_get_memory(llama_context * ctx) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    pymtp_memory_parts parts;
+    parts.weights = weights_bytes(ctx->get_model());
+    parts.kv      = ext.kv->memory_breakdown();
+    parts.compute = ext.compute_bytes();
+    if (ext.states) {
+        parts.states = states_bytes(ext);
+    }
+    if (ext.pending_hidden) {
+        ext.pending_hidden->add_bytes(parts.pending_hidden);
+    }
+    if (ext.reduced_output) {
+        ext.reduced_output->add_bytes(parts.reduced_output);
+    }
+    return parts;
+}
+
+pymtp_output_bytes pymtp_get_output_bytes(llama_context * ctx) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    pymtp_output_bytes bytes = ext.bytes;
+    bytes.samples = ext.sampler.bytes();
+    bytes.buffer  = ext.output_buffer_bytes();
+    return bytes;
+}
+
+pymtp_bytes_by_buffer pymtp_planned_compute(llama_context * ctx, int32_t n_seqs, int32_t n) {
+    return pymtp_extension::get(ctx).planned_compute(n_seqs, n);
+}
+
+pymtp_bytes_by_buffer pymtp_extension::compute_bytes() const {
+    pymtp_bytes_by_buffer sum;
+    for (const auto & [buft, data] : ctx.memory_breakdown()) {
+        sum[buft] += data.compute;
+    }
+    for (const graph_slot & slot : slots) {
+        for (size_t i = 0; slot.sched && i < ctx.backend_ptrs.size(); ++i) {
+            sum[ggml_backend_sched_get_buffer_type(slot.sched.get(), ctx.backend_ptrs[i])] +=
+                ggml_backend_sched_get_buffer_size(slot.sched.get(), ctx.backend_ptrs[i]);
+        }
+    }
+    return sum;
 }
 
 pymtp_bytes_by_buffer pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
@@ -102,7 +116,7 @@ pymtp_bytes_by_buffer pymtp_extension::planned_compute(int32_t n_seqs, int32_t n
     if (settings().pending_hidden) {
         find_head_cells(ubatch);
     }
-    const auto mctx = make_memory_context(ubatch);
+    const auto mctx = make_memory_context(*this, ubatch);
     mctx->apply();
     cells_of(*mctx).n_kv = kv->get_size();
 
@@ -119,8 +133,8 @@ pymtp_bytes_by_buffer pymtp_extension::planned_compute(int32_t n_seqs, int32_t n
 
     for (int32_t seq = 0; seq < n_seqs; ++seq) {
         ctx.memory->seq_rm(seq, -1, -1);
-        if (draft_extension) {
-            draft_extension->ctx.memory->seq_rm(seq, -1, -1);
+        if (draft) {
+            draft->ctx.memory->seq_rm(seq, -1, -1);
         }
     }
     std::swap(ctx.gf_res_reserve, reserved);

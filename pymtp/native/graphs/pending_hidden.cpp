@@ -12,6 +12,11 @@
 
 // ── in graphs ──
 
+// Returns the cells in the draft context's cache for the current ubatch of a target context.
+static const llama_kv_cache_context * head_cells(const llama_cparams & cparams) {
+    return static_cast<const llama_kv_cache_context *>(cparams.pymtp.extension->head_mctx.get());
+}
+
 ggml_tensor * pymtp_last_rows(ggml_context * ctx, ggml_tensor * rows, int64_t n) {
     const int64_t n_seqs = rows->ne[2];
 
@@ -23,7 +28,7 @@ ggml_tensor * pymtp_last_rows(ggml_context * ctx, ggml_tensor * rows, int64_t n)
 }
 
 pymtp_input_sync::pymtp_input_sync(const llama_hparams & hparams, const llama_cparams & cparams) :
-    llm_graph_input_attn_kv(hparams, cparams, cparams.pymtp.extension->head_cells()) {}
+    llm_graph_input_attn_kv(hparams, cparams, head_cells(cparams)) {}
 
 void pymtp_input_sync::set_input(const llama_ubatch * ubatch) {
     const ggml_tensor * rows   = cparams.pymtp.pending_hidden;
@@ -53,7 +58,7 @@ bool pymtp_input_sync::can_reuse(const llm_graph_params & params) {
     if (!take) {
         return true; // without `take`, only the indices in `keep` change, and they are an input
     }
-    mctx = params.cparams.pymtp.extension->head_cells();
+    mctx = head_cells(params.cparams);
 
     return self_k_idxs->ne[0] == params.ubatch.n_tokens && take->ne[0] == params.ubatch.n_seqs;
 }
@@ -96,77 +101,66 @@ bool pymtp_input_pending::can_reuse(const llm_graph_params & params) {
 
 // ── of a context ──
 
-void pymtp_extension::make_pending_hidden() {
-    const ggml_init_params params = { ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true };
-    ggml_context_ptr new_ctx(ggml_init(params));
-
-    // enough rows for the tokens that can be rewound, and for the tokens that the head may lag behind
-    const int64_t n_rows = std::max<int64_t>(64, replay ? 2*(1 + replay->max_rewind) : 0);
-
-    const auto & model = ctx.model;
-    ggml_tensor * rows = ggml_new_tensor_3d(new_ctx.get(), GGML_TYPE_F32, model.hparams.n_embd, n_rows,
-            ctx.n_seq_max());
-    ggml_set_name(rows, "pymtp_pending_hidden");
-
+pymtp_pending_hidden::pymtp_pending_hidden(const llama_model & model, int64_t n_rows, int64_t n_seq_max) :
+    tensors(1, model.hparams.no_alloc),
+    rows(tensors.add(GGML_TYPE_F32, "pymtp_pending_hidden", model.hparams.n_embd, n_rows, n_seq_max)) {
     // The rows are on the device of the head's block, so that only hidden states are copied between devices, and only
     // once.
-    auto * buft = ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()));
-    if (model.hparams.no_alloc) {
-        rows->buffer = ggml_backend_buft_alloc_buffer(buft, 0); // a placeholder buffer without memory
-        pending_buf.reset(rows->buffer);
-    } else {
-        pending_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(new_ctx.get(), buft));
-    }
-    if (!pending_buf) {
-        throw std::runtime_error("no memory for the last hidden states");
-    }
-    ggml_backend_buffer_clear(pending_buf.get(), 0);
-
-    pending_ctx = std::move(new_ctx);
-    ctx.sched_need_reserve = true;
+    ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()));
+    ggml_backend_buffer_clear(tensors.allocate(buft, "the last hidden states"), 0);
 }
 
-void pymtp_extension::set_fused_sync(pymtp_extension * draft, bool deferred) {
-    if (!draft) {
-        settings().pending_hidden = nullptr;
-        return;
-    }
-    if (!draft->kv || draft->states || &draft->ctx.model != &ctx.model ||
-            draft->ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
-        throw std::runtime_error("the draft context must be of type MTP, of the same model, with a cache of its own");
-    }
-    draft_extension = draft;
-    if (!pending_ctx) {
-        make_pending_hidden();
-    }
-    settings().pending_hidden = ggml_get_first_tensor(pending_ctx.get());
-    settings().deferred       = deferred;
-}
-
-void pymtp_extension::use_pending_hidden(const pymtp_extension * target) {
-    if (target && target->draft_extension != this) {
-        throw std::runtime_error("the target must have been synced with this draft context");
-    }
-    settings().take_hidden = target ? ggml_get_first_tensor(target->pending_ctx.get()) : nullptr;
-}
-
-void pymtp_extension::set_pending_hidden(llama_seq_id seq, llama_pos pos, const float * row) {
-    ctx.synchronize();
-
-    ggml_tensor * rows = ggml_get_first_tensor(pending_ctx.get());
+void pymtp_pending_hidden::set(llama_seq_id seq, llama_pos pos, const float * row) {
     ggml_backend_tensor_set(rows, row, pymtp_hidden_row_for(rows, seq, pos)*rows->nb[1], rows->nb[1]);
 }
 
-void pymtp_extension::get_pending_hidden(llama_seq_id seq, llama_pos pos, float * row) {
-    ctx.synchronize();
-
-    const ggml_tensor * rows = ggml_get_first_tensor(pending_ctx.get());
+void pymtp_pending_hidden::get(llama_seq_id seq, llama_pos pos, float * row) const {
     ggml_backend_tensor_get(rows, row, pymtp_hidden_row_for(rows, seq, pos)*rows->nb[1], rows->nb[1]);
-    bytes.hidden += rows->nb[1];
 }
 
-// Finds cells in the draft context's cache for the tokens of the ubatch. For the first token of a sequence, also writes
-// the zeros that it is combined with.
+void pymtp_set_fused_sync(llama_context * ctx, llama_context * draft, bool deferred) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    if (!draft) {
+        ext.settings().pending_hidden = nullptr;
+        return;
+    }
+    ext.draft = &pymtp_extension::get(draft);
+    if (ext.draft->states || &draft->get_model() != &ctx->get_model() ||
+            draft->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+        throw std::runtime_error("the draft context must be of type MTP, of the same model, with a cache of its own");
+    }
+    if (!ext.pending_hidden) {
+        // enough rows for the tokens that can be rewound, and for the tokens that the head may lag behind
+        const int64_t n_rows = std::max(64, ext.replay ? 2*(1 + ext.replay->max_rewind) : 0);
+
+        ext.pending_hidden = std::make_unique<pymtp_pending_hidden>(ctx->get_model(), n_rows, ctx->n_seq_max());
+        ext.need_reserve();
+    }
+    ext.settings().pending_hidden = ext.pending_hidden->tensor();
+    ext.settings().deferred       = deferred;
+}
+
+void pymtp_use_pending_hidden(llama_context * ctx, llama_context * target) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    if (target && pymtp_extension::get(target).draft != &ext) {
+        throw std::runtime_error("the target must have been synced with this draft context");
+    }
+    ext.settings().take_hidden = target ? pymtp_extension::get(target).pending_hidden->tensor() : nullptr;
+}
+
+void pymtp_set_pending_hidden(llama_context * ctx, llama_seq_id seq, llama_pos pos, const float * row) {
+    ctx->synchronize();
+    pymtp_extension::get(ctx).pending_hidden->set(seq, pos, row);
+}
+
+void pymtp_get_pending_hidden(llama_context * ctx, llama_seq_id seq, llama_pos pos, float * row) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    ctx->synchronize();
+    ext.pending_hidden->get(seq, pos, row);
+    ext.bytes.hidden += ext.pending_hidden->tensor()->nb[1];
+}
+
+// For the first token of a sequence, also writes the zeros that it is combined with.
 void pymtp_extension::find_head_cells(const llama_ubatch & ubatch) {
     for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
         const uint32_t i = s*ubatch.n_seq_tokens;
@@ -175,23 +169,19 @@ void pymtp_extension::find_head_cells(const llama_ubatch & ubatch) {
         }
         if (ubatch.pos[i] == 0) {
             const std::vector<float> zeros(ctx.model.hparams.n_embd, 0.0f);
-            set_pending_hidden(ubatch.seq_id[i][0], 0, zeros.data());
+            pymtp_set_pending_hidden(&ctx, ubatch.seq_id[i][0], 0, zeros.data());
         }
     }
     if (settings().deferred) {
         return;
     }
 
-    auto cells = draft_extension->kv->find_slot(ubatch, /*cont =*/ false);
+    auto cells = draft->kv->find_slot(ubatch, /*cont =*/ false);
     if (cells.empty()) {
         throw std::runtime_error("no room in the draft context's cache for " + std::to_string(ubatch.n_tokens) +
                 " tokens");
     }
-    head_mctx = std::make_unique<llama_kv_cache_context>(draft_extension->kv,
+    head_mctx = std::make_unique<llama_kv_cache_context>(draft->kv,
             llama_kv_cache::slot_info_vec_t { std::move(cells) }, std::vector<llama_ubatch> { ubatch });
     head_mctx->apply();
-}
-
-const llama_kv_cache_context * pymtp_extension::head_cells() const {
-    return static_cast<const llama_kv_cache_context *>(head_mctx.get());
 }

@@ -5,6 +5,8 @@
 // the token at position pos is in row pos % n_rows.
 #pragma once
 
+#include "own_tensors.h"
+
 #include "llama-graph.h"
 #include "llama-kv-cache.h"
 
@@ -13,6 +15,25 @@
 inline int32_t pymtp_hidden_row_for(const ggml_tensor * rows, llama_seq_id seq, llama_pos pos) {
     return seq*rows->ne[1] + (pos + rows->ne[1] - 1) % rows->ne[1];
 }
+
+// The pending hidden states of a target context.
+class pymtp_pending_hidden {
+public:
+    // n_rows: number of rows of each sequence. Throws when there is no memory.
+    pymtp_pending_hidden(const llama_model & model, int64_t n_rows, int64_t n_seq_max);
+
+    ggml_tensor * tensor() const { return rows; }
+
+    // Write and read the row that the token at pos is combined with. No graph may be running.
+    void set(llama_seq_id seq, llama_pos pos, const float * row);
+    void get(llama_seq_id seq, llama_pos pos,       float * row) const;
+
+    void add_bytes(pymtp_bytes_by_buffer & sum) const { tensors.add_bytes(sum); }
+
+private:
+    pymtp_own_tensors tensors;
+    ggml_tensor *     rows;
+};
 
 inline ggml_tensor * pymtp_flat_rows(ggml_context * ctx, ggml_tensor * rows) {
     return ggml_reshape_2d(ctx, rows, rows->ne[0], rows->ne[1]*rows->ne[2]);

@@ -161,7 +161,7 @@ void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values
 constexpr int32_t PYMTP_ROW_MULTIPLE = 64;
 
 // Returns the output layer that drafts use: the head's own if it has one, otherwise the model's.
-const ggml_tensor * pymtp_draft_output_layer(const llama_model & model);
+ggml_tensor * pymtp_draft_output_layer(const llama_model & model);
 
 // Allocates a reduced output layer of n_main + n_recent rows in a draft context. Both numbers must be multiples of
 // PYMTP_ROW_MULTIPLE.

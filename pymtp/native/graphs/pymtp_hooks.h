@@ -119,6 +119,6 @@ ggml_tensor * pymtp_build_delta_net(
 
 // ── called by llama_memory_recurrent ──
 
-// Allocates the tensors of recurrent states in ctx. With no_alloc, they get a placeholder buffer without memory.
+// Allocates the tensors of ctx. With no_alloc, they get a placeholder buffer without memory.
 // Returns null when there is not enough memory.
-ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc);
+ggml_backend_buffer_t pymtp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc);

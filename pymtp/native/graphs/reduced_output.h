@@ -6,9 +6,7 @@
 // only as a whole. Shapes and addresses never change, so graphs stay valid.
 #pragma once
 
-#include "pymtp_context.h"
-
-#include "ggml-cpp.h"
+#include "own_tensors.h"
 
 #include <vector>
 
@@ -19,9 +17,6 @@ public:
     // n_main, n_recent: numbers of rows of the large and the small matrix, which must be multiples of
     // PYMTP_ROW_MULTIPLE. Throws when there is no memory.
     pymtp_reduced_output(const llama_model & model, int64_t n_main, int64_t n_recent);
-
-    // Returns the whole output layer for drafts, whose rows are copied.
-    static ggml_tensor * full_layer(const llama_model & model);
 
     // Builds the output layer: returns n_main + n_recent logits for each row of cur.
     ggml_tensor * logits(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * scale) const;
@@ -34,14 +29,11 @@ public:
 
     const std::vector<llama_token> & tokens() const { return tokens_by_row; }
 
-    pymtp_bytes_by_buffer bytes() const;
+    void add_bytes(pymtp_bytes_by_buffer & sum) const;
 
 private:
-    const bool no_alloc;
-
-    ggml_context_ptr        weights_ctx, map_ctx;
-    ggml_backend_buffer_ptr weights_buf, map_buf;
-
+    pymtp_own_tensors weights;
+    pymtp_own_tensors maps;
     ggml_tensor * main;
     ggml_tensor * recent;
     ggml_tensor * map; // I32 [1, n_main + n_recent]: the token of each row

@@ -24,44 +24,24 @@ pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & s
             : hparams.ssm_n_group*hparams.ssm_d_state;
     const int64_t n_inputs = n_k + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
 
-    std::map<ggml_backend_buffer_type_t, ggml_context_ptr> ctxs;
     for (size_t il = 0; il < layers.size(); ++il) {
         if (!states.s_l[il]) {
             continue;
         }
         ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(states.s_l[il]->buffer);
-        ggml_context_ptr & ctx = ctxs[buft];
-        if (!ctx) {
-            ctx.reset(ggml_init({ 2*layers.size()*ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true }));
-        }
+        pymtp_own_tensors & group = tensors.try_emplace(buft, 2*layers.size(), hparams.no_alloc).first->second;
+
         layer & l = layers[il];
         l.on_host = ggml_backend_buft_is_host(buft);
-        l.conv    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_channels, n_conv*n_seq_max);
-        ggml_format_name(l.conv, "pymtp_conv_inputs_l%zu", il);
+        l.conv    = group.add(GGML_TYPE_F32, "pymtp_conv_inputs_l" + std::to_string(il), n_channels, n_conv*n_seq_max);
         if (max_rewind > 0) {
-            l.net = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_inputs, max_pending()*n_seq_max + 1);
-            ggml_format_name(l.net, "pymtp_delta_net_inputs_l%zu", il);
+            l.net = group.add(GGML_TYPE_F32, "pymtp_delta_net_inputs_l" + std::to_string(il), n_inputs,
+                    max_pending()*n_seq_max + 1);
         }
     }
-    for (auto & [buft, ctx] : ctxs) {
-        ggml_backend_buffer_ptr buffer(pymtp_alloc_states(ctx.get(), buft, hparams.no_alloc));
-        if (!buffer) {
-            throw std::runtime_error("no memory for the last inputs of the recurrent layers");
-        }
-        ggml_backend_buffer_clear(buffer.get(), 0);
-        buffers.emplace_back(std::move(ctx), std::move(buffer));
+    for (auto & [buft, group] : tensors) {
+        ggml_backend_buffer_clear(group.allocate(buft, "the last inputs of the recurrent layers"), 0);
     }
-}
-
-ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc) {
-    if (!no_alloc) {
-        return ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft);
-    }
-    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, 0);
-    for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-        t->buffer = buffer; // tensors with a buffer are not allocated by the scheduler
-    }
-    return buffer;
 }
 
 bool pymtp_replay::on_host() const {
@@ -136,50 +116,44 @@ bool pymtp_replay::rewind(llama_seq_id seq, llama_pos n_keep) {
     return true;
 }
 
-std::map<ggml_backend_buffer_type_t, size_t> pymtp_replay::bytes() const {
-    std::map<ggml_backend_buffer_type_t, size_t> sum;
-    for (const auto & [ctx, buffer] : buffers) {
-        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(buffer.get());
-        sum[buft] += model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(ctx.get(), buft)
-                                            : ggml_backend_buffer_get_size(buffer.get());
+void pymtp_replay::add_bytes(pymtp_bytes_by_buffer & sum) const {
+    for (const auto & [buft, group] : tensors) {
+        group.add_bytes(sum);
     }
-    return sum;
 }
 
 // ── of a context ──
 
-void pymtp_extension::make_replay(uint32_t max_rewind) {
-    if (!states) {
-        return;
+void pymtp_make_replay(llama_context * ctx, uint32_t max_rewind) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    if (ext.states) {
+        ext.replay = std::make_unique<pymtp_replay>(ctx->get_model(), *ext.states, ctx->n_seq_max(), max_rewind);
+        ext.settings().replay = ext.replay.get();
+        ext.need_reserve();
     }
-    replay = std::make_unique<pymtp_replay>(ctx.model, *states, ctx.n_seq_max(), max_rewind);
-    settings().replay = replay.get();
-    ctx.sched_need_reserve = true;
 }
 
-void pymtp_extension::force_device_ops(bool value) {
-    settings().device_ops  = value;
-    ctx.sched_need_reserve = true; // other operations need other compute buffers
+void pymtp_force_device_ops(llama_context * ctx, bool value) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    ext.settings().device_ops = value;
+    ext.need_reserve(); // other operations need other compute buffers
 }
 
-// Without this, llama.cpp would assign the next free cell, and swap cells during a decode until those of the ubatch are
-// adjacent and in order. A swap can assign another cell to a sequence that is not in the ubatch, although the
-// sequence's state stays where it was. Our ubatches consist of consecutive sequences, so cells that have the numbers of
-// their sequences are never swapped.
-void pymtp_extension::assign_state_cell(llama_seq_id seq) {
-    auto & cell = states->cells[seq];
+bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    if (ext.replay && n_keep <= ctx->get_memory()->seq_pos_max(seq) && !ext.replay->rewind(seq, n_keep)) {
+        return false;
+    }
+    return ext.kv->seq_rm(seq, n_keep, -1);
+}
+
+void pymtp_assign_state_cell(llama_memory_recurrent & states, llama_seq_id seq) {
+    auto & cell = states.cells[seq];
     // the sequence has a cell (llama.cpp stores its number in cells[seq].tail), or the cell is taken
     if (cell.tail >= 0 || !cell.is_empty()) {
         return;
     }
     cell.tail = seq;
     cell.seq_id.insert(seq);
-    states->used++;
-}
-
-bool pymtp_extension::rewind(llama_seq_id seq, llama_pos n_keep) {
-    if (replay && n_keep <= ctx.memory->seq_pos_max(seq) && !replay->rewind(seq, n_keep)) {
-        return false;
-    }
-    return kv->seq_rm(seq, n_keep, -1);
+    states.used++;
 }

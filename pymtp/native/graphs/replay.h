@@ -11,7 +11,8 @@
 // tokens in any case.
 #pragma once
 
-#include "ggml-cpp.h"
+#include "own_tensors.h"
+
 #include "llama.h"
 
 #include <map>
@@ -92,7 +93,7 @@ public:
     // Returns the largest number of tokens that a sequence may have to replay.
     int32_t max_pending() const { return 1 + max_rewind; }
 
-    std::map<ggml_backend_buffer_type_t, size_t> bytes() const;
+    void add_bytes(pymtp_bytes_by_buffer & sum) const;
 
     const int32_t max_rewind;
 
@@ -110,5 +111,13 @@ private:
     std::vector<sequence> sequences;
     std::vector<layer>    layers;
 
-    std::vector<std::pair<ggml_context_ptr, ggml_backend_buffer_ptr>> buffers;
+    std::map<ggml_backend_buffer_type_t, pymtp_own_tensors> tensors; // one group for each type of buffer
 };
+
+// Assigns to an empty sequence the recurrent cell that has the sequence's number, if that cell is free.
+//
+// Without this, llama.cpp would assign the next free cell, and swap cells during a decode until those of the ubatch are
+// adjacent and in order. A swap can assign another cell to a sequence that is not in the ubatch, although the
+// sequence's state stays where it was. Our ubatches consist of consecutive sequences, so cells that have the numbers of
+// their sequences are never swapped.
+void pymtp_assign_state_cell(llama_memory_recurrent & states, llama_seq_id seq);

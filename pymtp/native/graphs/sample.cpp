@@ -7,37 +7,36 @@
 #include <stdexcept>
 #include <string>
 
-static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
-    auto & extension = *static_cast<pymtp_extension *>(data);
-    auto & sample    = extension.sample;
-
+void pymtp_graph_sampler::sample_rows(ggml_tensor * dst, int ith, int nth, const pymtp_reduced_output * rows) {
     const ggml_tensor * logits = dst->src[0];
     const ggml_tensor * ids    = dst->src[1];
 
-    // With a reduced output layer, the graph's ids are numbers of rows of that layer, which must be converted to
-    // tokens.
-    const pymtp_reduced_output * rows = extension.settings().reduced_output;
-    llama_token * const tokens = extension.sample_tokens.data() + ith*sample.params.n_candidates;
-
     if (ith == 0) {
-        sample.n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
+        n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
     }
 
+    llama_token * const tokens = candidates.data() + ith*params.n_candidates;
     const auto row = [](const ggml_tensor * t, int64_t i) { return static_cast<const char *>(t->data) + i*t->nb[1]; };
     for (int64_t i = 0; i < dst->ne[0]; ++i) {
-        if (i/sample.params.rows_per_task % nth != ith) {
+        if (i/params.rows_per_task % nth != ith) {
             continue;
         }
         const auto * from = ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr;
         if (rows && from) {
+            // the graph's ids are numbers of rows of the reduced output layer
             std::transform(from, from + logits->ne[0], tokens, [&](int32_t n) { return rows->tokens()[n]; });
             from = tokens;
         } else if (rows) {
             from = rows->tokens().data();
         }
-        static_cast<int32_t *>(dst->data)[i] = sample.params.callback(sample.params.user_data, i,
+        static_cast<int32_t *>(dst->data)[i] = params.callback(params.user_data, i,
                 reinterpret_cast<const float *>(row(logits, i)), from, logits->ne[0]);
     }
+}
+
+static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
+    auto & extension = *static_cast<pymtp_extension *>(data);
+    extension.sampler.sample_rows(dst, ith, nth, extension.settings().reduced_output);
 }
 
 pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * logits) {
@@ -96,41 +95,43 @@ void pymtp_sampled::set_outputs(const llm_graph_context & graph) const {
     }
 }
 
-void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
-    sample.params = params;
-
-    settings().sample       = params.kind;
-    settings().n_candidates = params.n_candidates;
-    settings().probs        = params.probs;
-
-    // Temporary memory for each thread. It is allocated here because the operation that uses it must not throw.
-    sample_tokens.resize(params.n_candidates*std::max(ctx.cparams.n_threads, ctx.cparams.n_threads_batch));
+void pymtp_graph_sampler::set(const pymtp_graph_sample & new_params, int32_t n_threads) {
+    params = new_params;
+    candidates.resize(params.n_candidates*n_threads); // here, because the operation that uses it must not throw
 }
 
-void pymtp_extension::fetch_sampled() {
-    const llm_graph_result * res = ctx.gf_res_prev_active;
-
+void pymtp_graph_sampler::fetch(const llm_graph_result * res, ggml_backend_sched_t sched) {
     sampled.clear();
-    sampled_values.clear();
-    if (settings().sample != PYMTP_SAMPLE_ARGMAX || !res || res->t_sampled.empty()) {
+    values.clear();
+    if (params.kind != PYMTP_SAMPLE_ARGMAX || !res || res->t_sampled.empty()) {
         return;
     }
-
     const auto copy = [&](ggml_tensor * t, auto & to) {
         to.resize(ggml_nelements(t));
-        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t), t, to.data(), 0,
-                ggml_nbytes(t));
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, to.data(), 0, ggml_nbytes(t));
+        n_bytes += ggml_nbytes(t);
     };
     copy(res->t_sampled[0],       sampled);
-    copy(res->t_sampled_probs[0], sampled_values);
-    sample.n_bytes += ggml_nbytes(res->t_sampled[0]) + ggml_nbytes(res->t_sampled_probs[0]);
+    copy(res->t_sampled_probs[0], values);
 }
 
-void pymtp_extension::get_sampled(llama_token * tokens, float * values, int32_t n) {
+void pymtp_graph_sampler::get(llama_token * to, float * to_values, int32_t n) const {
     if (sampled.size() != (size_t) n) {
         throw std::runtime_error("the last batch did not sample " + std::to_string(n) + " tokens by argmax");
     }
-    ctx.synchronize();
-    std::copy(sampled.begin(), sampled.end(), tokens);
-    std::copy(sampled_values.begin(), sampled_values.end(), values);
+    std::copy(sampled.begin(), sampled.end(), to);
+    std::copy(values.begin(), values.end(), to_values);
+}
+
+void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & params) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    ext.settings().sample       = params.kind;
+    ext.settings().n_candidates = params.n_candidates;
+    ext.settings().probs        = params.probs;
+    ext.sampler.set(params, std::max(ctx->n_threads(), ctx->n_threads_batch()));
+}
+
+void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n) {
+    ctx->synchronize();
+    pymtp_extension::get(ctx).sampler.get(tokens, values, n);
 }

@@ -67,31 +67,33 @@ void set_cells(const pymtp_cell_tensor & t, uint32_t stream, const pymtp_cell_ru
 
 } // namespace
 
-size_t pymtp_extension::cell_bytes() const {
+size_t pymtp_cell_bytes(llama_context * ctx) {
     size_t sum = 0;
-    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
+    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*pymtp_extension::get(ctx).kv)) {
         sum += t.n_bytes();
     }
     return sum;
 }
 
-pymtp_kv_format pymtp_extension::kv_format() const {
-    const std::vector<pymtp_cell_tensor> tensors = pymtp_cell_tensors(*kv);
-    return { tensors.at(0).tensor->type, tensors.at(1).tensor->type, ctx.cparams.flash_attn };
+pymtp_kv_format pymtp_get_kv_format(llama_context * ctx) {
+    const std::vector<pymtp_cell_tensor> tensors = pymtp_cell_tensors(*pymtp_extension::get(ctx).kv);
+    return { tensors.at(0).tensor->type, tensors.at(1).tensor->type, ctx->get_cparams().flash_attn };
 }
 
-bool pymtp_extension::save_cells(llama_seq_id seq, llama_pos first, int32_t n, uint8_t * data, size_t stride) {
-    ctx.synchronize();
-    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(seq), seq, first, first + n);
-    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
+bool pymtp_save_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, uint8_t * data,
+        size_t stride) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    ctx->synchronize();
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(ext.kv->get_cells(seq), seq, first, first + n);
+    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*ext.kv)) {
         uint8_t * to = data;
         for (const pymtp_cell_run & run : runs) {
             for (uint32_t i = 0; i < run.n; i += cells_per_step) {
-                if (abort_requested()) {
+                if (ext.abort_requested()) {
                     return false;
                 }
                 const pymtp_cell_run chunk = { run.first + i, std::min(cells_per_step, run.n - i) };
-                get_cells(t, kv->get_stream(seq), chunk, to, stride);
+                get_cells(t, ext.kv->get_stream(seq), chunk, to, stride);
                 to += chunk.n*stride;
             }
         }
@@ -100,37 +102,42 @@ bool pymtp_extension::save_cells(llama_seq_id seq, llama_pos first, int32_t n, u
     return true;
 }
 
-bool pymtp_extension::load_cells(llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride) {
-    ctx.synchronize();
-    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*kv)) {
+bool pymtp_load_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data,
+        size_t stride) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    ctx->synchronize();
+    for (const pymtp_cell_tensor & t : pymtp_cell_tensors(*ext.kv)) {
         for (uint32_t i = 0; i < (uint32_t) n; i += cells_per_step) {
-            if (abort_requested()) {
+            if (ext.abort_requested()) {
                 return false;
             }
             const pymtp_cell_run chunk = { first + i, std::min(cells_per_step, n - i) };
-            set_cells(t, kv->get_stream(seq), chunk, data + i*stride, stride);
+            set_cells(t, ext.kv->get_stream(seq), chunk, data + i*stride, stride);
         }
         data += t.n_bytes();
     }
     return true;
 }
 
-bool pymtp_extension::has_cells_in_order(llama_seq_id seq, int32_t n) const {
-    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(kv->get_cells(seq), seq, 0, n);
+bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n) {
+    const llama_kv_cells & cells = pymtp_extension::get(ctx).kv->get_cells(seq);
+    const std::vector<pymtp_cell_run> runs = pymtp_find_runs(cells, seq, 0, n);
     return runs.size() == 1 && runs[0].first == 0 && runs[0].n == (uint32_t) n;
 }
 
-int32_t pymtp_extension::n_to_replay(llama_seq_id seq, llama_pos n_tokens) const {
+int32_t pymtp_n_to_replay(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens) {
+    const auto & replay = pymtp_extension::get(ctx).replay;
     return replay ? replay->n_to_replay(seq, n_tokens) : 0;
 }
 
-int32_t pymtp_extension::max_to_replay() const {
+int32_t pymtp_max_to_replay(llama_context * ctx) {
+    const auto & replay = pymtp_extension::get(ctx).replay;
     return replay && replay->max_rewind > 0 ? replay->max_pending() : 0;
 }
 
-size_t pymtp_extension::state_bytes(int32_t n_replay) const {
+size_t pymtp_state_bytes(llama_context * ctx, int32_t n_replay) {
     size_t sum = 0;
-    if (replay) {
+    if (const auto & replay = pymtp_extension::get(ctx).replay) {
         for (const pymtp_replay::part & p : replay->resume_parts(0, n_replay, n_replay)) {
             sum += p.size;
         }
@@ -138,13 +145,15 @@ size_t pymtp_extension::state_bytes(int32_t n_replay) const {
     return sum;
 }
 
-bool pymtp_extension::save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t * data) {
-    ctx.synchronize();
-    if (!replay) {
+bool pymtp_save_state(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens, uint8_t * data) {
+    const pymtp_extension & ext = pymtp_extension::get(ctx);
+    ctx->synchronize();
+    if (!ext.replay) {
         return true;
     }
-    for (const pymtp_replay::part & p : replay->resume_parts(seq, n_tokens, n_to_replay(seq, n_tokens))) {
-        if (abort_requested()) {
+    for (const pymtp_replay::part & p :
+            ext.replay->resume_parts(seq, n_tokens, ext.replay->n_to_replay(seq, n_tokens))) {
+        if (ext.abort_requested()) {
             return false;
         }
         ggml_backend_tensor_get(p.tensor, data, p.offset, p.size);
@@ -153,26 +162,28 @@ bool pymtp_extension::save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t *
     return true;
 }
 
-bool pymtp_extension::load_state(
-        llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data) {
-    ctx.synchronize();
-    require_empty(seq);
-    if (replay) {
-        assign_state_cell(seq);
-        for (const pymtp_replay::part & p : replay->resume_parts(seq, n, n_replay)) {
-            if (abort_requested()) {
+bool pymtp_load_state(
+        llama_context * ctx, llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay,
+        const uint8_t * data) {
+    pymtp_extension & ext = pymtp_extension::get(ctx);
+    ctx->synchronize();
+    pymtp_require_empty(ext, seq);
+    if (ext.replay) {
+        pymtp_assign_state_cell(*ext.states, seq);
+        for (const pymtp_replay::part & p : ext.replay->resume_parts(seq, n, n_replay)) {
+            if (ext.abort_requested()) {
                 return false;
             }
             ggml_backend_tensor_set(p.tensor, data, p.offset, p.size);
             data += p.size;
         }
-        states->cells[seq].pos = n - 1;
-        states->cells[seq].src = seq;
-        replay->set_position(seq, n, n_replay);
+        ext.states->cells[seq].pos = n - 1;
+        ext.states->cells[seq].src = seq;
+        ext.replay->set_position(seq, n, n_replay);
     }
 
     // A const_cast, because llama.cpp offers no way to set which token is in a cell, except by decoding it.
-    llama_kv_cells & cells = const_cast<llama_kv_cells &>(kv->get_cells(seq));
+    llama_kv_cells & cells = const_cast<llama_kv_cells &>(ext.kv->get_cells(seq));
     for (int32_t i = 0; i < n; ++i) {
         cells.pos_set(i, i);
         // the same values as apply_ubatch sets for text
@@ -182,8 +193,9 @@ bool pymtp_extension::load_state(
     return true;
 }
 
-void pymtp_extension::require_empty(llama_seq_id seq) const {
-    if (kv->seq_pos_max(seq) >= 0 || (states && states->seq_pos_max(seq) >= 0)) {
+void pymtp_require_empty(const pymtp_extension & ext, llama_seq_id seq) {
+    const auto * states = ext.states;
+    if (ext.kv->seq_pos_max(seq) >= 0 || (states && states->seq_pos_max(seq) >= 0)) {
         throw std::runtime_error("sequence " + std::to_string(seq) + " is not empty");
     }
     if (states && states->cells[seq].tail != seq && (states->cells[seq].tail >= 0 || !states->cells[seq].is_empty())) {

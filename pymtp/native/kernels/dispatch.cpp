@@ -17,16 +17,17 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
         case GGML_OP_CONCAT:          return compute_concat(params, dst);
         case GGML_OP_FLASH_ATTN_EXT:  return compute_flash_attn(params, dst);
         case GGML_OP_GATED_DELTA_NET: return compute_delta_net(params, dst);
-        case GGML_OP_L2_NORM:         return compute_l2_norm(params, dst);
-        case GGML_OP_MUL:             return compute_scale_rows(params, dst);
         case GGML_OP_MUL_MAT:
-            return compute_mul_mat_amx(params, dst) || compute_mul_mat_quantized(params, dst) ||
-                   compute_mul_mat_float(params, dst);
+#if defined(PYMTP_AMX)
+            if (compute_mul_mat_amx(params, dst)) {
+                return true;
+            }
+#endif
+            return compute_mul_mat_quantized(params, dst) || compute_mul_mat_float(params, dst);
         case GGML_OP_MUL_MAT_ID:      return compute_mul_mat_quantized(params, dst);
         case GGML_OP_RMS_NORM:        return compute_rms_norm(params, dst);
         case GGML_OP_SSM_CONV:        return compute_ssm_conv(params, dst);
         case GGML_OP_TOP_K:           return compute_top_k(params, dst);
-        case GGML_OP_UNARY:           return compute_sigmoid(params, dst);
         default:                      return false;
     }
 }
@@ -34,12 +35,15 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
 bool pymtp_work_size(int n_threads, const ggml_tensor * dst, size_t * size) {
     size_t ours = 0;
     switch (dst->op) {
-        case GGML_OP_FLASH_ATTN_EXT: ours = flash_attn_work_size(n_threads, dst);          break;
+        case GGML_OP_FLASH_ATTN_EXT: ours = flash_attn_work_size(n_threads, dst); break;
         case GGML_OP_MUL_MAT:
-            ours = std::max(mul_mat_amx_work_size(dst), mul_mat_quantized_work_size(dst));
+#if defined(PYMTP_AMX)
+            ours = mul_mat_amx_work_size(dst);
+#endif
+            ours = std::max(ours, mul_mat_quantized_work_size(dst));
             break;
-        case GGML_OP_MUL_MAT_ID:     ours = mul_mat_quantized_work_size(dst);              break;
-        default:                                                                           break;
+        case GGML_OP_MUL_MAT_ID:     ours = mul_mat_quantized_work_size(dst);     break;
+        default:                                                                  break;
     }
     if (ours == 0) {
         return false;

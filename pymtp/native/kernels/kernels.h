@@ -22,36 +22,49 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+#define PYMTP_AMX
+#endif
+
 namespace pymtp {
 
 bool compute_argmax(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_concat(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_l2_norm(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst);
+bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst);  // only in builds with PYMTP_AMX
 bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_quantized(const ggml_compute_params * params, ggml_tensor * dst);  // also for MUL_MAT_ID
 bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_scale_rows(const ggml_compute_params * params, ggml_tensor * dst);
-bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 
 // A *_work_size() function returns how many bytes of work space (params->wdata) the node dst needs, or 0 if the kernel
 // does not compute the node.
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst);
-size_t mul_mat_amx_work_size(const ggml_tensor * dst);
+size_t mul_mat_amx_work_size(const ggml_tensor * dst);  // only in builds with PYMTP_AMX
 size_t mul_mat_quantized_work_size(const ggml_tensor * dst);
 
 // Computes an RMS_NORM (node node_n) together with the MUL after it. Returns the number of computed nodes, or 0 if it
 // computed nothing; see pymtp_compute_fused().
 int compute_rms_norm_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
 
-// These three functions are for products of 2 to 8 rows with weights in an AMX buffer. matmul/amx.h defines them, in
-// builds for processors with AMX.
-bool is_few_rows(const ggml_tensor * dst);
-size_t few_rows_work_size(const ggml_tensor * dst);
-void few_rows_mul_mat(const ggml_compute_params * params, ggml_tensor * dst);
+// Returns row ir of t. The rows of all dimensions are numbered together.
+static inline char * row_at(const ggml_tensor * t, int64_t ir) {
+    const int64_t i2 = ir/t->ne[1];
+    return (char *) t->data + ir%t->ne[1]*t->nb[1] + i2%t->ne[2]*t->nb[2] + i2/t->ne[2]*t->nb[3];
+}
+
+// Waits until all threads of the graph have called this function, then calls f(i) for each i from 0 to n - 1, in all
+// threads together. A thread that is done early takes more pieces.
+template <typename F> static void share_out(const ggml_compute_params * params, int64_t n, F f) {
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int64_t i = params->ith; i < n; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        f(i);
+    }
+}
 
 }  // namespace pymtp

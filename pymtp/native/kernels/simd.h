@@ -32,45 +32,57 @@
 
 namespace pymtp::simd {
 
+// PYMTP_MM(name) is the intrinsic for a whole vector, such as _mm512_add_ps for add_ps.
 #if defined(PYMTP_AVX512)
+#define PYMTP_MM(name) _mm512_##name
 
 typedef __m512i ivec;
 typedef __m512  fvec;
+#else
+#define PYMTP_MM(name) _mm256_##name
+
+typedef __m256i ivec;
+typedef __m256  fvec;
+#endif
+
+static inline ivec repeat1(int8_t x)            { return PYMTP_MM(set1_epi8)(x); }
+static inline ivec repeat2(int16_t x)           { return PYMTP_MM(set1_epi16)(x); }
+static inline ivec repeat4(int32_t x)           { return PYMTP_MM(set1_epi32)(x); }
+static inline ivec add4(ivec a, ivec b)         { return PYMTP_MM(add_epi32)(a, b); }
+static inline ivec add2(ivec a, ivec b)         { return PYMTP_MM(add_epi16)(a, b); }
+template <int n> static inline ivec shift_right2(ivec a) { return PYMTP_MM(srli_epi16)(a, n); }
+template <int n> static inline ivec shift_left2 (ivec a) { return PYMTP_MM(slli_epi16)(a, n); }
+static inline ivec lookup16(ivec table, ivec i) { return PYMTP_MM(shuffle_epi8)(table, i); }  // each byte of i < 16
+static inline ivec madd2(ivec a, ivec b)        { return PYMTP_MM(madd_epi16)(a, b); }
+static inline ivec maddu1(ivec u, ivec s)       { return PYMTP_MM(maddubs_epi16)(u, s); }
+static inline ivec abs1(ivec a)                 { return PYMTP_MM(abs_epi8)(a); }
+
+static inline fvec fload(const float * x)       { return PYMTP_MM(loadu_ps)(x); }
+static inline void fstore(float * y, fvec x)    { PYMTP_MM(storeu_ps)(y, x); }
+static inline fvec fzero()                      { return PYMTP_MM(setzero_ps)(); }
+static inline fvec frepeat(float x)             { return PYMTP_MM(set1_ps)(x); }
+static inline fvec to_float(ivec x)             { return PYMTP_MM(cvtepi32_ps)(x); }
+static inline fvec fmul(fvec a, fvec b)         { return PYMTP_MM(mul_ps)(a, b); }
+static inline fvec fadd(fvec a, fvec b)         { return PYMTP_MM(add_ps)(a, b); }
+static inline fvec fma (fvec a, fvec b, fvec c) { return PYMTP_MM(fmadd_ps)(a, b, c); }
+static inline fvec fnma(fvec a, fvec b, fvec c) { return PYMTP_MM(fnmadd_ps)(a, b, c); }  // c - a*b
+static inline fvec fmax(fvec a, fvec b)         { return PYMTP_MM(max_ps)(a, b); }        // b where a or b is NaN
+
+#if defined(PYMTP_AVX512)
 
 static inline ivec load(const void * x)         { return _mm512_loadu_si512(x); }
 static inline ivec izero()                      { return _mm512_setzero_si512(); }
-static inline ivec repeat1(int8_t x)            { return _mm512_set1_epi8(x); }
-static inline ivec repeat2(int16_t x)           { return _mm512_set1_epi16(x); }
-static inline ivec repeat4(int32_t x)           { return _mm512_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm512_set1_epi64(x); }
 static inline ivec repeat16(__m128i x)          { return _mm512_broadcast_i32x4(x); }
-static inline ivec add4(ivec a, ivec b)         { return _mm512_add_epi32(a, b); }
-static inline ivec add2(ivec a, ivec b)         { return _mm512_add_epi16(a, b); }
 static inline ivec bits_and(ivec a, ivec b)     { return _mm512_and_si512(a, b); }
 static inline ivec bits_or (ivec a, ivec b)     { return _mm512_or_si512(a, b); }
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm512_xor_si512(a, b); }
-template <int n> static inline ivec shift_right2(ivec a) { return _mm512_srli_epi16(a, n); }
-template <int n> static inline ivec shift_left2 (ivec a) { return _mm512_slli_epi16(a, n); }
-static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // each byte of i < 16
-static inline ivec madd2(ivec a, ivec b)        { return _mm512_madd_epi16(a, b); }
-static inline ivec maddu1(ivec u, ivec s)       { return _mm512_maddubs_epi16(u, s); }
-static inline ivec abs1(ivec a)                 { return _mm512_abs_epi8(a); }
 // Returns each byte of a, negated where b is negative. Where b is 0, returns a.
 static inline ivec sign1(ivec a, ivec b) {
     return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(b), _mm512_setzero_si512(), a);
 }
 
-static inline fvec fload(const float * x)       { return _mm512_loadu_ps(x); }
-static inline void fstore(float * y, fvec x)    { _mm512_storeu_ps(y, x); }
-static inline fvec fzero()                      { return _mm512_setzero_ps(); }
-static inline fvec frepeat(float x)             { return _mm512_set1_ps(x); }
 static inline fvec fload_half(const void * x)   { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
-static inline fvec to_float(ivec x)             { return _mm512_cvtepi32_ps(x); }
-static inline fvec fmul(fvec a, fvec b)         { return _mm512_mul_ps(a, b); }
-static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
-static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
-static inline fvec fmax(fvec a, fvec b)         { return _mm512_max_ps(a, b); }            // b where a or b is NaN
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
 // Returns the sum of the lanes of each of four vectors. Each sum has the same bits as the result of fsum().
 static inline __m128 fsum4(const fvec * x) {
@@ -111,41 +123,17 @@ static inline void fstore_pairs(float * y, fvec x) {
 
 #else
 
-typedef __m256i ivec;
-typedef __m256  fvec;
-
 static inline ivec load(const void * x)         { return _mm256_loadu_si256((const __m256i *) x); }
 static inline ivec izero()                      { return _mm256_setzero_si256(); }
-static inline ivec repeat1(int8_t x)            { return _mm256_set1_epi8(x); }
-static inline ivec repeat2(int16_t x)           { return _mm256_set1_epi16(x); }
-static inline ivec repeat4(int32_t x)           { return _mm256_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm256_set1_epi64x(x); }
 static inline ivec repeat16(__m128i x)          { return _mm256_broadcastsi128_si256(x); }
-static inline ivec add4(ivec a, ivec b)         { return _mm256_add_epi32(a, b); }
-static inline ivec add2(ivec a, ivec b)         { return _mm256_add_epi16(a, b); }
 static inline ivec bits_and(ivec a, ivec b)     { return _mm256_and_si256(a, b); }
 static inline ivec bits_or (ivec a, ivec b)     { return _mm256_or_si256(a, b); }
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm256_xor_si256(a, b); }
-template <int n> static inline ivec shift_right2(ivec a) { return _mm256_srli_epi16(a, n); }
-template <int n> static inline ivec shift_left2 (ivec a) { return _mm256_slli_epi16(a, n); }
-static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // each byte of i < 16
-static inline ivec madd2(ivec a, ivec b)        { return _mm256_madd_epi16(a, b); }
-static inline ivec maddu1(ivec u, ivec s)       { return _mm256_maddubs_epi16(u, s); }
-static inline ivec abs1(ivec a)                 { return _mm256_abs_epi8(a); }
 // Returns each byte of a, negated where b is negative. Where b is 0, returns 0.
 static inline ivec sign1(ivec a, ivec b)        { return _mm256_sign_epi8(a, b); }
 
-static inline fvec fload(const float * x)       { return _mm256_loadu_ps(x); }
-static inline void fstore(float * y, fvec x)    { _mm256_storeu_ps(y, x); }
-static inline fvec fzero()                      { return _mm256_setzero_ps(); }
-static inline fvec frepeat(float x)             { return _mm256_set1_ps(x); }
 static inline fvec fload_half(const void * x)   { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
-static inline fvec to_float(ivec x)             { return _mm256_cvtepi32_ps(x); }
-static inline fvec fmul(fvec a, fvec b)         { return _mm256_mul_ps(a, b); }
-static inline fvec fadd(fvec a, fvec b)         { return _mm256_add_ps(a, b); }
-static inline fvec fma (fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a*b
-static inline fvec fmax(fvec a, fvec b)         { return _mm256_max_ps(a, b); }            // b where a or b is NaN
 static inline float fsum(fvec x) {
     __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));

@@ -1,6 +1,6 @@
 // Guards the functions of the C API. No exception leaves such a function, and while it runs, a failed assertion of
 // llama.cpp (GGML_ASSERT, GGML_ABORT) throws an exception instead of ending the process. Every extern "C" function that
-// can fail runs its body in pymtp_guarded or, if it works on a pair, in pymtp_pair_call (pair_call.h).
+// can fail runs its body in pymtp_guarded or, if it works on a pair's contexts, in pymtp_pair::call.
 #pragma once
 
 #include "callbacks.h"
@@ -12,6 +12,13 @@
 // so nothing but freeing it is allowed afterwards.
 struct pymtp_assertion : std::runtime_error {
     using std::runtime_error::runtime_error;
+};
+
+// Ends a call on a pair with a status other than PYMTP_OK, and an error message.
+struct pymtp_failure : std::runtime_error {
+    pymtp_failure(int status, const std::string & message) : std::runtime_error(message), status(status) {}
+
+    const int status;
 };
 
 // While an object of this class lives, its thread runs a call of ours: an assertion of ggml that fails in this thread,

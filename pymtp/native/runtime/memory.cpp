@@ -1,5 +1,5 @@
 // Sums up the memory of a pair for each device: memory in use, or memory planned before anything is loaded.
-#include "api_guard.h"
+#include "model.h"
 #include "pair.h"
 
 #include "llama-kv-cells.h"
@@ -49,16 +49,16 @@ private:
     }
 };
 
-device_sums memory_by_device(const pymtp_pair & pair) {
+device_sums memory_by_device(const pymtp_contexts & contexts) {
     device_sums sums;
-    const pymtp_memory_parts target = pymtp_get_memory(pair.target.get());
+    const pymtp_memory_parts target = pymtp_get_memory(contexts.target.get());
     sums.add(&pymtp_memory::weights,   target.weights);
     sums.add(&pymtp_memory::kv,        target.kv);
     sums.add(&pymtp_memory::states,    target.states);
     sums.add(&pymtp_memory::kept_rows, target.pending_hidden);
     sums.add(&pymtp_memory::compute,   target.compute);
-    if (pair.draft) {
-        const pymtp_memory_parts draft = pymtp_get_memory(pair.draft.get());
+    if (contexts.draft) {
+        const pymtp_memory_parts draft = pymtp_get_memory(contexts.draft.get());
         sums.add(&pymtp_memory::head_kv,      draft.kv);
         sums.add(&pymtp_memory::head_compute, draft.compute);
         sums.add(&pymtp_memory::draft_vocab,  draft.reduced_output);
@@ -96,8 +96,8 @@ using shapes = std::vector<pymtp_graph_slots::shape>;
 
 // Returns the shapes of rounds to plan memory for: all shapes of one sequence, and the largest shapes of several
 // sequences that can have slots at the same time.
-shapes cached_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
-    shapes kept = pymtp_graph_slots::largest(pair.can_batch() ? pair.options.n_seq_max : 1, n_rows, room);
+shapes cached_shapes(const pymtp_contexts & contexts, int32_t n_rows, int32_t room) {
+    shapes kept = pymtp_graph_slots::largest(contexts.can_batch() ? contexts.options.n_seq_max : 1, n_rows, room);
     for (int32_t n = 1; n <= n_rows; ++n) {
         kept.push_back({1, n});
     }
@@ -105,39 +105,31 @@ shapes cached_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
 }
 
 // Adds the memory of the graphs of rounds, built with the same settings as in pymtp_pair::verify and draft_chains.
-void add_round_graphs(pymtp_pair & pair, device_sums & sums) {
-    pymtp_set_sample(pair.target.get(), planned_sample());
-    for (const auto & [n_seqs, n] : cached_shapes(pair, 1 + pair.options.n_draft, pair.max_verify_rows())) {
-        if (pair.is_fused()) {
-            pair.begin_prefill();
-            pymtp_set_fused_sync(pair.target.get(), pair.draft.get(), n == 1);
+void add_round_graphs(pymtp_contexts & contexts, device_sums & sums) {
+    pymtp_set_sample(contexts.target.get(), planned_sample());
+    for (const auto & [n_seqs, n] : cached_shapes(contexts, 1 + contexts.options.n_draft, contexts.max_verify_rows())) {
+        if (contexts.is_fused()) {
+            contexts.begin_prefill();
+            pymtp_set_fused_sync(contexts.target.get(), contexts.draft.get(), n == 1);
         } else {
-            pair.begin_round();
+            contexts.begin_host_round();
         }
-        sums.add(&pymtp_memory::compute, pymtp_planned_compute(pair.target.get(), n_seqs, n));
+        sums.add(&pymtp_memory::compute, pymtp_planned_compute(contexts.target.get(), n_seqs, n));
     }
-    if (pair.is_fused()) {
-        pymtp_set_sample(pair.draft.get(), planned_sample());
-        const pymtp_pending_hidden_scope  hidden(pair);
-        const pymtp_reduced_output_scope rows(pair, true);
-        for (const auto & [n_seqs, n] : cached_shapes(pair, pair.options.n_draft, pair.max_head_rows)) {
-            sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(pair.draft.get(), n_seqs, n));
+    if (contexts.is_fused()) {
+        pymtp_set_sample(contexts.draft.get(), planned_sample());
+        const pymtp_pending_hidden_scope  hidden(contexts);
+        const pymtp_reduced_output_scope rows(contexts, true);
+        for (const auto & [n_seqs, n] : cached_shapes(contexts, contexts.options.n_draft, contexts.max_head_rows)) {
+            sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(contexts.draft.get(), n_seqs, n));
         }
     }
 }
 
 } // namespace
 
-// Reserves the compute buffers of both contexts anew if settings have changed since they were reserved.
-void pymtp_pair::reserve() {
-    pymtp_reserve(target.get());
-    if (draft) {
-        pymtp_reserve(draft.get());
-    }
-}
-
-int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
-    return pymtp_guarded<int32_t>(-1, [&] { return memory_by_device(*pair).write(memory, n_max); });
+int32_t pymtp_pair_memory(pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
+    return pymtp_guarded<int32_t>(-1, [&] { return memory_by_device(pair->contexts()).write(memory, n_max); });
 }
 
 int64_t pymtp_min_host_memory(
@@ -159,12 +151,12 @@ int32_t pymtp_plan_memory(
         const pymtp_pair_options * options, pymtp_memory * memory, int32_t n_max) {
     return pymtp_guarded<int32_t>(-1, [&] {
         const std::unique_ptr<pymtp_model> model(pymtp_model_plan(path, *model_options));
-        const auto pair = model ? pymtp_make_pair(model.get(), params, *options) : nullptr;
-        if (!pair) {
+        if (!model) {
             return -1;
         }
-        device_sums sums = memory_by_device(*pair);
-        add_round_graphs(*pair, sums);
+        pymtp_pair pair(*model, params, *options);
+        device_sums sums = memory_by_device(pair.contexts());
+        add_round_graphs(pair.contexts(), sums);
         return sums.write(memory, n_max);
     });
 }

@@ -1,235 +1,43 @@
+// Makes pairs, and implements the parts of a round: drafting, verifying and rewinding.
+//
+// In the fused mode a round takes two decodes. The graph of the draft context computes the whole chain of drafts. The
+// graph of the target verifies the drafts, and fills the head's cache for all rows, as for a prompt; rejected tokens
+// are then rewound in both caches. Hidden states stay on the device, and neither graph depends on the number of
+// accepted drafts. While nothing is drafted, the target's graph only stores the hidden states, and the head processes
+// up to 63 tokens together before the next draft.
 #include "pair.h"
 
-#include "api_guard.h"
 #include "compare/faults.h"
 #include "sample_job.h"
+#include "stopwatch.h"
 
 #include "pymtp_context.h"
-#include "threads/team.h"
 
 #include <algorithm>
 
-static bool on_abort(void * data) {
-    auto * pair = static_cast<pymtp_pair *>(data);
-    if (pymtp::op_times * times = pymtp::timing()) {
-        times->end_share();
-    }
-    const bool abort = pair->cancelled.load(std::memory_order_relaxed) || pymtp_abort_requested();
-    if (abort) {
-        pymtp_team_learn_nothing();
-    }
-    return abort;
+pymtp_pair::pymtp_pair(
+        const pymtp_model & model, llama_context_params params, const pymtp_pair_options & options) :
+    ctxs(model, params, options), sequences(options.n_seq_max), head_sync(ctxs, sequences), draft_rows(ctxs, model),
+    state_store(ctxs, sequences, head_sync, draft_rows) {
+    ctxs.reserve();
 }
 
-// Refuses options for which llama.cpp would end the process, or which it would silently replace. Python has checked the
-// options before, with messages in the user's terms.
-static void check_options(const llama_context_params & params, const pymtp_pair_options & options) {
-    // 256 is LLAMA_MAX_SEQ
-    pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256");
-    pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MAX_DRAFTS, "n_draft must be from 0 to 64");
-    pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
-    pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
-    // All rows of a verification of one sequence, and one row of every sequence, must fit in one ubatch.
-    const uint32_t needed = std::max(1 + options.n_draft, options.n_seq_max);
-    pymtp_require(params.n_batch >= needed && params.n_ubatch >= needed,
-            "n_batch and n_ubatch have no room for a round");
+pymtp_sequence & pymtp_pair::sequence(int32_t seq, bool needs_sampler) {
+    ctxs.check_seq(seq);
+    if (needs_sampler && !sequences[seq].sampler) {
+        throw pymtp_failure(PYMTP_INVALID, "sequence " + std::to_string(seq) + " was not told how to sample tokens");
+    }
+    return sequences[seq];
 }
 
-// Refuses so many cells that llama.cpp's data about them would not fit in this machine's memory. llama.cpp allocates
-// these data even when K and V are only planned, and the operating system may kill a process that uses more memory than
-// there is.
-static void check_cell_metadata(const pymtp_pair & pair, const llama_context_params & params) {
-    const size_t   total      = pymtp_system_memory();
-    const uint64_t n_cells    = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
-    const uint64_t bytes      = n_cells*pymtp_cell_metadata_bytes*(pair.options.n_draft > 0 ? 2 : 1);
-    const std::string message = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +
-        " GiB beside K and V, and this machine has " + std::to_string(total >> 30) + " GiB";
-    pymtp_require(bytes < total, message.c_str());
-}
-
-std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params,
-        const pymtp_pair_options & options) {
-    check_options(params, options);
-    auto pair = std::make_unique<pymtp_pair>();
-    pair->model   = shared->shared;
-    pair->options = options;
-    check_cell_metadata(*pair, params);
-    llama_model * model = pair->model.get();
-    pair->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    pair->n_embd  = llama_model_n_embd_out(model);
-    pair->sequences.resize(options.n_seq_max);
-    pair->max_candidates = pymtp_max_candidates(*model, options.sample_on);
-
-    const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
-    const bool all_outputs = options.embeddings ||
-            (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
-    params.n_seq_max           = options.n_seq_max;
-    params.n_rs_seq            = 0; // our replay (pymtp_make_replay) does this instead
-    params.abort_callback      = on_abort;
-    params.abort_callback_data = pair.get();
-    if (options.trace) {
-        pair->trace              = std::make_unique<pymtp_trace>();
-        params.cb_eval           = pymtp_trace::on_node;
-        params.cb_eval_user_data = pair->trace.get();
-    }
-    params.n_outputs_max         = std::max((1 + options.n_draft)*options.n_seq_max, options.n_outputs);
-    params.n_outputs_max         = all_outputs ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0 means n_batch
-    params.n_outputs_max_per_seq = params.n_outputs_max;
-    pair->target.reset(llama_init_from_model(model, params));
-    if (!pair->target) {
-        pymtp_set_error("no target context");
-        return nullptr;
-    }
-    pymtp_make_replay(pair->target.get(), options.n_draft);
-    pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
-    pair->n_batch   = llama_n_batch(pair->target.get());
-    pair->n_outputs = all_outputs ? pair->n_batch : (int32_t) params.n_outputs_max;
-
-    if (options.n_draft > 0) {
-        params.ctx_type              = LLAMA_CONTEXT_TYPE_MTP;
-        params.n_outputs_max         = options.n_seq_max;
-        params.n_outputs_max_per_seq = 1;
-        if (fused) {
-            // The draft context gets the rows of a round, or the rows that the head lags behind, but never a whole
-            // prompt. A low limit keeps its compute buffers small.
-            const int32_t max_rows = std::max({options.n_draft + 2, options.n_draft*options.n_seq_max,
-                    PYMTP_MAX_HEAD_LAG});
-            params.n_batch  = std::min<uint32_t>(params.n_batch,  max_rows);
-            params.n_ubatch = std::min<uint32_t>(params.n_ubatch, params.n_batch);
-        }
-        pair->draft.reset(llama_init_from_model(model, params));
-        if (!pair->draft) {
-            pymtp_set_error("no draft context");
-            return nullptr;
-        }
-        pair->host_hidden   = std::make_unique<pymtp_host_hidden>(*pair);
-        pair->max_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
-        pymtp_set_tap(pair->target.get(), options.tap == PYMTP_TAP_PRE_NORM);
-        pymtp_set_tap(pair->draft.get(),  options.tap == PYMTP_TAP_PRE_NORM);
-        if (fused) {
-            pymtp_set_fused_sync(pair->target.get(), pair->draft.get(), false);
-            pair->make_draft_vocab(*shared);
-        }
-    }
-    pair->make_threads();
-    if (!shared->adapters.empty()) {
-        // Both contexts need all adapters: the target's graph also fills the head's cache, and the draft context's
-        // graph also embeds tokens.
-        for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
-            if (ctx) {
-                std::vector<llama_adapter_lora *> adapters = shared->adapters;
-                std::vector<float> scales = shared->adapter_scales;
-                llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data());
-            }
-        }
-    }
-    pair->reserve();
-    return pair;
-}
-
-void pymtp_pair::make_threads() {
-    ggml_threadpool_params params = ggml_threadpool_params_default(llama_n_threads(target.get()));
-    params.poll = options.all_threads ? PYMTP_TEAM_ALL : 0;
-    threads = decltype(threads)(ggml_threadpool_new(&params));
-    for (llama_context * ctx : {target.get(), draft.get()}) {
-        if (ctx) {
-            llama_attach_threadpool(ctx, threads.get(), threads.get());
-        }
-    }
-}
-
-bool pymtp_pair::check_seq(int32_t seq) const {
-    if (seq >= 0 && seq < options.n_seq_max) {
-        return true;
-    }
-    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " +
-            std::to_string(options.n_seq_max - 1));
-    return false;
-}
-
-bool pymtp_pair::check_seqs(int32_t n_seqs, const int32_t * seqs) const {
-    if (n_seqs < 1) {
-        pymtp_set_error("a sequence is needed");
-        return false;
-    }
-    for (int32_t k = 0; k < n_seqs; ++k) {
-        if (!check_seq(seqs[k])) {
-            return false;
-        }
-        if (k > 0 && seqs[k] <= seqs[k - 1]) {
-            pymtp_set_error("sequences must be given once each, in rising order");
-            return false;
-        }
-    }
-    return true;
-}
-
-bool pymtp_pair::check_tokens(const llama_token * tokens, int32_t n) const {
-    const auto * invalid = std::find_if(tokens, tokens + n,
-            [&](llama_token token) { return token < 0 || token >= n_vocab; });
-    if (invalid == tokens + n) {
-        return true;
-    }
-    pymtp_set_error("there is no token " + std::to_string(*invalid) + " in a vocabulary of " + std::to_string(n_vocab));
-    return false;
-}
-
-int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
-    if (n <= n_ctx - s.n_past) {
-        return PYMTP_OK;
-    }
-    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " +
-            std::to_string(n_ctx));
-    return PYMTP_FULL;
-}
-
-// Decodes the batch, and reuses the graph that is stored under the index `slot`. After a failure the state of the
-// batch's sequences is unknown: the caller must return an error, which clears these sequences.
-int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
-    const bool is_target = ctx == target.get();
-    if (trace) {
-        trace->who = is_target ? "target" : "draft";
-    }
-    if (draft && is_target) {
-        // On a GPU each context has its own stream. Waits for the draft context, because the target's graph writes
-        // cells of the head that the draft context's graph may still be reading.
-        llama_synchronize(draft.get());
-    }
-    pymtp_fault_before_decode(*this);
-    const pymtp::timed_ops timed(op_times.get());
-    const int status = pymtp_decode(ctx, batch.view(), slot);
-    (is_target ? counters.target_decodes : counters.draft_decodes)++;
-    pymtp_fault_in_decode(*this);
-    if (status == 0) {
-        return PYMTP_OK;
-    }
-    if (status == 2) {
-        pymtp_set_error("cancelled");
-        return PYMTP_CANCELLED;
-    }
-    pymtp_set_error("decoding " + batch.describe() + " failed");
-    return PYMTP_FAILED;
-}
-
-void pymtp_pair::clear(int32_t seq) {
-    pymtp_fault_in_clear(*this);
-    llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
-    if (draft) {
-        llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
-        zero_head_cells(seq);
-        host_hidden->clear(seq);
-    }
-    auto sampler = std::move(sequences[seq].sampler);
-    sequences[seq] = pymtp_sequence();
-    sequences[seq].sampler = std::move(sampler);
-}
+// ── failures ──
 
 void pymtp_pair::clear_after_failure(const int32_t * seqs, int32_t n) noexcept {
     try {
         for (int32_t k = 0; k < n; ++k) {
             // the call may have failed before it checked that the sequence exists
-            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) {
-                clear(seqs[k]);
+            if (seqs[k] >= 0 && seqs[k] < ctxs.options.n_seq_max) {
+                state_store.clear(seqs[k]);
             }
         }
     } catch (...) {
@@ -248,10 +56,200 @@ void pymtp_pair::mark_broken(const char * why) noexcept {
     report_broken();
 }
 
-void pymtp_pair::report_broken() const noexcept {
+int pymtp_pair::report_broken() const noexcept {
     try {
         pymtp_set_error("this context failed and cannot go on: make a new one (" + broken + ")");
     } catch (...) {
         pymtp_store_error("this context failed and cannot go on: make a new one");
     }
+    return PYMTP_BROKEN;
+}
+
+// ── rounds ──
+
+// Splits the sequences into groups of adjacent sequences, at most `limit` in a group, and calls each(first, count) for
+// every group.
+template <typename F> static void for_each_decode(int32_t n_seqs, const int32_t * seqs, int32_t limit, F && each) {
+    for (int32_t first = 0, n = 1; first < n_seqs; first += n, n = 1) {
+        while (first + n < n_seqs && n < limit && seqs[first + n] == seqs[first] + n) {
+            ++n;
+        }
+        each(first, n);
+    }
+}
+
+llama_token pymtp_pair::first_token(int32_t seq) {
+    pymtp_sequence & s = sequence(seq, /*needs_sampler =*/ true);
+    if (!s.first_logits()) {
+        throw pymtp_failure(PYMTP_INVALID, "sequence " + std::to_string(seq) + " was not in the last prefill");
+    }
+    s.logprobs.clear();
+    pymtp_stopwatch watch(ctxs.counters.sample_seconds);
+    s.sampler->begin(s.n_past());
+    llama_token token = LLAMA_TOKEN_NULL;
+    if (int status = s.sample({s.first_logits(), nullptr, (size_t) ctxs.n_vocab}, s.n_past(), &token, nullptr)) {
+        throw pymtp_failure(status, pymtp_no_token_error(status, s.n_past()));
+    }
+    draft_rows.observe(s.tokens().data(), s.n_past()); // all tokens: prefill has not seen those of a reused prefix
+    draft_rows.observe_sampled(&token, 1);
+    draft_rows.write(); // written now, so that the first round need not write the rows for the prompt's tokens
+    return token;
+}
+
+void pymtp_pair::draft_tokens(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
+        float * confidences, pymtp_outcome * outcomes) {
+    ctxs.check_seqs(n_seqs, seqs);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        const pymtp_sequence & s = sequence(seqs[k], /*needs_sampler =*/ true);
+        ctxs.check_draft(s, tokens[k], n);
+        outcomes[k] = {n, PYMTP_OK, s.n_past()};
+    }
+    const bool fused = ctxs.is_fused();
+    draft_rows.begin_drafts(fused);
+    for_each_decode(n_seqs, seqs, fused ? ctxs.max_head_rows / n : 1, [&](int32_t first, int32_t count) {
+        if (fused) {
+            draft_chains(count, seqs + first, tokens + first, n, drafts + first*n, confidences + first*n,
+                    outcomes + first);
+        } else {
+            outcomes[first].n = head_sync.host()->draft_tokens(
+                seqs[first], tokens[first], n, drafts + first*n, confidences + first*n);
+        }
+        for (int32_t k = first; k < first + count; ++k) {
+            // fewer drafts than n if the head's logits are not finite, which is not a failure
+            sequences[seqs[k]].head_has_nan |= outcomes[k].n < n;
+        }
+    });
+}
+
+// Computes the chains of drafts of all sequences in one decode.
+void pymtp_pair::draft_chains(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
+        float * confidences, pymtp_outcome * outcomes) {
+    pymtp_stopwatch watch(ctxs.counters.draft_seconds);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        head_sync.discard_drafts(seqs[k]);
+    }
+    head_sync.catch_up(n_seqs, seqs);
+    draft_rows.write();
+    ctxs.batch.clear();
+    pymtp_sample_batch samples(n, draft_rows.n_last(), /*by_step =*/ true);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        pymtp_sequence & s = sequences[seqs[k]];
+        samples.jobs.push_back({&s, (size_t) s.n_past() + 1, nullptr, n, drafts + k*n, confidences + k*n});
+        for (int32_t i = 0; i < n; ++i) {
+            ctxs.batch.add(tokens[k], s.n_past() + i, pymtp_fault_chain_sequence(ctxs, seqs[k], i), false);
+        }
+        s.begin_drafts(tokens[k], n);
+    }
+    const pymtp_pending_hidden_scope hidden(ctxs);
+    const pymtp_reduced_output_scope rows(ctxs, draft_rows.reduced());
+    ctxs.decode_and_sample(ctxs.draft.get(), samples);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        outcomes[k].n = samples.jobs[k].n_sampled;
+    }
+}
+
+static void check_verify(const pymtp_contexts & contexts, const pymtp_sequence & s, const llama_token * tokens,
+        int32_t n) {
+    const int32_t most = 1 + contexts.options.n_draft;
+    if (n < 1 || n > most) {
+        throw pymtp_failure(PYMTP_INVALID, "verification takes 1 to " + std::to_string(most) + " tokens, not " +
+                std::to_string(n));
+    }
+    contexts.check_room(s, n);
+    contexts.check_tokens(tokens, n);
+}
+
+void pymtp_pair::verify(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples) {
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        check_verify(ctxs, sequence(seqs[k]), tokens + k*n, n);
+    }
+    pymtp_stopwatch watch(ctxs.counters.verify_seconds);
+    head_sync.begin_verify(n_seqs, seqs, tokens, n);
+    ctxs.batch.clear();
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        pymtp_sequence & s = sequences[seqs[k]];
+        for (int32_t i = 0; i < n; ++i) {
+            ctxs.batch.add(tokens[k*n + i], s.n_past() + i, seqs[k], true);
+        }
+        s.begin_verify(tokens + k*n, n);
+    }
+    if (samples) {
+        ctxs.decode_and_sample(ctxs.target.get(), *samples);
+    } else {
+        ctxs.decode(ctxs.target.get());
+    }
+    llama_synchronize(ctxs.target.get());
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        sequences[seqs[k]].end_verify(n);
+        head_sync.end_verify(seqs[k], tokens + k*n, n);
+    }
+}
+
+void pymtp_pair::verify_tokens(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        llama_token * sampled, pymtp_outcome * outcomes) {
+    ctxs.check_seqs(n_seqs, seqs);
+    const int32_t n = *std::max_element(lengths, lengths + n_seqs);
+    std::vector<llama_token> rows; // n tokens of each sequence, concatenated
+    // All sequences are checked before the first decode, so that a refused call changes nothing.
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        const pymtp_sequence & s = sequence(seqs[k], /*needs_sampler =*/ true);
+        check_verify(ctxs, s, tokens, lengths[k]);
+        ctxs.check_room(s, n);
+        outcomes[k] = {0, PYMTP_OK, 0};
+        rows.insert(rows.end(), tokens, tokens + lengths[k]);
+        rows.resize((k + 1)*n, tokens[0]); // pads with any token, because its row is ignored
+        tokens += lengths[k];
+    }
+    const int32_t limit = ctxs.can_batch() ? ctxs.max_verify_rows() / n : 1;
+    for_each_decode(n_seqs, seqs, limit, [&](int32_t first, int32_t count) {
+        pymtp_sample_batch samples(n, ctxs.n_vocab, /*by_step =*/ false);
+        for (int32_t k = first; k < first + count; ++k) {
+            pymtp_sequence & s = sequences[seqs[k]];
+            s.logprobs.clear();
+            samples.jobs.push_back({&s, (size_t) s.n_past() + 1, rows.data() + k*n, lengths[k], sampled});
+            sampled += lengths[k];
+        }
+        verify(count, seqs + first, rows.data() + first*n, n, &samples);
+        for (int32_t k = first; k < first + count; ++k) {
+            const pymtp_sample_job & job = samples.jobs[k - first];
+            draft_rows.observe_sampled(job.sampled, job.n_sampled);
+            // The tokens before a dead end match the grammar, so the sequence keeps them.
+            const int32_t stay = job.status == PYMTP_DEAD_END ? 1 + job.n_sampled : lengths[k];
+            rewind(seqs[k], sequences[seqs[k]].n_past() - n + stay);
+            outcomes[k] = job.outcome();
+            if (job.status == PYMTP_FAILED) {
+                state_store.clear(seqs[k]); // a logit is not a number, so the sequence's caches may be corrupt
+            }
+        }
+    });
+}
+
+void pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
+    pymtp_sequence & s = sequence(seq);
+    pymtp_stopwatch watch(ctxs.counters.rewind_seconds);
+    if (n_keep > s.n_past() || n_keep < s.n_past() - s.n_rewind()) {
+        throw pymtp_failure(PYMTP_INVALID, "cannot go back from " + std::to_string(s.n_past()) + " tokens to " +
+                std::to_string(n_keep) + ", only " + std::to_string(s.n_rewind()) + " can be taken back");
+    }
+    if (n_keep == s.n_past()) {
+        return;
+    }
+    if (!pymtp_rewind(ctxs.target.get(), seq, n_keep)) {
+        throw pymtp_failure(PYMTP_FAILED, "the recurrent layers hold no state at " + std::to_string(n_keep) +
+                " tokens");
+    }
+    s.rewind(n_keep);
+    head_sync.rewind(seq);
+}
+
+void pymtp_pair::move(int32_t from, int32_t to) {
+    state_store.copy(from, to);
+    sequences[to].sampler  = std::move(sequences[from].sampler);
+    sequences[to].logprobs = std::move(sequences[from].logprobs);
+    // Nothing has failed, but this function also marks the pair as broken if clearing fails.
+    clear_after_failure(&from, 1);
 }

@@ -1,11 +1,28 @@
 // Implements the C API of a pair.
-#include "pair_call.h"
+#include "pair.h"
+#include "sample_job.h"
 
 #include "pymtp_context.h"
 
+namespace {
+
+// Runs a function that works on one sequence, see pymtp_pair::call. Returns PYMTP_INVALID if there is no such sequence.
+template <typename F> int call(pymtp_pair * pair, int32_t seq, F && body) noexcept {
+    return pair->call(&seq, 1, [&] {
+        pair->contexts().check_seq(seq);
+        body();
+    });
+}
+
+const pymtp_sequence * sequence_of(pymtp_pair * pair, int32_t seq) {
+    return pymtp_guarded<const pymtp_sequence *>(nullptr, [&] { return &pair->sequence(seq); });
+}
+
+} // namespace
+
 pymtp_pair * pymtp_pair_init(
-        const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
-    return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
+        const pymtp_model * model, llama_context_params params, const pymtp_pair_options * options) {
+    return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return new pymtp_pair(*model, params, *options); });
 }
 
 void pymtp_pair_free(pymtp_pair * pair) {
@@ -16,191 +33,175 @@ int pymtp_pair_prefill(
         pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
         bool all, const float ** logits) {
     *logits = nullptr;
-    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        const int status = pair->prefill(n_seqs, seqs, tokens, lengths, all);
-        *logits = status ? nullptr : pair->logits.data();
-        return status;
-    });
+    return pair->call(seqs, n_seqs, [&] { *logits = pair->prefill(n_seqs, seqs, tokens, lengths, all); });
 }
 
 const float * pymtp_pair_embeddings(const pymtp_pair * pair) {
-    return pair->embeddings.data();
+    return pair->embeddings();
 }
 
 int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits) {
     *logits = nullptr;
-    return pymtp_pair_call(pair, seq, [&] {
-        const int status = pair->verify(1, &seq, tokens, n);
-        *logits = status ? nullptr : llama_get_logits(pair->target.get());
-        return status;
+    return call(pair, seq, [&] {
+        pair->verify(1, &seq, tokens, n);
+        *logits = llama_get_logits(pair->contexts().target.get());
     });
 }
 
 int pymtp_pair_set_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->set_sampling(seq, *sampling); });
+    return call(pair, seq, [&] {
+        const int32_t n_vocab = pair->contexts().n_vocab;
+        const std::string error = pymtp_sampler::check(*sampling, n_vocab);
+        if (!error.empty()) {
+            throw pymtp_failure(PYMTP_INVALID, error);
+        }
+        pair->sequence(seq).sampler = std::make_unique<pymtp_sampler>(*sampling, n_vocab);
+    });
 }
 
 int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
-    return pymtp_pair_call(pair, seq, [&] {
-        return pair->check_sampler(seq) ? pair->first_token(seq, token) : (int) PYMTP_INVALID;
-    });
+    return call(pair, seq, [&] { *token = pair->first_token(seq); });
 }
 
 int pymtp_pair_draft_tokens(
         pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
         llama_token * drafts, float * confidences, pymtp_outcome * outcomes) {
-    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        return pair->check_samplers(n_seqs, seqs)
-            ? pair->draft_tokens(n_seqs, seqs, tokens, n, drafts, confidences, outcomes)
-            : (int) PYMTP_INVALID;
-    });
+    return pair->call(seqs, n_seqs,
+            [&] { pair->draft_tokens(n_seqs, seqs, tokens, n, drafts, confidences, outcomes); });
 }
 
 int pymtp_pair_verify_tokens(
         pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
         llama_token * sampled, pymtp_outcome * outcomes) {
-    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        return pair->check_samplers(n_seqs, seqs)
-            ? pair->verify_tokens(n_seqs, seqs, tokens, lengths, sampled, outcomes)
-            : (int) PYMTP_INVALID;
-    });
+    return pair->call(seqs, n_seqs,
+            [&] { pair->verify_tokens(n_seqs, seqs, tokens, lengths, sampled, outcomes); });
 }
 
-int32_t pymtp_pair_draft_vocab_size(const pymtp_pair * pair) {
-    return pair->draft_vocab && pair->draft_vocab->is_worthwhile() ? pair->draft_vocab->tokens().size() : pair->n_vocab;
+int pymtp_outcome_error(const pymtp_outcome * outcome) {
+    pymtp_guarded([&] { pymtp_set_error(pymtp_no_token_error(outcome->status, outcome->position)); });
+    return outcome->status;
 }
 
-bool pymtp_pair_in_draft_vocab(const pymtp_pair * pair, llama_token token) {
-    return !pair->drafts_reduced || (token >= 0 && token < pair->n_vocab && pair->draft_vocab->contains(token));
+int32_t pymtp_pair_draft_vocab_size(pymtp_pair * pair) {
+    return pair->vocab().n_next();
+}
+
+bool pymtp_pair_in_draft_vocab(pymtp_pair * pair, llama_token token) {
+    return pair->vocab().contains(token);
 }
 
 void pymtp_pair_reset_draft_vocab(pymtp_pair * pair) {
-    if (pair->draft_vocab) {
-        pair->draft_vocab->reset_usage();
-    }
+    pair->vocab().reset_usage();
 }
 
 int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->rewind(seq, n_keep); });
+    return call(pair, seq, [&] { pair->rewind(seq, n_keep); });
 }
 
 int pymtp_pair_copy(pymtp_pair * pair, int32_t from, int32_t to) {
-    return pymtp_pair_call(pair, to, [&] { return pair->copy(from, to); });
+    return call(pair, to, [&] { pair->store().copy(from, to); });
 }
 
 int pymtp_pair_move(pymtp_pair * pair, int32_t from, int32_t to) {
-    return pymtp_pair_call(pair, to, [&] { return pair->move(from, to); });
+    return call(pair, to, [&] { pair->move(from, to); });
 }
 
-int64_t pymtp_pair_cell_bytes(const pymtp_pair * pair) {
-    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->cell_bytes(); });
+int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
+    return call(pair, seq, [&] { pair->store().clear(seq); });
 }
 
-int64_t pymtp_pair_state_bytes(const pymtp_pair * pair) {
-    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->max_state_bytes(); });
+int64_t pymtp_pair_cell_bytes(pymtp_pair * pair) {
+    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->store().cell_bytes(); });
 }
 
-int pymtp_pair_cell_format(const pymtp_pair * pair, pymtp_cell_format * options) {
-    return pymtp_guarded<int>(PYMTP_FAILED, [&] {
-        *options = pair->cell_format();
-        return (int) PYMTP_OK;
-    });
+int64_t pymtp_pair_state_bytes(pymtp_pair * pair) {
+    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->store().max_state_bytes(); });
 }
 
-// Reads the cells in a second pymtp_pair_call for no sequences: a failure while reading leaves the sequence intact, so
-// it must not be cleared.
+int pymtp_pair_cell_format(pymtp_pair * pair, pymtp_cell_format * format) {
+    return pair->call(nullptr, 0, [&] { *format = pair->store().cell_format(); });
+}
+
+// Saves in a second call for no sequences: a failure while saving leaves the sequence intact, so it must not be
+// cleared.
 int pymtp_pair_save_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data) {
-    if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save(seq, first, n); })) {
+    if (int status = call(pair, seq, [&] { pair->store().prepare_cells(seq, first, n); })) {
         return status;
     }
-    return pymtp_pair_call(pair, nullptr, 0, [&] { return pair->save_cells(seq, first, n, data); });
+    return pair->call(nullptr, 0, [&] { pair->store().save_cells(seq, first, n, data); });
 }
 
 int pymtp_pair_load_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->load_cells(seq, first, n, data); });
+    return call(pair, seq, [&] { pair->store().load_cells(seq, first, n, data); });
 }
 
 int pymtp_pair_copy_cells(pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n) {
-    if (int status = pymtp_pair_call(pair, from, [&] { return pair->begin_save(from, first, n); })) {
+    if (int status = call(pair, from, [&] { pair->store().prepare_cells(from, first, n); })) {
         return status;
     }
-    return pymtp_pair_call(pair, to, [&] { return pair->copy_cells(from, to, first, n); });
+    return call(pair, to, [&] { pair->store().copy_cells(from, to, first, n); });
 }
 
 int pymtp_pair_retain_cells(pymtp_pair * pair, int32_t seq, int32_t n) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->retain_cells(seq, n); });
+    return call(pair, seq, [&] { pair->store().retain_cells(seq, n); });
 }
 
 int pymtp_pair_save_state(pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed) {
     *needed = 0;
-    if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save_state(seq, logits, needed); })) {
+    if (int status = call(pair, seq, [&] { *needed = pair->store().prepare_state(seq, logits); })) {
         return status;
     }
-    return pymtp_pair_call(pair, nullptr, 0, [&] {
-        return size >= *needed ? pair->save_state(seq, logits, data) : (int) PYMTP_OK;
+    return pair->call(nullptr, 0, [&] {
+        if (size >= *needed) {
+            pair->store().save_state(seq, logits, data);
+        }
     });
 }
 
 int pymtp_pair_check_state(
-        const pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size,
-        bool * logits) {
+        pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) {
     *logits = false;
-    return pymtp_guarded<int>(PYMTP_FAILED, [&] { return pair->check_state(tokens, n, data, size, logits); });
+    return pair->call(nullptr, 0, [&] { *logits = pair->store().check_state(tokens, n, data, size); });
 }
 
 int pymtp_pair_load_state(
         pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
-    return pymtp_pair_call(pair, seq, [&] { return pair->load_state(seq, tokens, n, data, size); });
+    return call(pair, seq, [&] { pair->store().load_state(seq, tokens, n, data, size); });
 }
 
-int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
-    return pymtp_pair_call(pair, seq, [&] {
-        pair->clear(seq);
-        return (int) PYMTP_OK;
-    });
-}
-
-static const pymtp_sequence * sequence_of(const pymtp_pair * pair, int32_t seq) {
-    return pymtp_guarded<const pymtp_sequence *>(nullptr,
-            [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
-}
-
-int32_t pymtp_pair_logprobs(const pymtp_pair * pair, int32_t seq, const pymtp_logprob ** logprobs) {
+int32_t pymtp_pair_logprobs(pymtp_pair * pair, int32_t seq, const pymtp_logprob ** logprobs) {
     const pymtp_sequence * s = sequence_of(pair, seq);
     *logprobs = s ? s->logprobs.data() : nullptr;
     return s ? s->logprobs.size() : 0;
 }
 
-int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
+int32_t pymtp_pair_n_past(pymtp_pair * pair, int32_t seq) {
     const pymtp_sequence * s = sequence_of(pair, seq);
-    return s ? s->n_past : -1;
+    return s ? s->n_past() : -1;
 }
 
-const llama_token * pymtp_pair_tokens(const pymtp_pair * pair, int32_t seq) {
+const llama_token * pymtp_pair_tokens(pymtp_pair * pair, int32_t seq) {
     const pymtp_sequence * s = sequence_of(pair, seq);
-    return s ? s->tokens.data() : nullptr;
+    return s ? s->tokens().data() : nullptr;
 }
 
-int32_t pymtp_pair_n_head(const pymtp_pair * pair, int32_t seq) {
+int32_t pymtp_pair_n_head(pymtp_pair * pair, int32_t seq) {
     const pymtp_sequence * s = sequence_of(pair, seq);
-    return s ? s->n_head : -1;
+    return s ? s->n_head() : -1;
 }
 
-int32_t pymtp_pair_n_ctx(const pymtp_pair * pair) {
-    return pair->n_ctx;
+int32_t pymtp_pair_n_ctx(pymtp_pair * pair) {
+    return pair->contexts().n_ctx;
 }
 
 void pymtp_pair_cancel(pymtp_pair * pair, bool cancelled) {
-    pair->cancelled = cancelled;
+    pair->contexts().cancelled = cancelled;
 }
 
-void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
-    *counters = pair->counters;
-    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes =
-            counters->output_buffer_bytes = 0;
-    counters->graphs_reused = 0;
+void pymtp_pair_counters(pymtp_pair * pair, pymtp_counters * counters) {
+    *counters = pair->contexts().counters;
     pymtp_guarded([&] {
-        for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+        for (llama_context * ctx : {pair->contexts().target.get(), pair->contexts().draft.get()}) {
             if (ctx) {
                 counters->graphs_reused += llama_perf_context(ctx).n_reused;
                 const pymtp_output_bytes bytes = pymtp_get_output_bytes(ctx);

@@ -1,33 +1,9 @@
 // Processes prompts (prefill). In the fused mode the target's own graph fills the head's cache, and no hidden state
 // leaves the device.
-#include "compare/faults.h"
-#include "callbacks.h"
 #include "pair.h"
 #include "stopwatch.h"
 
-#include "pymtp_context.h"
-
 #include <algorithm>
-
-int pymtp_pair::check_prompts(
-        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths) const {
-    if (!check_seqs(n_seqs, seqs)) {
-        return PYMTP_INVALID;
-    }
-    for (int32_t k = 0; k < n_seqs; tokens += lengths[k], ++k) {
-        if (lengths[k] < 1) {
-            pymtp_set_error("a prompt needs at least one token");
-            return PYMTP_INVALID;
-        }
-        if (int status = check_room(sequences[seqs[k]], lengths[k])) {
-            return status;
-        }
-        if (!check_tokens(tokens, lengths[k])) {
-            return PYMTP_INVALID;
-        }
-    }
-    return PYMTP_OK;
-}
 
 namespace {
 
@@ -58,92 +34,79 @@ bool share_batch(std::vector<prompt> & prompts, int32_t limit) {
 
 } // namespace
 
-int pymtp_pair::prefill(
+const float * pymtp_pair::prefill(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all) {
-    if (int status = check_prompts(n_seqs, seqs, tokens, lengths)) {
-        return status;
-    }
+    ctxs.check_seqs(n_seqs, seqs);
     std::vector<prompt> prompts;
     size_t n_total = 0;
     for (int32_t k = 0; k < n_seqs; n_total += lengths[k], ++k) {
+        if (lengths[k] < 1) {
+            throw pymtp_failure(PYMTP_INVALID, "a prompt needs at least one token");
+        }
+        ctxs.check_room(sequences[seqs[k]], lengths[k]);
+        ctxs.check_tokens(tokens + n_total, lengths[k]);
         prompts.push_back({seqs[k], tokens + n_total, lengths[k], n_total});
     }
-    begin_prefill();
-    const bool fused = is_fused();
+    ctxs.begin_prefill();
     for (const prompt & p : prompts) {
-        if (draft) {
-            discard_drafts(p.seq);
-            if (int status = fused ? catch_up_head(1, &p.seq) : host_hidden->fetch_from_device(p.seq)) {
-                return status;
-            }
-        }
+        head_sync.begin_prefill(p.seq);
     }
 
     // When embeddings are on, llama.cpp makes every token an output.
-    const bool    all_outputs = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
-    const int32_t limit = all_outputs ? std::min(n_batch, n_outputs) : n_batch;
+    const bool    all_outputs = all || ctxs.embeds_prompts();
+    const int32_t limit       = all_outputs ? std::min(ctxs.n_batch, ctxs.n_outputs) : ctxs.n_batch;
+    const int32_t n_vocab     = ctxs.n_vocab;
+    const int32_t n_embd      = ctxs.options.embeddings ? ctxs.n_embd : 0;
     for (pymtp_sequence & s : sequences) {
-        if (s.copied_logits.empty()) {
-            s.first_logits = nullptr;
-        }
+        s.return_logits();
     }
     for (const prompt & p : prompts) {
         sequences[p.seq].forget_logits();
     }
     logits.resize((size_t) n_vocab * (all ? n_total : n_seqs));
-    embeddings.resize(options.embeddings ? (size_t) n_embd * n_total : 0);
+    prompt_embeddings.resize((size_t) n_embd * n_total);
 
+    llama_context * target = ctxs.target.get();
     while (share_batch(prompts, limit)) {
-        batch.clear();
+        ctxs.batch.clear();
         for (const prompt & p : prompts) {
             for (int32_t i = p.n_done; i < p.n_done + p.n_batch_tokens; ++i) {
-                batch.add(p.tokens[i], sequences[p.seq].n_past + i - p.n_done, p.seq,
-                        p.is_output(i, all_outputs || fault == PYMTP_FAULT_MORE_OUTPUTS));
+                ctxs.batch.add(p.tokens[i], sequences[p.seq].n_past() + i - p.n_done, p.seq,
+                        p.is_output(i, all_outputs || ctxs.fault == PYMTP_FAULT_MORE_OUTPUTS));
             }
         }
         {
-            pymtp_stopwatch watch(counters.prefill_seconds);
-            if (int status = decode(target.get())) {
-                return status;
-            }
-            llama_synchronize(target.get());
+            pymtp_stopwatch watch(ctxs.counters.prefill_seconds);
+            ctxs.decode(target);
+            llama_synchronize(target);
         }
         int32_t offset = 0; // index in the batch of the current prompt's first token
         for (size_t k = 0; k < prompts.size(); ++k) {
             prompt & p = prompts[k];
-            pymtp_sequence & s = sequences[p.seq];
             if (p.n_batch_tokens == 0) {
                 continue;
             }
-            s.n_past  += p.n_batch_tokens;
-            s.n_rewind = 0;
-            s.tokens.insert(s.tokens.end(), p.tokens + p.n_done, p.tokens + p.n_done + p.n_batch_tokens);
-            observe_text(p.tokens + p.n_done, p.n_batch_tokens);
+            const llama_token * added = p.tokens + p.n_done;
+            sequences[p.seq].append(added, p.n_batch_tokens);
+            draft_rows.observe(added, p.n_batch_tokens);
             for (int32_t i = 0; i < p.n_batch_tokens; ++i) {
                 if (p.is_output(p.n_done + i, all)) {
-                    const float * row = llama_get_logits_ith(target.get(), offset + i);
+                    const float * row = llama_get_logits_ith(target, offset + i);
                     std::copy(row, row + n_vocab, logits.begin() + n_vocab * (all ? p.first + p.n_done + i : k));
                 }
-                if (options.embeddings) {
-                    const float * row = llama_get_embeddings_ith(target.get(), offset + i);
-                    std::copy(row, row + n_embd, embeddings.begin() + n_embd * (p.first + p.n_done + i));
+                if (n_embd > 0) {
+                    const float * row = llama_get_embeddings_ith(target, offset + i);
+                    std::copy(row, row + n_embd, prompt_embeddings.begin() + n_embd * (p.first + p.n_done + i));
                 }
             }
-            if (fused) {
-                s.n_head += p.n_batch_tokens;
-                pymtp_fault_in_prefill(*this, p.seq);
-            } else if (draft) {
-                if (int status = host_hidden->take_prompt(p.seq, p.tokens + p.n_done, p.n_batch_tokens, offset)) {
-                    return status;
-                }
-            }
+            head_sync.end_prefill(p.seq, added, p.n_batch_tokens, offset);
             offset += p.n_batch_tokens;
             p.n_done += p.n_batch_tokens;
         }
     }
     for (size_t k = 0; k < prompts.size(); ++k) {
-        sequences[prompts[k].seq].first_logits =
-            logits.data() + n_vocab * (all ? prompts[k].first + prompts[k].n - 1 : k);
+        sequences[prompts[k].seq].borrow_logits(
+            logits.data() + n_vocab * (all ? prompts[k].first + prompts[k].n - 1 : k));
     }
-    return PYMTP_OK;
+    return logits.data();
 }

@@ -332,7 +332,7 @@ PYMTP_API int pymtp_pair_verify_tokens(
 // Returns the number of entries in `logprobs`. For each token that the last first_token or verify_tokens sampled for
 // the sequence, they hold the log-probability of the token itself, then those of the top tokens. There are none unless
 // the sampling parameters ask for log-probabilities. The entries are valid until the next sampling for the sequence.
-PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq,
+PYMTP_API int32_t pymtp_pair_logprobs(struct pymtp_pair * pair, int32_t seq,
         const struct pymtp_logprob ** logprobs);
 
 // Samples one token without a pair. Returns LLAMA_TOKEN_NULL when a logit is not a number, the grammar allows no token,
@@ -346,9 +346,9 @@ PYMTP_API llama_token pymtp_sample(
         const llama_token * prefix, int32_t n, float * confidence);
 
 // Returns the number of different tokens that drafts are currently chosen from.
-PYMTP_API int32_t pymtp_pair_draft_vocab_size(const struct pymtp_pair * pair);
+PYMTP_API int32_t pymtp_pair_draft_vocab_size(struct pymtp_pair * pair);
 // Returns whether the token was among those that the last drafts were chosen from.
-PYMTP_API bool pymtp_pair_in_draft_vocab(const struct pymtp_pair * pair, llama_token token);
+PYMTP_API bool pymtp_pair_in_draft_vocab(struct pymtp_pair * pair, llama_token token);
 // Resets the share of sampled tokens that were outside the draft vocabulary: it says nothing about the next text.
 PYMTP_API void pymtp_pair_reset_draft_vocab(struct pymtp_pair * pair);
 
@@ -369,10 +369,10 @@ PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 // before V. The bytes of several tokens are concatenated, so saved data can be cut between any two tokens.
 // Saving first discards drafts and lets the head process the tokens that it lags behind; afterwards nothing can be
 // rewound. If this preparation fails, the sequence is cleared; if only the copying fails, the sequence is unchanged.
-PYMTP_API int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair); // -1 on failure
+PYMTP_API int64_t pymtp_pair_cell_bytes(struct pymtp_pair * pair); // -1 on failure
 
 // Returns the largest number of bytes that pymtp_pair_save_state can need, including logits; -1 on failure.
-PYMTP_API int64_t pymtp_pair_state_bytes(const struct pymtp_pair * pair);
+PYMTP_API int64_t pymtp_pair_state_bytes(struct pymtp_pair * pair);
 
 // The properties that the bytes of saved K and V depend on, beside the tokens, the model and the tap.
 struct pymtp_cell_format {
@@ -385,7 +385,7 @@ struct pymtp_cell_format {
     // number of tensors in each kind of buffer, because the kind of buffer decides which kernels compute K and V
     char    weights[128];
 };
-PYMTP_API int pymtp_pair_cell_format(const struct pymtp_pair * pair, struct pymtp_cell_format * format);
+PYMTP_API int pymtp_pair_cell_format(struct pymtp_pair * pair, struct pymtp_cell_format * format);
 
 PYMTP_API int pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
 
@@ -409,7 +409,7 @@ PYMTP_API int pymtp_pair_save_state(
 // Checks whether a saved state can be loaded with these tokens. If not, returns PYMTP_INVALID, and pymtp_last_error()
 // returns the reason. logits: receives whether the state includes the logits of the last token
 PYMTP_API int pymtp_pair_check_state(
-        const struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size,
+        struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size,
         bool * logits);
 
 // Adds the tokens to an empty sequence in which their K and V are staged, and loads the saved state. The sequence then
@@ -420,22 +420,22 @@ PYMTP_API int pymtp_pair_load_state(
         size_t size);
 
 // Returns the number of tokens that the target holds in a sequence, or -1 if there is no such sequence.
-PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);
+PYMTP_API int32_t pymtp_pair_n_past(struct pymtp_pair * pair, int32_t seq);
 // Returns the tokens that the target holds in a sequence, pymtp_pair_n_past of them; NULL if there is no such sequence.
-PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq);
+PYMTP_API const llama_token * pymtp_pair_tokens(struct pymtp_pair * pair, int32_t seq);
 // Returns the number of rows in the head's cache of a sequence, not counting drafts: fewer than pymtp_pair_n_past while
 // the head lags behind; -1 if there is no such sequence.
-PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);
-PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair); // tokens that fit in each sequence
+PYMTP_API int32_t pymtp_pair_n_head(struct pymtp_pair * pair, int32_t seq);
+PYMTP_API int32_t pymtp_pair_n_ctx (struct pymtp_pair * pair); // tokens that fit in each sequence
 
 // While `cancelled` is true, the pair's current call and all later calls return PYMTP_CANCELLED. May be called from any
 // thread.
 PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
-PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
+PYMTP_API void pymtp_pair_counters(struct pymtp_pair * pair, struct pymtp_counters * counters);
 
 // Reports the memory that a pair uses on each device: writes at most n_max entries to `memory`, and returns the number
 // of entries written, or -1 on failure. Graphs of rounds are included only after they have run.
-PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+PYMTP_API int32_t pymtp_pair_memory(struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
 // Returns the bytes of host memory that making a pair certainly writes to: K, V, recurrent states, and llama.cpp's data
 // about cells; -1 on failure. Callers compare it with the machine's memory, because the operating system may allocate

@@ -1,6 +1,5 @@
 #include "sample_job.h"
 
-#include "pair.h"
 #include "stopwatch.h"
 
 #include "llama-model.h"
@@ -44,6 +43,11 @@ size_t pymtp_max_candidates(const llama_model & model, pymtp_sample_on sample_on
     return ggml_backend_dev_supports_op(device, top_k) ? PYMTP_MAX_CANDIDATES : 1;
 }
 
+std::string pymtp_no_token_error(int status, size_t position) {
+    return (status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
+        std::to_string(position);
+}
+
 llama_token pymtp_sample_batch::on_sample(void * batch, int32_t row, const float * logits, const llama_token * ids,
         int32_t n) {
     return static_cast<pymtp_sample_batch *>(batch)->job_of(row).sample({logits, ids, (size_t) n});
@@ -57,24 +61,19 @@ double pymtp_sample_batch::seconds(int32_t n_threads) const {
     return sum / std::min<int32_t>(jobs.size(), n_threads);
 }
 
-size_t pymtp_sample_job::n_candidates_needed() const {
-    const size_t n = confidences && pair->drafts_reduced ? pair->draft_vocab->tokens().size() : pair->n_vocab;
-    return std::min(n, pair->sequences[seq].sampler->n_candidates_needed(confidences != nullptr));
-}
-
-pymtp_graph_sample pymtp_sample_batch::graph_params() {
+pymtp_graph_sample pymtp_sample_batch::graph_params(size_t max_candidates) {
     // One graph serves all jobs, so it must pick as many candidates as the most demanding job needs.
     size_t needed = 1;
     for (const pymtp_sample_job & job : jobs) {
-        const size_t own = job.n_candidates_needed();
+        const size_t own = std::min(n_logits, job.sequence->sampler->n_candidates_needed(job.is_draft()));
         needed = own == 0 || needed == 0 ? 0 : std::max(needed, own);
     }
     pymtp_graph_sample params;
-    if (needed == 0 || needed > jobs.front().pair->max_candidates) {
+    if (needed == 0 || needed > max_candidates) {
         params.kind = PYMTP_SAMPLE_ROW;
     } else if (needed == 1) {
         params.kind  = PYMTP_SAMPLE_ARGMAX;
-        params.probs = jobs.front().confidences != nullptr;
+        params.probs = jobs.front().is_draft();
     } else {
         params.kind         = PYMTP_SAMPLE_CANDIDATES;
         params.n_candidates = needed;
@@ -103,7 +102,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     int reason = PYMTP_FAILED;
     pymtp_stopwatch watch(seconds);
     try {
-        reason = pair->sample(seq, from, n_prefix, &token, confidences ? &confidences[n_sampled] : nullptr);
+        reason = sequence->sample(from, n_prefix, &token, is_draft() ? &confidences[n_sampled] : nullptr);
     } catch (...) { // no exception may pass through ggml
     }
     return reason == PYMTP_OK ? add(token) : fail(reason);
@@ -117,7 +116,7 @@ void pymtp_sample_job::add_argmax(llama_token token, float value) {
         fail(PYMTP_FAILED);
         return;
     }
-    if (confidences) {
+    if (is_draft()) {
         confidences[n_sampled] = value;
     }
     add(token);
@@ -129,7 +128,7 @@ llama_token pymtp_sample_job::add(llama_token token) {
     if (row_tokens) {
         done = n_sampled == n_rows || token != row_tokens[n_sampled];
     } else {
-        pair->sequences[seq].tokens.push_back(token);
+        sequence->add_draft(token);
     }
     return token;
 }

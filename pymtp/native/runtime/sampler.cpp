@@ -1,7 +1,8 @@
 #include "sampler.h"
 
-#include "vocab_sampling.h"
+#include "api_guard.h"
 #include "gumbel.h"
+#include "vocab_sampling.h"
 #include "logits.h"
 
 #include <algorithm>
@@ -272,4 +273,22 @@ void pymtp_sampler::append_logprobs(const float * logits, llama_token token, std
     for (size_t i = 0; i < std::min<size_t>(params.n_logprobs, candidates.size()); ++i) {
         out.push_back({candidates[i].id, candidates[i].logit - normalizer});
     }
+}
+
+llama_token pymtp_sample(
+        const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
+        const llama_token * prefix, int32_t n, float * confidence) {
+    return pymtp_guarded<llama_token>(LLAMA_TOKEN_NULL, [&] {
+        pymtp_require(n_vocab >= 1 && n >= 0, "a sample needs logits, and no less than zero tokens before it");
+        const std::string error = pymtp_sampler::check(*sampling, n_vocab);
+        pymtp_require(error.empty(), error.c_str());
+        for (int32_t i = 0; i < n; ++i) {
+            pymtp_require(prefix[i] >= 0 && prefix[i] < n_vocab, "a token before the sample is not in the vocabulary");
+        }
+        pymtp_sampler sampler(*sampling, n_vocab);
+        sampler.begin(0);
+        const auto sampled = sampler.sample({logits, nullptr, (size_t) n_vocab}, position, prefix, n, true);
+        *confidence = sampled.confidence;
+        return sampled.allowed ? sampled.token : (llama_token) LLAMA_TOKEN_NULL;
+    });
 }

@@ -116,7 +116,6 @@ void attend_block(
     const ggml_tensor * sinks = dst->src[4];
 
     GGML_TENSOR_LOCALS(int64_t, neq, q, ne)
-    GGML_TENSOR_LOCALS(size_t,  nbq, q, nb)
 
     const int64_t DK = k->ne[0];
     const int64_t DV = v->ne[0];
@@ -153,7 +152,7 @@ void attend_block(
         const int64_t iq2 = (ir0 + r)/neq1%neq2;
         const int64_t iq1 = (ir0 + r)%neq1;
 
-        rows[r].q     = (const float *) ((const char *) q->data + iq1*nbq1 + iq2*nbq2 + iq3*nbq3);
+        rows[r].q     = (const float *) row_at(q, ir0 + r);
         rows[r].mask  = mask ? (const ggml_fp16_t *) ((const char *) mask->data + iq1*mask->nb[1] +
             (iq2%mask->ne[2])*mask->nb[2] + (iq3%mask->ne[3])*mask->nb[3]) + ic_start : nullptr;
         rows[r].slope = max_bias <= 0.0f ? 1.0f :

@@ -226,14 +226,9 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     }
     const int64_t n_pieces = div_up(nr, size);
 
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, nth);
-    }
-    ggml_barrier(params->threadpool);
-
-    for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    share_out(params, n_pieces, [&](int64_t i) {
         attend_rows(params, dst, size*i, std::min(size*(i + 1), nr));
-    }
+    });
     return true;
 }
 

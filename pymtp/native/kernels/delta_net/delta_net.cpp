@@ -313,15 +313,10 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst) {
     }
     const int64_t dr = (nr + n_pieces - 1)/n_pieces;
 
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, nth);
-    }
-    ggml_barrier(params->threadpool);
-
     float * work = (float *) params->wdata + params->ith*inputs.S_v;
-    for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    share_out(params, n_pieces, [&](int64_t i) {
         run_heads(inputs, dr*i, std::min(dr*(i + 1), nr), work);
-    }
+    });
     if (inputs.store_ids) {
         ggml_barrier(params->threadpool); // store() may overwrite rows that other heads still replay
         for (int64_t i = params->ith; i < inputs.n_tokens*inputs.n_seqs; i += nth) {

@@ -13,6 +13,8 @@
 
 #include "kernels.h"
 
+#include "ggml-backend-impl.h"
+
 namespace {
 
 // unpack() unpacks a group of weights to n vectors of unsigned bytes: 4*n consecutive weights of each of 16 rows. Each
@@ -20,7 +22,7 @@ namespace {
 template <typename TB> struct few_rows_group {};
 
 template <> struct few_rows_group<block_q4_0> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 8;
     static ALWAYS_INLINE void unpack(const char * B, int, __m512i * vb) {
         const __m512i lowMask = _mm512_set1_epi8(0xF);
@@ -33,7 +35,7 @@ template <> struct few_rows_group<block_q4_0> {
 };
 
 template <> struct few_rows_group<block_q8_0> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 128;
     static ALWAYS_INLINE void unpack(const char * B, int, __m512i * vb) {
         const __m512i off = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -44,7 +46,7 @@ template <> struct few_rows_group<block_q8_0> {
 };
 
 template <> struct few_rows_group<block_q4_K> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 0;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         few_rows_group<block_q4_0>::unpack(B + group*n*32, 0, vb);
@@ -52,7 +54,7 @@ template <> struct few_rows_group<block_q4_K> {
 };
 
 template <> struct few_rows_group<block_q5_K> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 0;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         few_rows_group<block_q4_K>::unpack(B, group, vb);
@@ -65,7 +67,7 @@ template <> struct few_rows_group<block_q5_K> {
 };
 
 template <> struct few_rows_group<block_q6_K> {
-    static constexpr int n      = 4;
+    static constexpr int n          = 4;
     static constexpr int zero_point = 32;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         const __m512i lowMask = _mm512_set1_epi8(0xF);
@@ -83,7 +85,7 @@ template <> struct few_rows_group<block_q6_K> {
 };
 
 template <> struct few_rows_group<block_iq4_xs> {
-    static constexpr int n      = 8;
+    static constexpr int n          = 8;
     static constexpr int zero_point = 128;
     static ALWAYS_INLINE void unpack(const char * B, int group, __m512i * vb) {
         const __m512i values = _mm512_xor_si512(_mm512_set1_epi8(static_cast<char>(0x80)), _mm512_broadcast_i32x4(
@@ -137,11 +139,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
     const int offset_d0 = group::n*4*TILE_N/(std::is_same<TB, block_q4_0>::value ? 2 : 1);
 
     __m512 vc[ROWS][COLS];
-    for (int r = 0; r < ROWS; ++r) {
-        for (int col = 0; col < COLS; ++col) {
-            vc[r][col] = _mm512_setzero_ps();
-        }
-    }
+    std::fill(&vc[0][0], &vc[0][0] + ROWS*COLS, _mm512_setzero_ps());
     for (int i = 0; i < KB; ++i) {
         Unroll<COLS>{}([&](auto col) {
             const char * b = B + PACKED_INDEX(col, i, KB, TILE_SIZE);
@@ -181,11 +179,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
     const int offset_dmin   = offset_d0     + TILE_N*sizeof(ggml_half);
 
     __m512 vc[ROWS][COLS];
-    for (int r = 0; r < ROWS; ++r) {
-        for (int col = 0; col < COLS; ++col) {
-            vc[r][col] = _mm512_setzero_ps();
-        }
-    }
+    std::fill(&vc[0][0], &vc[0][0] + ROWS*COLS, _mm512_setzero_ps());
     for (int i = 0; i < KB; ++i) {
         // For each row and group: the sum of the activations (sums), and the compensation (comp).
         alignas(16) int16_t sums[ROWS][n_groups];
@@ -267,9 +261,10 @@ void tinygemm_few_rows(int N, int KB, const TA * A, const few_rows_scale * scale
 
 namespace pymtp {
 
-bool is_few_rows(const ggml_tensor * dst) {
-    const ggml_type type = dst->src[0]->type;
-    return qtype_has_amx_kernels(type) && type != GGML_TYPE_Q4_1 && dst->ne[1] >= 2 && dst->ne[1] <= 8;
+static bool is_few_rows(const ggml_tensor * dst) {
+    const ggml_tensor * src0 = dst->src[0];
+    return src0->extra && src0->buffer && src0->buffer->buft == ggml_backend_amx_buffer_type() &&
+        qtype_has_amx_kernels(src0->type) && src0->type != GGML_TYPE_Q4_1 && dst->ne[1] >= 2 && dst->ne[1] <= 8;
 }
 
 // Returns the offset of the scales in the work space, which holds the quantized rows, then a few_rows_scale for each
@@ -278,14 +273,14 @@ static size_t few_rows_scales_offset(const ggml_tensor * dst) {
     return GGML_PAD(ggml_backend_amx_desired_wsize(dst), sizeof(few_rows_scale));
 }
 
-size_t few_rows_work_size(const ggml_tensor * dst) {
+size_t mul_mat_amx_work_size(const ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
-    return few_rows_scales_offset(dst) +
+    return !is_few_rows(dst) ? 0 : few_rows_scales_offset(dst) +
         ggml_nrows(dst)*(src0->ne[0]/ggml_blck_size(src0->type))*sizeof(few_rows_scale);
 }
 
 template <typename type, typename vec_dot_type, int blck_size>
-static void few_rows_mul_mat_of(const ggml_compute_params * params, ggml_tensor * dst) {
+static void few_rows_mul_mat(const ggml_compute_params * params, ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
     const ggml_tensor * src1 = dst->src[1];
 
@@ -340,15 +335,19 @@ static void few_rows_mul_mat_of(const ggml_compute_params * params, ggml_tensor 
     });
 }
 
-void few_rows_mul_mat(const ggml_compute_params * params, ggml_tensor * dst) {
-    GGML_ASSERT(params->wsize >= few_rows_work_size(dst));
+bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst) {
+    if (!is_few_rows(dst)) {
+        return false;
+    }
+    GGML_ASSERT(params->wsize >= mul_mat_amx_work_size(dst));
 
     const ggml_type TYPE = dst->src[0]->type;
     GGML_DISPATCH_QTYPES(TYPE, [&] {
         if constexpr (!std::is_same<type, block_q4_1>::value) {
-            few_rows_mul_mat_of<type, vec_dot_type, blck_size>(params, dst);
+            few_rows_mul_mat<type, vec_dot_type, blck_size>(params, dst);
         }
     });
+    return true;
 }
 
 }  // namespace pymtp

@@ -1,5 +1,5 @@
 // MUL_MAT with F32, F16 and BF16 weights, for the rows of activations that llama.cpp does not multiply with
-// llamafile_sgemm, on x86 and 64-bit ARM.
+// llamafile_sgemm, on x86 with AVX2 and 64-bit ARM.
 //
 // A verification of drafts multiplies several rows, plain decoding one row, and a row must have the same bits in both.
 // llamafile_sgemm multiplies two rows or more, and adds up each product in one vector. For a single row, and for rows
@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "ops.h"
 #include "simd-mappings.h"
+#include "simd.h"
 
 #include <algorithm>
 
@@ -19,7 +20,7 @@ namespace pymtp {
 #define PYMTP_FLOAT_NEON
 #endif
 
-#if defined(GGML_USE_LLAMAFILE) && (defined(__AVX__) || defined(PYMTP_FLOAT_NEON))
+#if defined(GGML_USE_LLAMAFILE) && (defined(PYMTP_AVX2) || defined(PYMTP_FLOAT_NEON))
 
 // Computes y[i], the dot product of row i of the weights `a` and the row x of activations. m: number of rows of the
 // weights, which are nb bytes apart. k: number of elements in a row.
@@ -27,15 +28,7 @@ typedef void (*multiply_row_fn)(int64_t m, int64_t k, const char * a, size_t nb,
 
 // The vector operations of llamafile/sgemm.cpp: load() loads a vector, mad() multiplies and adds, sum() adds up the
 // lanes.
-#if defined(__AVX512F__)
-typedef __m512 vec;
-
-static inline vec load(const float       * x) { return _mm512_loadu_ps(x); }
-static inline vec load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
-static inline vec mad (vec a, vec b, vec c)   { return _mm512_fmadd_ps(a, b, c); }
-static inline vec zero()                      { return _mm512_setzero_ps(); }
-static inline float sum(vec x)                { return _mm512_reduce_add_ps(x); }
-#elif defined(PYMTP_FLOAT_NEON)
+#if defined(PYMTP_FLOAT_NEON)
 typedef float32x4_t vec;
 
 static inline vec load(const float       * x) { return vld1q_f32(x); }
@@ -43,26 +36,13 @@ static inline vec zero()                      { return vdupq_n_f32(0.0f); }
 static inline vec mad (vec a, vec b, vec c)   { return vfmaq_f32(c, b, a); }
 static inline float sum(vec x)                { return vaddvq_f32(x); }
 #else
-typedef __m256 vec;
+typedef simd::fvec vec;
 
-static inline vec load(const float       * x) { return _mm256_loadu_ps(x); }
-#if defined(__F16C__)
-static inline vec load(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
-#endif
-static inline vec zero()                      { return _mm256_setzero_ps(); }
-static inline vec mad (vec a, vec b, vec c) {
-#if defined(__FMA__)
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    return _mm256_add_ps(_mm256_mul_ps(a, b), c);
-#endif
-}
-static inline float sum(vec x) {
-    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
-    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-    y = _mm_add_ss(y, _mm_movehdup_ps(y));
-    return _mm_cvtss_f32(y);
-}
+static inline vec load(const float       * x) { return simd::fload(x); }
+static inline vec load(const ggml_fp16_t * x) { return simd::fload_half(x); }
+static inline vec zero()                      { return simd::fzero(); }
+static inline vec mad (vec a, vec b, vec c)   { return simd::fma(a, b, c); }
+static inline float sum(vec x)                { return simd::fsum(x); }
 #endif
 
 // The number of elements that load() loads.
@@ -105,11 +85,11 @@ template <> constexpr int64_t load_size<ggml_bf16_t> = 32;
 
 static inline __m512bh load(const ggml_bf16_t * x)     { return (__m512bh) _mm512_loadu_ps((const float *) x); }
 static inline vec mad(__m512bh a, __m512bh b, vec c)   { return _mm512_dpbf16_ps(c, a, b); }
-#elif defined(__AVX512F__)
+#elif defined(PYMTP_AVX512)
 static inline vec load(const ggml_bf16_t * x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) x)), 16));
 }
-#elif defined(__AVX2__)
+#elif defined(PYMTP_AVX2)
 static inline vec load(const ggml_bf16_t * x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) x)), 16));
 }
@@ -208,10 +188,8 @@ static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const
 static multiply_row_fn multiply_row_for(ggml_type type, int64_t k) {
     switch (type) {
         case GGML_TYPE_F32:  return k%load_size<float>       == 0 ? multiply_row<float>       : nullptr;
-#if defined(__AVX512F__) || defined(__F16C__) || defined(PYMTP_FLOAT_NEON)
         case GGML_TYPE_F16:  return k%load_size<ggml_fp16_t> == 0 ? multiply_row<ggml_fp16_t> : nullptr;
-#endif
-#if defined(__AVX2__)
+#if defined(PYMTP_AVX2)
         case GGML_TYPE_BF16: return k%load_size<ggml_bf16_t> == 0 ? multiply_row<ggml_bf16_t> : nullptr;
 #endif
         default:             return nullptr;
@@ -223,19 +201,13 @@ static ggml_type activations_type(ggml_type type) {
     return type == GGML_TYPE_F16 && sizeof(operands<ggml_fp16_t>::activation) == sizeof(float) ? GGML_TYPE_F32 : type;
 }
 
-// Returns a row of activations of the type activations_type(): the row of src1 if that has this type, else the copy
-// that convert_activations() made in the work space.
-static const char * activation_row(
-        const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
+// Returns row ir of the activations, of the type activations_type(): the row of src1 if that has this type, else the
+// copy that convert_activations() made in the work space.
+static const char * activation_row(const ggml_compute_params * params, const ggml_tensor * dst, int64_t ir) {
     const ggml_tensor * src1 = dst->src[1];
-
     const ggml_type     type = activations_type(dst->src[0]->type);
 
-    if (src1->type == type) {
-        return (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3];
-    }
-    const size_t size = ggml_row_size(type, src1->ne[0]);
-    return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
+    return src1->type == type ? row_at(src1, ir) : (char *) params->wdata + ir*ggml_row_size(type, src1->ne[0]);
 }
 
 // Copies src1 to the work space, converted to activations_type(). Each thread converts a part of each row.
@@ -247,12 +219,8 @@ static void convert_activations(const ggml_compute_params * params, const ggml_t
     const int64_t n  = src1->ne[0]*(params->ith + 1)/params->nth - i0;
 
     for (int64_t ir = 0; ir < ggml_nrows(src1); ++ir) {
-        const int64_t i1 = ir%src1->ne[1];
-        const int64_t i2 = ir/src1->ne[1]%src1->ne[2];
-        const int64_t i3 = ir/src1->ne[1]/src1->ne[2];
-
-        const char * x = (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3] + i0*src1->nb[0];
-        char       * y = (char *) activation_row(params, dst, i1, i2, i3) + i0*ggml_type_size(type);
+        const char * x = row_at(src1, ir) + i0*src1->nb[0];
+        char       * y = (char *) activation_row(params, dst, ir) + i0*ggml_type_size(type);
 
         switch (src1->type) {
             case GGML_TYPE_F16:  ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) x, (float *) y, n);      break;
@@ -297,11 +265,6 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
     if (src1->type != type) {
         convert_activations(params, dst);
     }
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
-    ggml_barrier(params->threadpool);
-
     // The work is split into pieces by rows of the weights and by rows of activations, as in
     // ggml_compute_forward_mul_mat.
     const int64_t nth  = params->nth;
@@ -317,42 +280,37 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
     const int64_t dr0 = (ne0 + n0 - 1)/n0;
     const int64_t dr1 = (nr1 + n1 - 1)/n1;
 
-    for (int64_t i = params->ith; i < n0*n1; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    share_out(params, n0*n1, [&](int64_t i) {
         const int64_t ir0 = dr0*(i%n0);
         const int64_t m   = std::min(dr0, ne0 - ir0);
+        const int64_t end = std::min(dr1*(i/n0 + 1), nr1);
 
-        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < std::min(dr1*(i/n0 + 1), nr1); ++ir1) {
-            const int64_t i1 = ir1%ne1;
+        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < end; ++ir1) {
+            const int64_t i2 = ir1/ne1%ne2;
+            const int64_t i3 = ir1/ne1/ne2;
+            const char *  w  = (const char *) src0->data + ir0*nb01 + i2/(ne12/ne02)*nb02 + i3/(ne13/ne03)*nb03;
+            const auto    y  = [&](int64_t ir) { return (float *) row_at(dst, ir) + ir0; };
 #if defined(PYMTP_FLOAT_NEON)
             constexpr int R = 4;
-            if (i1 + R <= ne1 && ir1 + R <= std::min(dr1*(i/n0 + 1), nr1)) {
-                const int64_t j2 = ir1/ne1%ne2;
-                const int64_t j3 = ir1/ne1/ne2;
+            if (ir1%ne1 + R <= ne1 && ir1 + R <= end) {
                 const char * x[R];
-                float      * y[R];
+                float      * ys[R];
                 for (int j = 0; j < R; ++j) {
-                    x[j] = activation_row(params, dst, i1 + j, j2, j3);
-                    y[j] = (float *) ((char *) dst->data + (i1 + j)*nb1 + j2*nb2 + j3*nb3) + ir0;
+                    x[j]  = activation_row(params, dst, ir1 + j);
+                    ys[j] = y(ir1 + j);
                 }
-                const char * w = (const char *) src0->data + ir0*nb01 + j2/(ne12/ne02)*nb02 + j3/(ne13/ne03)*nb03;
                 if (src0->type == GGML_TYPE_F32) {
-                    multiply_rows<float, R>(m, ne00, w, nb01, x, y);
+                    multiply_rows<float, R>(m, ne00, w, nb01, x, ys);
                 } else {
-                    multiply_rows<ggml_fp16_t, R>(m, ne00, w, nb01, x, y);
+                    multiply_rows<ggml_fp16_t, R>(m, ne00, w, nb01, x, ys);
                 }
                 ir1 += R - 1;
                 continue;
             }
 #endif
-            const int64_t i2 = ir1/ne1%ne2;
-            const int64_t i3 = ir1/ne1/ne2;
-
-            multiply_row(
-                m, ne00, (const char *) src0->data + ir0*nb01 + i2/(ne12/ne02)*nb02 + i3/(ne13/ne03)*nb03, nb01,
-                activation_row(params, dst, i1, i2, i3),
-                (float *) ((char *) dst->data + i1*nb1 + i2*nb2 + i3*nb3) + ir0);
+            multiply_row(m, ne00, w, nb01, activation_row(params, dst, ir1), y(ir1));
         }
-    }
+    });
     return true;
 }
 

@@ -1,10 +1,6 @@
 // Chooses the kernel for weights in the layout of the GGUF file.
 
 #include "matmul/plain_prepare.h"
-#include "matmul/i8mm_q4_K.h"
-#include "matmul/i8mm_q6_K.h"
-
-#include <algorithm>
 
 namespace pymtp {
 
@@ -17,11 +13,18 @@ template <typename L> static const rows_kernel * kernel() {
 }
 #endif
 
+#if defined(PYMTP_AVX2) || defined(__aarch64__)
 // Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
 // llama.cpp multiplies several rows in another way, which adds up in another order: on x86 in tiles, from 8 rows on; on
 // ARM with dot products by llamafile_sgemm, from 2 rows on; on ARM with i8mm in pairs of rows. On ARM, this kernel is
 // only used for matrices that llama.cpp does not repack, such as matrices with an odd number of rows.
-template <ggml_type T, int64_t MAX_ROWS = 65> struct row_by_row {
+template <ggml_type T> struct row_by_row {
+#if defined(__aarch64__)
+    static constexpr int64_t MAX_ROWS = INT64_MAX;
+#else
+    static constexpr int64_t MAX_ROWS = 65;  // with more rows, llama.cpp's tiles take less time
+#endif
+
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 
     static size_t prepared_size(int64_t k) {
@@ -45,45 +48,6 @@ template <ggml_type T, int64_t MAX_ROWS = 65> struct row_by_row {
 
     static const rows_kernel * kernel() {
         static const rows_kernel it = {1, prepared_size, prepare, multiply, MAX_ROWS};
-        return &it;
-    }
-};
-
-#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
-// Multiplies pairs of rows with llama.cpp's vec_dot for i8mm, which adds up every row in the same order. A row that is
-// left over is paired with itself. For the types that use this kernel, that costs nothing, because llama.cpp's code for
-// a single row also takes two blocks at once. Q4_K does not use it: a single row would take 1.7 times as long.
-template <ggml_type T> struct row_pairs : row_by_row<T> {
-    // vec_dot needs the distance in memory between the two rows of activations. It is x[r1] - x[r], because prepared
-    // rows are in memory in the order of x.
-    static void multiply(
-        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
-        const ggml_vec_dot_t vec_dot = row_by_row<T>::traits()->vec_dot;
-        for (int64_t i = 0; i < m; i += 2) {
-            const int64_t i1 = std::min(i + 1, m - 1);
-            for (int64_t r = 0; r < n; r += 2) {
-                const int64_t r1 = std::min(r + 1, n - 1);
-                float products[4];
-                vec_dot(k, products, 2, w + i*stride, (i1 - i)*stride, x[r], x[r1] - x[r], 2);
-                y[r][i]   = products[0];
-                y[r][i1]  = products[1];
-                y[r1][i]  = products[2];
-                y[r1][i1] = products[3];
-            }
-        }
-    }
-
-    static const rows_kernel * kernel() {
-        static const rows_kernel it = {1, row_by_row<T>::prepared_size, row_by_row<T>::prepare, multiply, INT64_MAX};
-        return &it;
-    }
-};
-
-// Multiplies pairs of rows with our own kernels of i8mm.h. Each row has the same bits as a single row.
-template <ggml_type T, typename Q> struct own_row_pairs : row_by_row<T> {
-    static const rows_kernel * kernel() {
-        static const rows_kernel it = {
-            1, row_by_row<T>::prepared_size, row_by_row<T>::prepare, i8mm::multiply<Q>, INT64_MAX};
         return &it;
     }
 };
@@ -116,15 +80,6 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_Q6_K:    return kernel<plain::q6_k>();
         case GGML_TYPE_IQ4_NL:  return kernel<plain::iq4_nl>();
         case GGML_TYPE_IQ4_XS:  return kernel<plain::iq4_xs>();
-#elif defined(__AVX__)
-        case GGML_TYPE_Q2_K:    return row_by_row<GGML_TYPE_Q2_K>::kernel();
-        case GGML_TYPE_Q3_K:    return row_by_row<GGML_TYPE_Q3_K>::kernel();
-        case GGML_TYPE_Q4_K:    return row_by_row<GGML_TYPE_Q4_K>::kernel();
-        case GGML_TYPE_Q5_K:    return row_by_row<GGML_TYPE_Q5_K>::kernel();
-        case GGML_TYPE_Q6_K:    return row_by_row<GGML_TYPE_Q6_K>::kernel();
-        case GGML_TYPE_IQ4_XS:  return row_by_row<GGML_TYPE_IQ4_XS>::kernel();
-#endif
-#if defined(__AVX__)
         case GGML_TYPE_IQ1_S:   return row_by_row<GGML_TYPE_IQ1_S>::kernel();
         case GGML_TYPE_IQ1_M:   return row_by_row<GGML_TYPE_IQ1_M>::kernel();
         case GGML_TYPE_IQ2_XXS: return row_by_row<GGML_TYPE_IQ2_XXS>::kernel();
@@ -132,16 +87,12 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_IQ2_S:   return row_by_row<GGML_TYPE_IQ2_S>::kernel();
         case GGML_TYPE_IQ3_XXS: return row_by_row<GGML_TYPE_IQ3_XXS>::kernel();
         case GGML_TYPE_IQ3_S:   return row_by_row<GGML_TYPE_IQ3_S>::kernel();
-#endif
-#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
-        case GGML_TYPE_Q4_0:    return row_pairs<GGML_TYPE_Q4_0>::kernel();
-        case GGML_TYPE_Q4_1:    return row_pairs<GGML_TYPE_Q4_1>::kernel();
-        case GGML_TYPE_Q8_0:    return row_pairs<GGML_TYPE_Q8_0>::kernel();
-        case GGML_TYPE_Q4_K:    return own_row_pairs<GGML_TYPE_Q4_K, i8mm::q4_K>::kernel();
-        case GGML_TYPE_Q6_K:    return own_row_pairs<GGML_TYPE_Q6_K, i8mm::q6_K>::kernel();
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
-        case GGML_TYPE_Q4_0:    return row_by_row<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
-        case GGML_TYPE_Q8_0:    return row_by_row<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
+#elif defined(__aarch64__)
+        case GGML_TYPE_Q4_0:    return row_by_row<GGML_TYPE_Q4_0>::kernel();
+        case GGML_TYPE_Q4_1:    return row_by_row<GGML_TYPE_Q4_1>::kernel();
+        case GGML_TYPE_Q8_0:    return row_by_row<GGML_TYPE_Q8_0>::kernel();
+        case GGML_TYPE_Q4_K:    return row_by_row<GGML_TYPE_Q4_K>::kernel();
+        case GGML_TYPE_Q6_K:    return row_by_row<GGML_TYPE_Q6_K>::kernel();
 #endif
         default:                return nullptr;
     }

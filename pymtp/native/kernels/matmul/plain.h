@@ -93,13 +93,7 @@ static inline __m128i bytes_at(const void * x, int half) {
 }
 
 // Converts signed bytes, one for each lane, to floats.
-static inline fvec float_lanes(__m128i x) {
-#if defined(PYMTP_AVX512)
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
-#else
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
-#endif
-}
+static inline fvec float_lanes(__m128i x) { return to_float(PYMTP_MM(cvtepi8_epi32)(x)); }
 
 static inline fvec repeat_half(uint16_t x) {
 #if defined(PYMTP_AVX512)
@@ -140,35 +134,22 @@ static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
 
 // Multiplies x, the sums of simd::dot(), by y.
 static inline ivec times(ivec x, int16_t y) {
-#if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
-    return _mm512_mullo_epi32(x, repeat4(y));
-#elif defined(PYMTP_AVX512)
-    return _mm512_mullo_epi16(x, repeat2(y));
-#elif defined(PYMTP_VNNI)
-    return _mm256_mullo_epi32(x, repeat4(y));
+#if defined(PYMTP_VNNI)
+    return PYMTP_MM(mullo_epi32)(x, repeat4(y));
 #else
-    return _mm256_mullo_epi16(x, repeat2(y));
+    return PYMTP_MM(mullo_epi16)(x, repeat2(y));
 #endif
 }
 
 // Transposes four vectors that hold runs of 16 bytes: afterwards each vector has four bytes of each run, and a lane of
 // 32 bits belongs to the same run in all four vectors.
 static inline void transpose(ivec * q) {
-#if defined(PYMTP_AVX512)
-    const ivec a = _mm512_unpacklo_epi32(q[0], q[1]), b = _mm512_unpackhi_epi32(q[0], q[1]);
-    const ivec c = _mm512_unpacklo_epi32(q[2], q[3]), d = _mm512_unpackhi_epi32(q[2], q[3]);
-    q[0] = _mm512_unpacklo_epi64(a, c);
-    q[1] = _mm512_unpackhi_epi64(a, c);
-    q[2] = _mm512_unpacklo_epi64(b, d);
-    q[3] = _mm512_unpackhi_epi64(b, d);
-#else
-    const ivec a = _mm256_unpacklo_epi32(q[0], q[1]), b = _mm256_unpackhi_epi32(q[0], q[1]);
-    const ivec c = _mm256_unpacklo_epi32(q[2], q[3]), d = _mm256_unpackhi_epi32(q[2], q[3]);
-    q[0] = _mm256_unpacklo_epi64(a, c);
-    q[1] = _mm256_unpackhi_epi64(a, c);
-    q[2] = _mm256_unpacklo_epi64(b, d);
-    q[3] = _mm256_unpackhi_epi64(b, d);
-#endif
+    const ivec a = PYMTP_MM(unpacklo_epi32)(q[0], q[1]), b = PYMTP_MM(unpackhi_epi32)(q[0], q[1]);
+    const ivec c = PYMTP_MM(unpacklo_epi32)(q[2], q[3]), d = PYMTP_MM(unpackhi_epi32)(q[2], q[3]);
+    q[0] = PYMTP_MM(unpacklo_epi64)(a, c);
+    q[1] = PYMTP_MM(unpackhi_epi64)(a, c);
+    q[2] = PYMTP_MM(unpacklo_epi64)(b, d);
+    q[3] = PYMTP_MM(unpackhi_epi64)(b, d);
 }
 
 // A unit of the weights, with bytes of at most MAX. dot() adds the products of these bytes and activations to `sums`.
@@ -202,12 +183,10 @@ constexpr int BYTE_ZERO_POINT = 0;
 #if defined(PYMTP_AVX512)
 typedef __mmask64 signs;
 static inline signs signs_of(ivec x)           { return _mm512_movepi8_mask(x); }
-static inline ivec magnitude(ivec x)           { return _mm512_abs_epi8(x); }
 static inline ivec with_signs(ivec x, signs s) { return _mm512_mask_sub_epi8(x, s, izero(), x); }
 #else
 typedef ivec signs;
 static inline signs signs_of(ivec x)           { return x; }
-static inline ivec magnitude(ivec x)           { return _mm256_abs_epi8(x); }
 static inline ivec with_signs(ivec x, signs s) { return _mm256_sign_epi8(x, s); }
 #endif
 
@@ -218,7 +197,7 @@ template <> struct unit<255> {
     void set(const ivec * x) {
         for (int j = 0; j < 4; ++j) {
             s[j] = signs_of(x[j]);
-            q[j] = magnitude(x[j]);
+            q[j] = abs1(x[j]);
         }
     }
 

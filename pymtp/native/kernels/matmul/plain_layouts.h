@@ -45,9 +45,9 @@ static inline uint64_t join(uint32_t low, uint32_t high) {
 struct q6_k : by_superblock {
     typedef block_q6_K block;
 
-    static constexpr int  MAX    = 63;
+    static constexpr int  MAX        = 63;
     static constexpr int  ZERO_POINT = 32;
-    static constexpr bool MINS   = false;
+    static constexpr bool MINS       = false;
 
     static inline void unpack(const block * b, int half, weights & w) {
         const ivec a    = load_halves(b->ql,      64, half);
@@ -68,9 +68,9 @@ struct q6_k : by_superblock {
 struct q2_k : by_superblock {
     typedef block_q2_K block;
 
-    static constexpr int  MAX    = 3;
+    static constexpr int  MAX        = 3;
     static constexpr int  ZERO_POINT = 0;
-    static constexpr bool MINS   = true;
+    static constexpr bool MINS       = true;
 
     static inline void unpack(const block * b, int half, weights & w) {
         const ivec q     = load_halves(b->qs, 32, half);
@@ -93,9 +93,9 @@ struct q2_k : by_superblock {
 struct q3_k : by_superblock {
     typedef block_q3_K block;
 
-    static constexpr int  MAX    = 7;
+    static constexpr int  MAX        = 7;
     static constexpr int  ZERO_POINT = 4;
-    static constexpr bool MINS   = false;
+    static constexpr bool MINS       = false;
 
     static inline void unpack(const block * b, int half, weights & w) {
         const ivec low   = load_halves(b->qs, 32, half);
@@ -144,9 +144,9 @@ template <typename B> static inline void unpack_scales_and_mins(const B * b, int
 struct q4_k : by_superblock {
     typedef block_q4_K block;
 
-    static constexpr int  MAX    = 15;
+    static constexpr int  MAX        = 15;
     static constexpr int  ZERO_POINT = 0;
-    static constexpr bool MINS   = true;
+    static constexpr bool MINS       = true;
 
     static inline void unpack(const block * b, int half, weights & w) {
         const ivec a = load_halves(b->qs,      64, half);
@@ -163,9 +163,9 @@ struct q4_k : by_superblock {
 struct q5_k : by_superblock {
     typedef block_q5_K block;
 
-    static constexpr int  MAX    = 31;
+    static constexpr int  MAX        = 31;
     static constexpr int  ZERO_POINT = 0;
-    static constexpr bool MINS   = true;
+    static constexpr bool MINS       = true;
 
     static inline void unpack(const block * b, int half, weights & w) {
         const ivec a    = load_halves(b->qs,      64, half);
@@ -192,7 +192,7 @@ struct iq4_xs : by_superblock {
     typedef block_iq4_xs block;
 
     static constexpr int  MAX           = 255;
-    static constexpr int  ZERO_POINT        = BYTE_ZERO_POINT;
+    static constexpr int  ZERO_POINT    = BYTE_ZERO_POINT;
     static constexpr bool MINS          = false;
     static constexpr bool NIBBLES_APART = true;
 
@@ -229,7 +229,7 @@ struct q8_0 : by_block {
     typedef block_q8_0 block;
 
     static constexpr int  MAX           = 255;
-    static constexpr int  ZERO_POINT        = BYTE_ZERO_POINT;
+    static constexpr int  ZERO_POINT    = BYTE_ZERO_POINT;
     static constexpr bool NIBBLES_APART = false;
 
     static inline void unpack(const block * b, int, weights & w) {
@@ -267,7 +267,7 @@ template <typename B> struct nibbles : by_block {
 };
 
 struct q4_0 : nibbles<block_q4_0> {
-    static constexpr int MAX    = 15;
+    static constexpr int MAX        = 15;
     static constexpr int ZERO_POINT = 8;
 
     static inline void unpack(const block * b, int, weights & w) {
@@ -283,7 +283,7 @@ struct q4_0 : nibbles<block_q4_0> {
 };
 
 struct iq4_nl : nibbles<block_iq4_nl> {
-    static constexpr int MAX    = 255;
+    static constexpr int MAX        = 255;
     static constexpr int ZERO_POINT = BYTE_ZERO_POINT;
 
     static inline void unpack(const block * b, int, weights & w) {

@@ -99,9 +99,7 @@ static void prepare(const ggml_compute_params * params, const rows_kernel * kern
         const int64_t first = i%n_steps;
         const int64_t last  = std::min(n_steps, first + i1 - i);
 
-        const char * x = (const char *) src1->data + row%src1->ne[1]*src1->nb[1] +
-            row/src1->ne[1]%src1->ne[2]*src1->nb[2] + row/src1->ne[1]/src1->ne[2]*src1->nb[3];
-        kernel->prepare((const float *) x, prepared_rows(params) + row*prepared_stride(kernel, src1), k,
+        kernel->prepare((const float *) row_at(src1, row), prepared_rows(params) + row*prepared_stride(kernel, src1), k,
             first*STEP, std::min(last*STEP, k));
         i += last - first;
     }

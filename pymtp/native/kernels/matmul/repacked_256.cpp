@@ -62,11 +62,11 @@ template <int i, int step> ivec scale_lanes(int part) {
     return load(index + part*LANES);
 }
 
+// The types below describe the layout of a superblock of eight rows of the weights.
+
 struct q4_K {
-    static constexpr int64_t BLOCKS = 1;
-    static constexpr int     MAX_ROWS   = 8;
-    static constexpr int     BEST_ROWS   = 8;
-    static constexpr int     n_sums = 8;
+    typedef block_q4_Kx8 block;
+    static constexpr int n_sums = 8;
 
     // The scales and minima of a superblock, which are packed to 6 bits each. scales[i]: the scales of sub-block i for
     // the 8 rows of the weights. mins[c][i]: the minima of sub-block i for rows 4*c to 4*c + 3.
@@ -75,7 +75,8 @@ struct q4_K {
         alignas(64) uint8_t mins[2][8][4];
     };
 
-    static unpacked unpack(const uint8_t * packed) {
+    static unpacked unpack(const block & b) {
+        const uint8_t * packed = b.scales;
         // The scales and minima of a sub-block have 3 times 32 bits. The lower 128 bits of x0, x1 and x2 hold
         // sub-blocks 0 to 3, the upper 128 bits sub-blocks 4 to 7.
         const auto load = [&](int i) {
@@ -115,14 +116,14 @@ struct q4_K {
         return u;
     }
 
-    // Returns the minima of sub-blocks i to i + 3 for each row of the weights, as numbers of 16 bits.
+    // Returns the minima of sub-blocks 4*i to 4*i + 3 for each row of the weights, as numbers of 16 bits.
     static ivec mins_of(const unpacked & u, int i, int part) {
         const __m128i rows01 = _mm_setr_epi8(0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13, -1);
         const __m256i index  = _mm256_inserti128_si256(
             _mm256_castsi128_si256(rows01), _mm_or_si128(rows01, _mm_set1_epi16(2)), 1);
         const auto four = [&](int c) {
             return _mm256_shuffle_epi8(
-                _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *) u.mins[c][i])), index);
+                _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *) u.mins[c][4*i])), index);
         };
 #if defined(PYMTP_AVX512)
         (void) part;
@@ -132,80 +133,35 @@ struct q4_K {
 #endif
     }
 
-    template <int R>
-    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
-            pass_of) {
-        const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w[0];
-
-        fvec acc[PARTS][R];
-        for (int part = 0; part < PARTS; ++part) {
-            std::fill(acc[part], acc[part] + R, fzero());
-        }
-        for (int64_t ib = 0; ib < k/QK_K; ++ib) {
-            const block_q4_Kx8 & b = blocks[ib];
-            const unpacked       u = unpack(b.scales);
-            prefetch_ahead<sizeof(b) - sizeof(b.qs)>(&b);
-
-            for (int part = 0; part < PARTS; ++part) {
-                const ivec lanes = scale_lanes<0, 1>(part);
-                ivec sums[R];
-                for (int r = 0; r < R; ++r) {
-                    sums[r] = izero();
-                }
-                for (int j = 0; j < 4; ++j) {
-                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
-                    if (part == 0) {
-                        prefetch_ahead<256>(b.qs + 256*j);
-                    }
-                    const ivec q0 = load(qs);
-                    const ivec q1 = load(qs + 64);
-                    const ivec q2 = load(qs + 128);
-                    const ivec q3 = load(qs + 192);
-
-                    const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
-                        const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
-                        for (int r = 0; r < R; ++r) {
-                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
-                            ivec s = dot(izero(), w0, repeat8_at(a));
-                            s = dot(s, w1, repeat8_at(a + 8));
-                            s = dot(s, w2, repeat8_at(a + 16));
-                            s = dot(s, w3, repeat8_at(a + 24));
-                            sums[r] = add_scaled(sums[r], s, scale);
-                        }
-                    };
-                    sub_block(2*j,     low4(q0),  low4(q1),  low4(q2),  low4(q3));
-                    sub_block(2*j + 1, high4(q0), high4(q1), high4(q2), high4(q3));
-                }
-                const ivec m0   = mins_of(u, 0, part);
-                const ivec m1   = mins_of(u, 4, part);
-                const fvec d    = fload_half_twice(b.d    + part*VECTOR_ROWS);
-                const fvec dmin = fload_half_twice(b.dmin + part*VECTOR_ROWS);
-
-                for (int r = 0; r < R; ++r) {
-                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
-                    const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
-                    const fvec dx   = frepeat(a.d);
-                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
-                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
-                }
-            }
-        }
-        for (int part = 0; part < PARTS; ++part) {
+    // Adds the products of 256 bytes of quants, number j of the superblock, to `sums`. q: the bytes of a vector's rows.
+    // quants_of(r) must return the quants of row r of the activations.
+    template <int R, typename F>
+    static void add_products(ivec * sums, const ivec * q, const unpacked & u, int j, int part, F quants_of) {
+        const ivec lanes = scale_lanes<0, 1>(part);
+        const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+            const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
             for (int r = 0; r < R; ++r) {
-                fstore_pairs(y[r] + part*VECTOR_ROWS, acc[part][r]);
+                const int8_t * a = quants_of(r) + 32*i;
+                ivec s = dot(izero(), w0, repeat8_at(a));
+                s = dot(s, w1, repeat8_at(a + 8));
+                s = dot(s, w2, repeat8_at(a + 16));
+                s = dot(s, w3, repeat8_at(a + 24));
+                sums[r] = add_scaled(sums[r], s, scale);
             }
-        }
+        };
+        sub_block(2*j,     low4(q[0]),  low4(q[1]),  low4(q[2]),  low4(q[3]));
+        sub_block(2*j + 1, high4(q[0]), high4(q[1]), high4(q[2]), high4(q[3]));
     }
 };
 
 struct q2_K {
-    static constexpr int64_t BLOCKS = 1;
-    static constexpr int     MAX_ROWS   = 8;
-    static constexpr int     BEST_ROWS   = 8;
-    static constexpr int     n_sums = 16;
+    typedef block_q2_Kx8 block;
+    static constexpr int n_sums = 16;
+
+    static const block & unpack(const block & b) { return b; }
 
     // Returns the minima of sub-blocks 4*i to 4*i + 3 for each row of the weights, as numbers of 16 bits.
-    static ivec mins_of(const block_q2_Kx8 & b, int i, int part) {
+    static ivec mins_of(const block & b, int i, int part) {
         const __m128i x    = _mm_loadu_si128((const __m128i *) b.scales + 2*i);      // two sub-blocks of each row
         const __m128i y    = _mm_loadu_si128((const __m128i *) b.scales + 2*i + 1);  // two further sub-blocks
         const __m128i four = _mm_set1_epi8(15);
@@ -219,73 +175,84 @@ struct q2_K {
 #endif
     }
 
+    template <int R, typename F>
+    static void add_products(ivec * sums, const ivec * q, const block & b, int j, int part, F quants_of) {
+        const ivec even = scale_lanes<0, 2>(part);
+        const ivec odd  = scale_lanes<1, 2>(part);
+        const auto two_sub_blocks = [&](auto shift) {
+            const int  i      = 4*j + shift/2;
+            const ivec scales = low4(repeat16_at(b.scales + 16*i));
+            const ivec scale0 = lookup16(scales, even);
+            const ivec scale1 = lookup16(scales, odd);
+            ivec w[4];
+            for (int l = 0; l < 4; ++l) {
+                w[l] = bits_and(shift_right2<shift>(q[l]), repeat1(3));
+            }
+            for (int r = 0; r < R; ++r) {
+                const int8_t * a = quants_of(r) + 32*i;
+                const ivec s0 = dot(dot(izero(), w[0], repeat8_at(a)),      w[1], repeat8_at(a + 8));
+                const ivec s1 = dot(dot(izero(), w[2], repeat8_at(a + 16)), w[3], repeat8_at(a + 24));
+                sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
+            }
+        };
+        two_sub_blocks(std::integral_constant<int, 0>());
+        two_sub_blocks(std::integral_constant<int, 2>());
+        two_sub_blocks(std::integral_constant<int, 4>());
+        two_sub_blocks(std::integral_constant<int, 6>());
+    }
+};
+
+// The kernel for layout L.
+template <typename L> struct kernel {
+    static constexpr int64_t BLOCKS    = 1;
+    static constexpr int     MAX_ROWS  = 8;
+    static constexpr int     BEST_ROWS = 8;
+
+    typedef typename L::block      block;
+    typedef activations<L::n_sums> row;
+
     template <int R>
     static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
             pass_of) {
-        const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w[0];
-
         fvec acc[PARTS][R];
         for (int part = 0; part < PARTS; ++part) {
             std::fill(acc[part], acc[part] + R, fzero());
         }
         for (int64_t ib = 0; ib < k/QK_K; ++ib) {
-            const block_q2_Kx8 & b = blocks[ib];
+            const block & b = ((const block *) w[0])[ib];
+            const auto &  u = L::unpack(b);
+            const auto row_at = [&](int r) -> const row & { return ((const row *) x[r])[ib]; };
             prefetch_ahead<sizeof(b) - sizeof(b.qs)>(&b);
 
             for (int part = 0; part < PARTS; ++part) {
-                const ivec even = scale_lanes<0, 2>(part);
-                const ivec odd  = scale_lanes<1, 2>(part);
                 ivec sums[R];
                 for (int r = 0; r < R; ++r) {
                     sums[r] = izero();
                 }
-                for (int j = 0; j < 2; ++j) {
-                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                for (int j = 0; j < (int) sizeof(b.qs)/256; ++j) {
+                    const uint8_t * qs = (const uint8_t *) b.qs + 256*j + part*BYTES;
                     if (part == 0) {
                         prefetch_ahead<256>(b.qs + 256*j);
                     }
-                    const ivec q0 = load(qs);
-                    const ivec q1 = load(qs + 64);
-                    const ivec q2 = load(qs + 128);
-                    const ivec q3 = load(qs + 192);
-
-                    const auto two_sub_blocks = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
-                        const ivec scales = low4(repeat16_at(b.scales + 16*i));
-                        const ivec scale0 = lookup16(scales, even);
-                        const ivec scale1 = lookup16(scales, odd);
-                        for (int r = 0; r < R; ++r) {
-                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
-                            const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
-                            const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
-                            sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
-                        }
-                    };
-                    const ivec two = repeat1(3);
-                    const auto high = [&](ivec q, auto shift) { return bits_and(shift_right2<shift>(q), two); };
-                    const std::integral_constant<int, 2> c2;
-                    const std::integral_constant<int, 4> c4;
-                    const std::integral_constant<int, 6> c6;
-                    two_sub_blocks(4*j,     bits_and(q0, two), bits_and(q1, two), bits_and(q2, two), bits_and(q3, two));
-                    two_sub_blocks(4*j + 1, high(q0, c2), high(q1, c2), high(q2, c2), high(q3, c2));
-                    two_sub_blocks(4*j + 2, high(q0, c4), high(q1, c4), high(q2, c4), high(q3, c4));
-                    two_sub_blocks(4*j + 3, high(q0, c6), high(q1, c6), high(q2, c6), high(q3, c6));
+                    const ivec q[4] = { load(qs), load(qs + 64), load(qs + 128), load(qs + 192) };
+                    L::template add_products<R>(sums, q, u, j, part, [&](int r) { return row_at(r).qs; });
                 }
-                const ivec m0   = mins_of(b, 0, part);
-                const ivec m1   = mins_of(b, 1, part);
-                const ivec m2   = mins_of(b, 2, part);
-                const ivec m3   = mins_of(b, 3, part);
+                ivec mins[L::n_sums/4];
+                for (int i = 0; i < L::n_sums/4; ++i) {
+                    mins[i] = L::mins_of(u, i, part);
+                }
                 const fvec d    = fload_half_twice(b.d    + part*VECTOR_ROWS);
                 const fvec dmin = fload_half_twice(b.dmin + part*VECTOR_ROWS);
 
                 for (int r = 0; r < R; ++r) {
-                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
-                    ivec mins = madd2(m0, repeat8_at(a.sums));
-                    mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
-                    mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
-                    mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
+                    const row & a = row_at(r);
+                    ivec min_sums = madd2(mins[0], repeat8_at(a.sums));
+                    for (int i = 1; i < L::n_sums/4; ++i) {
+                        min_sums = add_madd2(min_sums, mins[i], repeat8_at(a.sums + 4*i));
+                    }
                     const fvec dx = frepeat(a.d);
-                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
-                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
+                    acc[part][r] = fma (to_float(sums[r]),  fmul(d, dx),    acc[part][r]);
+                    acc[part][r] = fnma(to_float(min_sums), fmul(dmin, dx), acc[part][r]);
                 }
             }
         }
@@ -297,8 +264,8 @@ struct q2_K {
     }
 };
 
-template <typename F> constexpr rows_kernel kernel_of = {
-    BLOCK_ROWS, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_repacked<F, F>, ANY_ROWS};
+template <typename L> constexpr rows_kernel kernel_of = {
+    BLOCK_ROWS, prepared_size<L::n_sums>, prepare<L::n_sums>, multiply_repacked<kernel<L>, kernel<L>>, ANY_ROWS};
 
 }  // namespace
 

@@ -104,10 +104,10 @@ struct mxfp4 {
 // rows of the weights, 70. The upper bound is 102: 16 of 20 instructions are products, with 64 products each, and two
 // instructions start per cycle.
 template <typename F> struct multi_block {
-    static constexpr int64_t BLOCKS  = 4;
-    static constexpr int     VECTORS = 2;
-    static constexpr int     MAX_ROWS    = 8;  // up to this number, one pass is enough
-    static constexpr int     BEST_ROWS    = 6;
+    static constexpr int64_t BLOCKS    = 4;
+    static constexpr int     VECTORS   = 2;
+    static constexpr int     MAX_ROWS  = 8;  // up to this number, one pass is enough
+    static constexpr int     BEST_ROWS = 6;
 
     // How many blocks ahead the kernel prefetches if one pass takes all rows. This is the best of 4 to 32.
     static constexpr int64_t PREFETCH_BLOCKS = 16;
@@ -200,91 +200,65 @@ template <typename F> struct multi_block {
     }
 };
 
-// Multiplies one block of the weights at a time. This is best for one or two rows, which only wait for memory, because
-// the memory is read as one stream. Each row of the weights has two lanes. The integer sums of both lanes are added up
-// before the conversion to floats, so the result has the same bits as the result of multi_block.
+#endif
+
+// Multiplies one block of the weights at a time. With AVX-512, this is best for one or two rows, which only wait for
+// memory, because the memory is read as one stream. Each row of the weights has two lanes. The integer sums of both
+// lanes are added up before the conversion to floats, so the result has the same bits as the result of multi_block.
+//
+// With AVX2, there are not enough registers for more than one block, and each row of the weights has one lane. Compared
+// with vectors that hold 8 bytes of each of 4 rows of the weights, 8 rows take 0.86 of the time, and single rows 0.93
+// (Q4_0, Zen 5). Without VNNI, the arithmetic limits the speed: a block of Q4_0 needs 28 vector operations to unpack,
+// and 20 for each row of activations (8 products, 8 sums, and 4 to widen to 32 bits, convert to floats, scale and add).
+// Zen 5 executes 3.5 of these operations per cycle where products and sums alternate. So 8 rows need 54 cycles for a
+// block of 144 bytes. The compiled code takes 60 cycles, because GCC leaves 13 loads per row in it.
 template <typename F> struct single_block {
-    static constexpr int64_t BLOCKS = 1;
-    static constexpr int     MAX_ROWS   = 8;
-    static constexpr int     BEST_ROWS   = 8;
+    static constexpr int64_t BLOCKS    = 1;
+    static constexpr int     MAX_ROWS  = 8;
+    static constexpr int     BEST_ROWS = 8;
 
     typedef typename F::block block;
 
+    static constexpr int PIECE = BYTES/BLOCK_ROWS;  // bytes of each row of the weights in a vector
+    static constexpr int N     = 16/PIECE;          // number of pieces of a row of the weights in a block
+
+    // load_piece() returns piece i of each row of a block, in the order of the lanes. repeat_piece() repeats the bytes
+    // of activations for a piece. row_sums() returns the sum of the products of each row in each of its lanes.
+#if defined(PYMTP_AVX512)
+    static ivec load_piece(const block & b, int i)     { return load((const char *) b.qs + i*BYTES); }
+    static ivec repeat_piece(const int8_t * qs)        { return repeat8_at(qs); }
+    static ivec row_sums(ivec sums) { return add4(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB)); }
+
+    static ivec correction_of(const activations & a) {  // in the first lane of each row
+        uint32_t v;
+        memcpy(&v, a.correction, sizeof(v));
+        return repeat8(v);
+    }
     static fvec scales(const block & b) {
         const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
         return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(F::scales(b)));
     }
-
-    static ivec correction_in_first_lane(const char * correction) {
-        uint32_t v;
-        memcpy(&v, correction, sizeof(v));
-        return repeat8(v);
+    static void store(float * y, fvec x) {
+        _mm256_storeu_ps(y, _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, x)));
     }
-
-    template <int R>
-    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
-            pass_of) {
-        const block * blocks = (const block *) w[0];
-
-        fvec acc[R];
-        std::fill(acc, acc + R, fzero());
-        for (int64_t ib = 0; ib < k/QK8_0; ++ib) {
-            const block & b = blocks[ib];
-            prefetch_ahead<sizeof(b)>(&b);
-
-            ivec q[N_PIECES];
-            for (int i = 0; i < N_PIECES/2; ++i) {
-                const ivec both = load((const char *) b.qs + i*BYTES);
-                q[i]       = F::low(both);
-                q[i + N_PIECES/2] = F::high(both);
-            }
-            const fvec d = scales(b);
-
-            for (int r = 0; r < R; ++r) {
-                const activations & a = block_at(x[r], ib);
-
-                ivec sums = correction_in_first_lane(a.correction);
-                for (int i = 0; i < N_PIECES; ++i) {
-                    sums = F::add_products(sums, q[i], repeat8_at(a.qs + i*2*LANE_BYTES));
-                }
-                sums = F::sums_of_32(sums);
-                sums = add4(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
-                acc[r] = fma(to_float(sums), fmul(d, frepeat(a.d)), acc[r]);
-            }
-        }
-        for (int r = 0; r < R; ++r) {
-            _mm256_storeu_ps(y[r], _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, acc[r])));
-        }
-    }
-};
-
 #else
-
-// Multiplies one block of the weights at a time, since there are not enough registers for more.
-//
-// Compared with vectors that hold 8 bytes of each of 4 rows of the weights, 8 rows take 0.86 of the time, and single
-// rows 0.93 (Q4_0, Zen 5). Without VNNI, the arithmetic limits the speed: a block of Q4_0 needs 28 vector operations to
-// unpack, and 20 for each row of activations (8 products, 8 sums, and 4 to widen to 32 bits, convert to floats, scale
-// and add). Zen 5 executes 3.5 of these operations per cycle where products and sums alternate. So 8 rows need 54
-// cycles for a block of 144 bytes. The compiled code takes 60 cycles, because GCC leaves 13 loads per row in it.
-template <typename F> struct single_block {
-    static constexpr int64_t BLOCKS = 1;
-    static constexpr int     MAX_ROWS   = 8;
-    static constexpr int     BEST_ROWS   = 8;
-
-    typedef typename F::block block;
-
-    // Returns piece i (4 bytes) of each row of a block. The order of the lanes is: rows 0, 1, 4, 5, 2, 3, 6, 7.
+    // The order of the lanes is: rows 0, 1, 4, 5, 2, 3, 6, 7.
     static ivec load_piece(const block & b, int i) {
         const __m256 rows03 = _mm256_loadu_ps((const float *) b.qs + i/2*16);
         const __m256 rows47 = _mm256_loadu_ps((const float *) b.qs + i/2*16 + 8);
         return _mm256_castps_si256(i % 2 == 0 ? _mm256_shuffle_ps(rows03, rows47, _MM_SHUFFLE(2, 0, 2, 0)) :
                                                 _mm256_shuffle_ps(rows03, rows47, _MM_SHUFFLE(3, 1, 3, 1)));
     }
+    static ivec repeat_piece(const int8_t * qs)        { return repeat4_at(qs); }
+    static ivec row_sums(ivec sums)                    { return sums; }
+    static ivec correction_of(const activations & a)   { return repeat4_at(a.correction); }
 
     static fvec swap_middle(fvec x) {
         return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), _MM_SHUFFLE(3, 1, 2, 0)));
     }
+    static fvec scales(const block & b)                { return swap_middle(F::scales(b)); }
+    static void store(float * y, fvec x)               { fstore(y, swap_middle(x)); }
+#endif
 
     template <int R>
     static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
@@ -297,30 +271,31 @@ template <typename F> struct single_block {
             const block & b = blocks[ib];
             prefetch_ahead<sizeof(b)>(&b);
 
-            ivec q[2*N_PIECES];
-            for (int i = 0; i < N_PIECES; ++i) {
+            ivec q[2*N];
+            for (int i = 0; i < N; ++i) {
                 const ivec both = load_piece(b, i);
                 q[i]     = F::low(both);
-                q[i + N_PIECES] = F::high(both);
+                q[i + N] = F::high(both);
             }
-            const fvec d = swap_middle(F::scales(b));
+            const fvec d = scales(b);
 
             for (int r = 0; r < R; ++r) {
                 const activations & a = block_at(x[r], ib);
 
-                ivec sums = repeat4_at(a.correction);
-                for (int i = 0; i < 2*N_PIECES; ++i) {
-                    sums = F::add_products(sums, q[i], repeat4_at(a.qs + i*LANE_BYTES));
+                ivec sums = correction_of(a);
+                for (int i = 0; i < 2*N; ++i) {
+                    sums = F::add_products(sums, q[i], repeat_piece(a.qs + i*PIECE));
                 }
-                acc[r] = fma(to_float(F::sums_of_32(sums)), fmul(d, frepeat(a.d)), acc[r]);
+                acc[r] = fma(to_float(row_sums(F::sums_of_32(sums))), fmul(d, frepeat(a.d)), acc[r]);
             }
         }
         for (int r = 0; r < R; ++r) {
-            fstore(y[r], swap_middle(acc[r]));
+            store(y[r], acc[r]);
         }
     }
 };
 
+#if !defined(PYMTP_AVX512)
 template <typename F> using multi_block = single_block<F>;
 
 #endif

@@ -1,10 +1,9 @@
 // CONCAT of 4-byte elements by rows, split among all threads.
 //
-// llama.cpp copies element by element, and splits only dimension 2 among the threads. Where that dimension is 1, one
-// thread copies while the others wait: where a head joins the embedding and the hidden state, where hidden states are
-// shifted by one token, and in the convolution of a delta net with one sequence. In the prefill of a small model,
-// CONCAT took half of the time in which the head's K and V are computed, and several per cent of the prefill's time
-// without MTP.
+// llama.cpp compares four indexes for each element, and splits only dimension 2 among the threads. Where that dimension
+// is 1, one thread copies while the others wait: where a head joins the embedding and the hidden state, where hidden
+// states are shifted by one token, and in the convolution of a delta net with one sequence. With llama.cpp's code, a
+// chain of three drafts of a 0.8B takes 1.2% longer, and a decode of one row 1.3%.
 
 #include "kernels.h"
 
@@ -44,37 +43,25 @@ bool compute_concat(const ggml_compute_params * params, ggml_tensor * dst) {
         return false;
     }
     const int32_t dim = ggml_get_op_params_i32(dst, 0);
-    GGML_ASSERT(dim >= 0 && dim < 4);
-
-    int64_t o[4] = {0, 0, 0, 0};
+    int64_t o[4] = {0, 0, 0, 0};  // indexes in dst of the first element of src1
     o[dim] = src0->ne[dim];
 
-    // The rows of all dimensions are split among the threads.
-    const int64_t nr  = ne1*ne2*ne3;
-    const int64_t dr  = (nr + params->nth - 1)/params->nth;
-    const int64_t ir1 = std::min(dr*(params->ith + 1), nr);
+    const int64_t i1 = ne1*params->ith/params->nth;
+    const int64_t n  = ne1*(params->ith + 1)/params->nth - i1;
 
-    int64_t ir = dr*params->ith;
-    while (ir < ir1) {
-        const int64_t i1 = ir%ne1;
-        const int64_t i2 = ir/ne1%ne2;
-        const int64_t i3 = ir/ne1/ne2;
+    for (int64_t i3 = 0; i3 < ne3; ++i3) {
+        for (int64_t i2 = 0; i2 < ne2; ++i2) {
+            char * y = (char *) dst->data + i1*nb1 + i2*nb2 + i3*nb3;
 
-        // The next n_rows rows have the same sources: both src0 and src1 if dim is 0, else one of the two.
-        const bool    in_src0 = i1 < ne01 && i2 < ne02 && i3 < ne03;
-        const int64_t n_rows  = std::min(ir1 - ir, (in_src0 ? ne01 : ne1) - i1);
-        const int64_t n0      = in_src0 ? ne00 : 0;
-
-        char * y = (char *) dst->data + i1*nb1 + i2*nb2 + i3*nb3;
-
-        if (n0 > 0) {
-            copy_rows(y, nb1, (const char *) src0->data + i1*nb01 + i2*nb02 + i3*nb03, nb00, nb01, n0, n_rows);
+            // Of the n rows, the first n0 have elements of src0, and the rows from i on have elements of src1. With dim
+            // 0, all rows have both.
+            const int64_t n0 = i2 < ne02 && i3 < ne03 ? std::clamp<int64_t>(ne01 - i1, 0, n) : 0;
+            const int64_t i  = dim == 0 ? 0 : n0;
+            copy_rows(y, nb1, (const char *) src0->data + i1*nb01 + i2*nb02 + i3*nb03, nb00, nb01, ne00, n0);
+            copy_rows(y + o[0]*nb0 + i*nb1, nb1,
+                (const char *) src1->data + (i1 + i - o[1])*nb11 + (i2 - o[2])*nb12 + (i3 - o[3])*nb13,
+                nb10, nb11, ne10, n - i);
         }
-        if (n0 < ne0) {
-            const char * x = (const char *) src1->data + (i1 - o[1])*nb11 + (i2 - o[2])*nb12 + (i3 - o[3])*nb13;
-            copy_rows(y + n0*sizeof(float), nb1, x, nb10, nb11, ne0 - n0, n_rows);
-        }
-        ir += n_rows;
     }
     return true;
 }

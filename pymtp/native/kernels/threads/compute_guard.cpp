@@ -1,7 +1,10 @@
 #include "threads/compute_guard.h"
 
+#include "threads/team.h"
+
 #include "ggml-impl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -72,17 +75,36 @@ void wait_for_other_threads(const void * pool, int n_threads) {
     abort();
 }
 
-} // namespace
+struct guarded_graph {
+    int    n_threads;
+    void (*share)(void *, int);
+    void * pool;
+};
 
-void pymtp_compute_guard(void (*share)(void *), void * data, const void * pool, int n_threads) {
+void compute_share(void * data, int i) {
+    const auto & graph = *static_cast<const guarded_graph *>(data);
     is_guarded = true;
     try {
         fail_for_test();
-        share(data);
+        graph.share(graph.pool, i);
     } catch (...) {
-        wait_for_other_threads(pool, n_threads);
+        wait_for_other_threads(graph.pool, graph.n_threads);
     }
     is_guarded = false;
+}
+
+} // namespace
+
+int pymtp_compute_begin(int n_max, bool all_threads, const ggml_cgraph * graph) {
+    const ggml_tensor * const * end     = graph->nodes + graph->n_nodes;
+    const ggml_tensor * const * product = std::find_if(graph->nodes, graph->nodes + graph->n_nodes,
+            [](const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT; });
+    return pymtp_team_begin(n_max, all_threads, graph->n_nodes, product == end ? 1 : (*product)->ne[1]);
+}
+
+void pymtp_compute_run(int n_threads, void (*share)(void *, int), void * pool) {
+    guarded_graph graph = { n_threads, share, pool };
+    pymtp_team_run(n_threads, compute_share, &graph);
 }
 
 void pymtp_compute_rethrow(const void * pool) {

@@ -10,44 +10,44 @@
 #include <cstdint>
 #include <vector>
 
-struct pymtp_pair;
-struct pymtp_sequence;
+class pymtp_head_sync;
+class pymtp_sequence;
+struct pymtp_contexts;
 
 class pymtp_host_hidden {
 public:
-    explicit pymtp_host_hidden(pymtp_pair & pair);
+    pymtp_host_hidden(pymtp_head_sync & head, pymtp_contexts & contexts, std::vector<pymtp_sequence> & sequences);
 
     // Returns whether the hidden states of a sequence are on the host instead of the device.
-    bool holds(int32_t seq) const { return sequences[seq].on_host; }
+    bool holds(int32_t seq) const { return rows_of[seq].on_host; }
     void clear(int32_t seq);
-    void copy(int32_t from, int32_t to) { sequences[to] = sequences[from]; }
+    void copy(int32_t from, int32_t to) { rows_of[to] = rows_of[from]; }
 
     // Lets the head process all tokens that it lags behind the target. Afterwards one hidden state of n_embd floats is
     // left, for the next token; last_row() returns it.
-    int catch_up(int32_t seq);
-    const float * last_row(int32_t seq) const { return sequences[seq].hidden.data(); }
+    void catch_up(int32_t seq);
+    const float * last_row(int32_t seq) const { return rows_of[seq].hidden.data(); }
     void set_last_row(int32_t seq, const float * row);
 
     // Copies the hidden state that the next token is combined with from the device to the host.
-    int fetch_from_device(int32_t seq);
+    void fetch_from_device(int32_t seq);
     // Lets the head process all tokens that it lags behind, and moves the hidden state for the next token to the
     // device.
-    int move_to_device(int32_t seq);
+    void move_to_device(int32_t seq);
 
     // Lets the head process n tokens of a prompt. Their hidden states are the rows of the target's batch from `offset`
     // on.
-    int take_prompt(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
+    void take_prompt(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
 
     // begin_verify must be called before a verification, and end_verify after a verification of n tokens.
-    int  begin_verify(int32_t seq, llama_token first);
+    void begin_verify(int32_t seq, llama_token first);
     void end_verify(int32_t seq, const llama_token * tokens, int32_t n);
-    void rewind(int32_t seq, int32_t n_keep);
+    void rewind(int32_t seq); // must be called after the sequence was rewound
 
     // draft_step runs one draft step. draft_tokens runs n draft steps; each further step starts from the token that the
-    // step before has sampled.
-    int  draft_step(int32_t seq, llama_token token);
-    int  draft_tokens(
-            int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, int32_t & n_made);
+    // step before has sampled. It returns the number of drafts: fewer than n if the head's logits are not finite.
+    void    draft_step(int32_t seq, llama_token token);
+    int32_t draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
     void undo_first_step(int32_t seq);
 
 private:
@@ -71,9 +71,12 @@ private:
     };
 
     const float * rows_for(rows & r, int32_t n);
-    int sync(int32_t seq, int32_t n, const float * hidden);
-    int first_step(int32_t seq, llama_token token);
+    void sync(int32_t seq, int32_t n, const float * hidden);
+    void first_step(int32_t seq, llama_token token);
 
-    pymtp_pair &      pair;
-    std::vector<rows> sequences; // one entry for each sequence
+    pymtp_head_sync &             head;
+    pymtp_contexts &              contexts;
+    std::vector<pymtp_sequence> & sequences;
+
+    std::vector<rows> rows_of; // one entry for each sequence
 };

@@ -1,7 +1,6 @@
-// Maintains the draft vocabulary of a pair: adds tokens of the text, and copies the tokens' rows of the output layer
-// from the model's file to the device.
+#include "draft_rows.h"
+
 #include "callbacks.h"
-#include "pair.h"
 
 #include "llama-model.h"
 #include "pymtp_context.h"
@@ -9,7 +8,8 @@
 #include <algorithm>
 #include <string>
 
-pymtp_reduced_output_scope::pymtp_reduced_output_scope(pymtp_pair & pair, bool value) : draft(pair.draft.get()) {
+pymtp_reduced_output_scope::pymtp_reduced_output_scope(pymtp_contexts & contexts, bool value) :
+    draft(contexts.draft.get()) {
     pymtp_use_reduced_output(draft, value);
 }
 
@@ -52,61 +52,65 @@ static double max_outside(const llama_model & model, double share) {
     return saved/(1.25*read.trunk + n_drafts*step)/0.4;
 }
 
-void pymtp_pair::make_draft_vocab(const pymtp_model & shared) {
-    const int32_t n = pymtp_draft_vocab_size(n_vocab, options.n_draft_vocab);
-    if (n == n_vocab) {
+pymtp_draft_rows::pymtp_draft_rows(const pymtp_contexts & contexts, const pymtp_model & model) :
+    draft(contexts.draft.get()), n_vocab(contexts.n_vocab) {
+    const int32_t n = pymtp_draft_vocab_size(n_vocab, contexts.options.n_draft_vocab);
+    if (!draft || contexts.options.prefill != PYMTP_PREFILL_FUSED || n == n_vocab) {
         return;
     }
     const int32_t n_recent = pymtp_draft_vocab::n_recent(n);
-    pymtp_make_reduced_output(draft.get(), n - n_recent, n_recent);
-    if (!shared.output_file_rows) {
+    pymtp_make_reduced_output(draft, n - n_recent, n_recent);
+    if (!model.output_file_rows) {
         return; // memory is only planned, so nothing will be computed
     }
-    file_rows = shared.output_file_rows;
+    file = model.output_file_rows;
     // If the user has chosen the size, the draft vocabulary is always used.
-    const double max_share = options.adaptive_draft_vocab ? max_outside(*model, (double) n/n_vocab) : 1.0;
-    draft_vocab = std::make_unique<pymtp_draft_vocab>(*llama_model_get_vocab(model.get()), n, max_share);
-    stale_rows  = pymtp_draft_vocab::rows::all;
-    write_draft_rows();
+    const double max_share =
+        contexts.options.adaptive_draft_vocab ? max_outside(*contexts.model, (double) n/n_vocab) : 1.0;
+    set = std::make_unique<pymtp_draft_vocab>(*llama_model_get_vocab(contexts.model.get()), n, max_share);
+    write();
 }
 
-// Records tokens of the text, which join the draft vocabulary with its next update.
-void pymtp_pair::observe_text(const llama_token * text, size_t n) {
-    if (draft_vocab) {
-        draft_vocab->observe(text, n);
+void pymtp_draft_rows::observe(const llama_token * text, size_t n) {
+    if (set) {
+        set->observe(text, n);
     }
 }
 
-void pymtp_pair::observe_sampled(const llama_token * text, size_t n) {
-    if (draft_vocab) {
-        draft_vocab->observe_sampled(text, n);
+void pymtp_draft_rows::observe_sampled(const llama_token * text, size_t n) {
+    if (set) {
+        set->observe_sampled(text, n);
     }
 }
 
-// Updates the draft vocabulary and its rows on the device. Does nothing while drafts use the whole vocabulary. If the
-// model's file cannot be read any more, drafts use the whole vocabulary from then on.
-void pymtp_pair::write_draft_rows() {
-    if (!draft_vocab || !draft_vocab->is_worthwhile()) {
+void pymtp_draft_rows::reset_usage() {
+    if (set) {
+        set->reset_usage();
+    }
+}
+
+void pymtp_draft_rows::write() {
+    if (!is_used()) {
         return;
     }
-    stale_rows = std::max(stale_rows, draft_vocab->update());
-    if (stale_rows == pymtp_draft_vocab::rows::none) {
+    stale = std::max(stale, set->update());
+    if (stale == pymtp_draft_vocab::rows::none) {
         return;
     }
-    const std::vector<llama_token> & tokens = draft_vocab->tokens();
-    const bool   only_recent = stale_rows == pymtp_draft_vocab::rows::recent;
+    const std::vector<llama_token> & tokens = set->tokens();
+    const bool   only_recent = stale == pymtp_draft_vocab::rows::recent;
     const size_t n           = only_recent ? pymtp_draft_vocab::n_recent(tokens.size()) : tokens.size();
     const size_t first       = tokens.size() - n;
 
-    std::vector<uint8_t> data(n*file_rows->row_size());
+    std::vector<uint8_t> data(n*file->row_size());
     try {
-        file_rows->read(tokens.data() + first, n, data.data());
+        file->read(tokens.data() + first, n, data.data());
     } catch (const std::exception & error) {
         pymtp_log_error(std::string("drafts are made over the whole vocabulary: ") + error.what());
-        draft_vocab->disable();
-        drafts_reduced = false;
+        set->disable();
+        is_reduced = false;
         return;
     }
-    pymtp_set_reduced_output(draft.get(), tokens.data(), only_recent, data.data());
-    stale_rows = pymtp_draft_vocab::rows::none;
+    pymtp_set_reduced_output(draft, tokens.data(), only_recent, data.data());
+    stale = pymtp_draft_vocab::rows::none;
 }
