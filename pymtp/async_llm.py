@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -89,6 +90,7 @@ class AsyncLLM(HubMixin):
         self._engine_thread = self.llm._engine_thread
         self._engine_thread.warm_up_when_idle()
         self._requests: WeakSet[Request] = WeakSet()  # those of this AsyncLLM, which close() cancels
+        self._requests_lock = threading.Lock()
         self._closed = False
         # not asyncio's default threads: the program may keep all of them busy
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
@@ -128,7 +130,9 @@ class AsyncLLM(HubMixin):
 
     def _close(self) -> None:
         self._closed = True
-        self._engine_thread.cancel(list(self._requests))
+        with self._requests_lock:
+            requests = list(self._requests)
+        self._engine_thread.cancel(requests)
         if self._shares_llm:
             with suppress(ClosedError):
                 self._engine_thread.call(lambda: None)  # between two steps, when the cancelled requests have ended
@@ -288,7 +292,8 @@ class AsyncLLM(HubMixin):
         def submit() -> None:
             given = prompts() if callable(prompts) else (prompts, params)
             made = self.llm._make_requests(*given, wakeup.waiter, priority=priority, max_unread=max_unread, saver=saver)
-            self._requests.update(made)
+            with self._requests_lock:
+                self._requests.update(made)
             self._engine_thread.submit(made)
             requests.extend(made)
             # read now: a task or a close() that came before the next line has not cancelled these requests

@@ -56,7 +56,7 @@ class LLM(HubMixin):
     Threads: several threads may call an LLM at the same time. Their requests run in one batch, up to n_seq_max at once,
     on a thread of the LLM. A request generates the same text alone and beside other requests.
 
-    Signals: Ctrl-C, and any other exception from a signal handler, ends the call of the main thread only. A handler may
+    Signals: Ctrl-C, and any other exception that a handler raises, ends the call of the main thread only. A handler may
     call cancel() and close(), and no other method.
 
     Closing: close() waits for the running requests. After close(), methods that need the model raise ClosedError.
@@ -219,7 +219,7 @@ class LLM(HubMixin):
         return self._maker.chat_prompts
 
     def cancel(self) -> None:
-        """Cancel all running calls and open streams: safe from any thread and any signal handler, at any time.
+        """Cancel all running calls and open streams: safe from any thread and any handler of a signal.
 
         The calls end after the current ubatch, or after their prompts are checked. Each unfinished completion has
         finish_reason "cancelled", also if its request was still waiting. Later calls are not affected. Does
@@ -365,7 +365,7 @@ class LLM(HubMixin):
         """Refuse new calls, wait for the requests that run, and free the contexts and the model.
 
         Call `cancel()` first to wait less. Streams, and requests that wait for a sequence, end with ClosedError. In a
-        signal handler that interrupts a call, close() cancels that call, whose end frees everything. A second close()
+        handler that interrupts a call, close() cancels that call, whose end frees everything. A second close()
         only waits.
         """
         self._engine_thread.close()

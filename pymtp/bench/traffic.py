@@ -120,7 +120,7 @@ def prepare(llm: LLM, prompt: Sequence[int], params: SamplingParams, **options: 
 def run_on_engine_thread(llm: LLM, function: Callable[[], T]) -> T:
     """Run a function that steps the LLM's engine on the engine's thread, which runs nothing else meanwhile.
 
-    Raises the errors of the function, and those of signal handlers, which cancel all requests.
+    Raises the errors of the function, and KeyboardInterrupt, which cancels all requests.
     """
     try:
         return llm._engine_thread.call(function)

@@ -31,7 +31,7 @@ class Context(Saving):
     each draft that was chosen from the logits of the last call; `verify` takes the same token and the drafts; `rewind`
     removes the drafts that were not accepted. Sequences are independent; the default is sequence 0.
 
-    Calls from several threads run one after the other. Ctrl-C, or any exception of a signal handler, ends the call on
+    Calls from several threads run one after the other. Ctrl-C, or any exception that a handler raises, ends the call on
     the main thread. The sequences of that call are then empty, and the next call works. All methods raise ClosedError
     after close().
     """
@@ -191,7 +191,7 @@ class Context(Saving):
         Returns the logits of the last token, float32 of shape (n_vocab,).
 
         Raises ContextFullError when the tokens do not fit, and InvalidRequestError for a token id outside the
-        vocabulary; in both cases nothing is changed. After CancelledError, or an exception of a signal handler, the
+        vocabulary; in both cases nothing is changed. After CancelledError or KeyboardInterrupt, the
         sequence is empty.
         """
         return self.prefill_batch({seq: tokens}).reshape(-1)
@@ -415,7 +415,7 @@ class Context(Saving):
         return self._cancelled
 
     def cancel(self, cancelled: bool = True) -> None:
-        """Set or unset cancellation. May be called from any thread or signal handler at any time.
+        """Set or unset cancellation. May be called from any thread or handler at any time.
 
         While cancellation is set, each native call raises CancelledError within the time of a ubatch, and its sequences
         are then empty. Cancellation stays set until cancel(False). After close(), only `cancelled` and `cancels`

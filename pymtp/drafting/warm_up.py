@@ -70,7 +70,7 @@ def measure_costs(
 ) -> MeasuredCosts | None:
     """Measure the time of rounds in an empty context of the model, once for each options_key. Empties the context.
 
-    Must be called on a thread that runs no signal handlers: an error of a handler would end a decode.
+    Must not be called on the main thread, where Ctrl-C would end a decode.
 
     options_key: all options of a context that the time of its rounds depends on. Later rounds correct a measurement
         that a busy machine has disturbed.

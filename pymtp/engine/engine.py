@@ -113,6 +113,8 @@ class Engine:
         n_cancelled = len(self._cancelled_requests)
         while self._new_requests:
             request = self._new_requests.popleft()
+            if request.ended:  # fail_all() ended it
+                continue
             self.lifecycle.scheduler.add(request)
             self._late_cancel |= cast(int, request.cancel_count) < self.lifecycle.context.cancels
         if self._late_cancel or self.lifecycle.context.cancelled:
@@ -133,6 +135,8 @@ class Engine:
         """
         self.process_queues()
         scheduler = self.lifecycle.scheduler
+        if scheduler.n_waiting or scheduler.has_gap or len(scheduler.decoding()) < len(scheduler.running):
+            self.hand_over()
         if scheduler.n_waiting:
             scheduler.requeue_preempted()
             self._admit()
@@ -140,9 +144,6 @@ class Engine:
             self._close_gaps()
         decoding = scheduler.decoding()
         must_prefill = len(decoding) < len(scheduler.running)
-        if must_prefill:
-            for request in decoding:
-                request.hand_over()
         prefilled = must_prefill and self._prefill.step(scheduler.prefilling())
         in_round = [request for request in decoding if not request.must_close_thinking]
         for batch in closing_batches(decoding):
@@ -152,6 +153,11 @@ class Engine:
         if in_round:
             self.lifecycle.run_guarded(in_round, self._run_round)
         return prefilled or bool(decoding)
+
+    def hand_over(self) -> None:
+        """Wake the readers of streams with unread pieces, before work that may take long."""
+        for request in self.lifecycle.scheduler.running:
+            request.hand_over()
 
     def close(self, error: PymtpError) -> None:
         """End with an error the streams, the requests that wait for a sequence, and all later ones. The others run."""
@@ -166,7 +172,7 @@ class Engine:
         self._reject_new_requests(error)
         self.lifecycle.scheduler = Scheduler(self.lifecycle.context.n_seq_max, self.lifecycle.context.n_ctx)
         self._uncompacted = []
-        for request in self.lifecycle.unfinished:
+        for request in list(self.lifecycle.unfinished):
             request.seq = request.prefill_state = None
         self.prefix_cache.recover()
         for request in list(self.lifecycle.unfinished):
@@ -176,7 +182,7 @@ class Engine:
         """End the requests that are still in the queue of new ones."""
         with suppress(IndexError):
             while True:
-                self.lifecycle.abort(self._new_requests.popleft(), error)
+                self.lifecycle.reject(self._new_requests.popleft(), error)
 
     # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -54,6 +54,15 @@ class RequestLifecycle:
         request.decode_state = None
         request.abort(self.clock(), error, emit_piece=emit_piece)
         self.unfinished.pop(request, None)
+        self._count_failure(error)
+
+    def reject(self, request: Request, error: PymtpError) -> None:
+        """End a request that the engine's thread has not taken yet with an error. Any thread may call this."""
+        request.abort(self.clock(), error)
+        self.unfinished.pop(request, None)
+        self._count_failure(error)
+
+    def _count_failure(self, error: PymtpError | None) -> None:
         if error is None or isinstance(error, ClosedError):
             self.stats.cancelled += 1
         else:

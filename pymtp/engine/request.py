@@ -82,7 +82,7 @@ class Waiter:
         # id() of each request: with references, a cycle would keep the requests in memory until garbage collection
         self._unfinished: set[int] = set()
         self._callback = callback
-        # A notification releases it. A SimpleQueue would wait for ever after a signal handler that outlasts a timeout.
+        # A notification releases it. A SimpleQueue would wait for ever if a signal's handler outlasts the timeout.
         self._quiet = threading.Lock()
         self._quiet.acquire()
 
@@ -110,7 +110,7 @@ class Waiter:
     def wait(self, ready: Callable[[], object]) -> None:
         """Wait until `ready()`, which is asked after each notification and every POLL_SECONDS.
 
-        Raises the errors of signal handlers.
+        Raises KeyboardInterrupt and whatever else a handler raises.
         """
         while not ready():
             # with a timeout: a signal that arrives directly before the wait begins does not end the wait, and one

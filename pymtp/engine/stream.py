@@ -34,6 +34,7 @@ class Stream:
         request, unread = self._request, self._request.unread
         while True:
             if not unread:
+                self._thread.wake()  # the request may have paused
                 self._thread.wait(request.waiter, [request], self._ready)
             try:
                 piece = unread.popleft()
@@ -41,8 +42,6 @@ class Stream:
                 if not request.ended:
                     continue
             else:
-                if len(unread) + 1 == request.max_unread:  # the request had paused
-                    self._thread.wake()
                 return piece
             if (error := request.error_copy()) is not None:
                 raise error

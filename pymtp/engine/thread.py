@@ -26,9 +26,9 @@ FREE_SECONDS = 1.0  # longest wait of a destructor for the engine's thread
 
 
 class _Wait(threading.local):
-    """Tells whether this thread waits for the engine: then a signal handler runs.
+    """Tells whether this thread waits for the engine. Code that runs then is a handler of a signal.
 
-    lock: held by the thread while it waits. A `with` of a lock is left in order even if a signal handler raises.
+    lock: held by the thread while it waits. A `with` of a lock releases it even after a KeyboardInterrupt at any line.
     """
 
     def __init__(self) -> None:
@@ -89,6 +89,9 @@ class EngineThread:
     def submit(self, requests: Sequence[Request]) -> None:
         """Let the engine run requests. Raises the errors of `check_usable`."""
         self.check_usable()
+        self._submit(requests)
+
+    def _submit(self, requests: Sequence[Request]) -> None:
         self._warm_up.done = True  # from now on, the rounds of requests are timed
         for request in requests:
             self.engine.submit(request)
@@ -99,26 +102,32 @@ class EngineThread:
 
         waiter: the waiter of the requests.
 
-        Raises the errors of `check_usable`, and those of signal handlers, which cancel the requests.
+        Raises the errors of `check_usable`. An error that interrupts the wait, such as KeyboardInterrupt, cancels the
+        requests.
         """
+        self.check_usable()
         try:
-            self.submit(requests)
-            self.wait(waiter, requests, lambda: not waiter.n_unfinished)
+            with self._wait.lock:
+                self._submit(requests)
+                self._wait_until(waiter, lambda: not waiter.n_unfinished)
         except BaseException:
             self.cancel(requests)
             raise
 
     def wait(self, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-        """Wait until `ready()`. Raises the errors of signal handlers, which cancel the requests."""
+        """Wait until `ready()`. An error that interrupts the wait cancels the requests."""
         self._refuse_handlers()
         try:
             with self._wait.lock:
-                waiter.wait(lambda: ready() or self._closed or self._lost or self._stopped_by_exit)
-            if not ready():
-                raise ClosedError("the LLM is closed")
+                self._wait_until(waiter, ready)
         except BaseException:
             self.cancel(requests)
             raise
+
+    def _wait_until(self, waiter: Waiter, ready: Callable[[], object]) -> None:
+        waiter.wait(lambda: ready() or self._closed or self._lost or self._stopped_by_exit)
+        if not ready():
+            raise ClosedError("the LLM is closed")
 
     def call(self, function: Callable[[], T]) -> T:
         """Make a call on the engine's thread, between two steps, and return its result.
@@ -129,27 +138,31 @@ class EngineThread:
         future: Future[T] = Future()
         waiter = Waiter()
         future.add_done_callback(lambda _: waiter.notify())
-        self._calls.append((future, function))
-        self.wake()
-        self.wait(waiter, [], future.done)
-        return future.result()
+        with self._wait.lock:
+            self._calls.append((future, function))
+            self.wake()
+            self._wait_until(waiter, future.done)
+        try:
+            return future.result()
+        finally:
+            del future  # an error refers to this frame
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Cancel the requests that were submitted and have not ended. Safe in destructors and signal handlers."""
+        """Cancel the requests that were submitted and have not ended. Safe in destructors and handlers."""
         for request in requests:
             if request.arrival_time:
                 self.engine.cancel(request)
         self.wake()
 
     def cancel_all(self) -> None:
-        """Cancel all requests, and the native call that runs. Safe in signal handlers."""
+        """Cancel all requests, and the native call that runs. Safe in handlers of signals."""
         self._context.cancel()
         if self._thread is not None:
             self.wake()
 
     def wake(self) -> None:
         """Let the thread look for work. Starts it if it does not run."""
-        if self._closed or self._lost:
+        if self._closed or self._lost or sys.is_finalizing():
             return
         if self._thread is None and not self._start():
             self._work()  # the interpreter exits, and starts no thread
@@ -157,7 +170,7 @@ class EngineThread:
             self._wakes.put(None)
 
     def warm_up_now(self) -> None:
-        """Run the warm-up on the thread, and wait for it. After an error, also of a signal handler, close everything.
+        """Run the warm-up on the thread, and wait for it. After an error or Ctrl-C, close everything.
 
         Raises the errors of the context.
         """
@@ -196,9 +209,9 @@ class EngineThread:
 
     def free(self) -> None:
         """Cancel everything and free the context, for a destructor: wait for the thread for a short time only."""
+        self._closing = True  # a thread that was about to start ends
         if self._thread is None or sys.is_finalizing() or self._closed:
             return
-        self._closing = True
         self._context.cancel()
         self.wake()
         if not self._is_this_thread():
@@ -218,7 +231,7 @@ class EngineThread:
         return main and exiting() and not self._made_at_exit
 
     def _is_this_thread(self) -> bool:
-        return self._thread is not None and self._thread.ident == threading.get_ident()
+        return self._thread is threading.current_thread()
 
     def _refuse_handlers(self) -> None:
         if self._wait.begun or self._is_this_thread():
@@ -228,21 +241,25 @@ class EngineThread:
 
     def _start(self) -> bool:
         """Start the thread. Return False if the interpreter exits and starts none."""
-        with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    return False
-                self._thread = thread
+        try:
+            threading.Thread(target=self._run, name="pymtp engine", daemon=True).start()
+        except RuntimeError:
+            return False
         return True
+
+    def _claim(self) -> bool:
+        """Make this thread the engine's. Return False if there is one: an interrupted start may have made two."""
+        with self._starting:
+            if self._thread is not None or self._closing:
+                return False
+            self._thread = threading.current_thread()
+            return True
 
     def _after_fork_in_child(self) -> None:
         """Start a new thread in a forked child when it is needed, or give the engine up if the thread was busy."""
         self._starting = threading.RLock()
         self._wakes = SimpleQueue()
-        if self._thread is not None and self._busy:
+        if self._busy or self._calls or not self.engine.idle:
             self._closing = self._lost = True
             self._context.lose()
         self._thread = None
@@ -250,17 +267,25 @@ class EngineThread:
     # ── The thread ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
+        if not self._claim():
+            return
         while not self._closed:
-            self._wait_for_work()
             try:
+                self._wait_for_work()
                 self._work()
             except BaseException as error:  # such as MemoryError: not an error of one request, so all must end
-                threading.excepthook(
-                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
-                )
-                self.engine.fail_all(NativeError(f"the engine failed: {error!r}"))
-                self.wake()
+                self._fail(error)
             self._busy = False
+
+    def _fail(self, error: BaseException) -> None:
+        """End all requests with an error of the engine, and tell the user of it."""
+        self.wake()
+        with suppress(BaseException):
+            self.engine.fail_all(NativeError(f"the engine failed: {error!r}"))
+        with suppress(BaseException):
+            threading.excepthook(
+                threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+            )
 
     def _work(self) -> None:
         """Run calls and steps until there is nothing to do. After close(), end the requests and free the context."""
@@ -268,7 +293,10 @@ class EngineThread:
         self._busy = True
         while True:
             engine.process_queues()
+            if self._calls:
+                engine.hand_over()
             while self._calls:
+                engine.process_queues()
                 _run(*self._calls.popleft())
             if self._closing and not engine.closing:
                 engine.close(ClosedError("the LLM is closed"))
@@ -295,7 +323,7 @@ class EngineThread:
             self._busy = True
             try:
                 self._warm_up.run(self._context, lambda: not self._wakes.empty())
-            except Exception:  # if the context is broken, the first request will get the error
+            except BaseException:  # if the context is broken, the first request will get the error
                 self._warms_up = False
             self._busy = False
             if not self._warm_up.done:
@@ -309,3 +337,5 @@ def _run(future: Future[Any], function: Callable[[], object]) -> None:
         future.set_result(function())
     except BaseException as error:
         future.set_exception(error)
+    finally:
+        del future, function  # an error refers to this frame

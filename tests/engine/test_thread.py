@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -240,3 +242,74 @@ def test_interrupt_at_any_line_cancels_the_request_and_harms_no_other(threaded: 
             assert cancelled
             return
     raise AssertionError("the test did not reach the last line")
+
+
+def test_interrupted_start_of_the_thread_leaves_one_thread(
+    threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        threaded.run(5)
+    assert threaded.run(5, 1).finish_reason == "length"
+    wait_until(lambda: [one.name for one in threading.enumerate()].count("pymtp engine") == 1)
+
+
+def test_stream_goes_on_after_a_reader_was_interrupted_when_it_had_taken_a_piece(threaded: ThreadedHarness) -> None:
+    stream = Stream(None, threaded.thread, threaded.make(200, max_unread=4))
+    wait_until(lambda: len(stream._request.unread) == 4 and not threaded.thread._busy)
+    taken = [stream._request.unread.popleft() for _ in range(4)]  # nobody wakes the engine
+    read = [token for piece in [*taken, *stream] for token in piece.token_ids]
+    assert len(read) == 200
+
+
+def test_thread_survives_an_excepthook_that_raises(threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(threading, "excepthook", fails)
+    threaded.context.before = fails
+    assert isinstance(threaded.run(5).error, NativeError)
+    threaded.context.before = lambda what, seqs: None
+    assert threaded.run(5, 1).finish_reason == "length"
+
+
+def test_request_that_came_while_all_requests_failed_does_not_run_after_its_end() -> None:
+    harness = EngineHarness()
+    recover = harness.engine.prefix_cache.recover
+    late: list[Request] = []
+
+    def meets_a_request() -> None:
+        late.append(harness.submit(PROMPT, 30))
+        recover()
+
+    harness.engine.prefix_cache.recover = meets_a_request  # type: ignore[method-assign]
+    harness.engine.fail_all(NativeError("on purpose"))
+    harness.engine.step()
+    assert isinstance(late[0].error, NativeError)
+    assert (late[0].tokens, harness.engine.idle) == ([], True)
+
+
+def test_failed_call_keeps_no_object_alive(threaded: ThreadedHarness) -> None:
+    class Held:
+        def fail(self) -> None:
+            raise ValueError
+
+    held = Held()
+    reference = weakref.ref(held)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            threaded.thread.call(held.fail)
+        del held
+        wait_until(lambda: not threaded.thread._busy)
+        assert reference() is None
+    finally:
+        gc.enable()

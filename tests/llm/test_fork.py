@@ -128,6 +128,42 @@ print(text(llm) == first)
     ]
 
 
+def test_forked_child_refuses_a_stream_that_the_parent_has_just_begun() -> None:
+    assert run_script(
+        FORKS
+        + """
+llm = pymtp.LLM(model, n_ctx=8192, n_threads=1)
+first = text(llm)
+def reads():
+    try:
+        next(stream)
+    except pymtp.ClosedError:
+        return True
+stream = llm.stream("import ", pymtp.SamplingParams(None, ignore_eos=True))
+print(in_child(reads), len(next(stream).token_ids) > 0)
+"""
+    ) == ["7 True"]
+
+
+def test_forked_child_with_a_paused_stream_exits() -> None:
+    assert run_script(
+        FORKS
+        + """
+llm = pymtp.LLM(model, n_ctx=8192, n_threads=1)
+stream = llm.stream("import ", pymtp.SamplingParams(None, ignore_eos=True))
+next(stream)
+while not llm._engine.idle or llm._engine_thread._busy:
+    time.sleep(0.01)
+child = os.fork()
+if not child:
+    signal.alarm(9)
+    sys.exit(7)
+print(ended(child), flush=True)
+os._exit(0)
+"""
+    ) == ["7"]
+
+
 def test_forked_child_generates_while_a_parent_thread_generated() -> None:
     # At the fork, the parent's thread uses the LLM that pymtp.generate keeps, so the child loads the model again
     assert run_script(
