@@ -86,14 +86,15 @@ def select(text: str, names: Sequence[str]) -> Iterator[str]:
             rf"typedef [^;{{}}]*\b{name};",
             rf"[^;{{}}]*\b{name}\s*\([^;{{}}]*\);",
         )
-        found = next((match for form in forms if (match := re.search(form, text))), None)
-        if found is None:
+        found = [match[0] for form in forms if (match := re.search(form, text))]  # an enum and a function, perhaps
+        if not found:
             raise LookupError(f"the header declares no {name}")
-        if found[0].startswith("struct"):
-            members = re.findall(rf"^\s*(?:{MEMBER_TYPES})\s+\w+;", found[0], re.MULTILINE)
-            yield f"struct {name} {{{''.join(members)} ...; }};"
-        else:
-            yield found[0]
+        for declaration in found:
+            if declaration.startswith("struct"):
+                members = re.findall(rf"^\s*(?:{MEMBER_TYPES})\s+\w+;", declaration, re.MULTILINE)
+                yield f"struct {name} {{{''.join(members)} ...; }};"
+            else:
+                yield declaration
 
 
 def cdef() -> str:

@@ -37,7 +37,7 @@ def run_interrupted(arguments: Sequence[str], line: str) -> tuple[int, str, str]
 
     Return exit code, stdout and stderr.
     """
-    command = [sys.executable, "-c", "from pymtp.cli import app_main; app_main()", "bench", *arguments]
+    command = [sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()", "bench", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr

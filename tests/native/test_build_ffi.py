@@ -75,3 +75,15 @@ def test_native_module_has_every_function_of_its_headers() -> None:
         exported = re.findall(r"^PYMTP_API [^;(]*?(\w+)\s*\(", (NATIVE / "runtime" / header).read_text(), re.MULTILINE)
         assert exported
         assert [name for name in exported if not hasattr(lib, name)] == []
+
+
+def test_enum_and_function_of_one_name_are_both_declared() -> None:
+    header = "enum kind { A, B };\nenum kind kind(int device);\n"
+    assert len(list(build_ffi.select(header, ["kind"]))) == 2
+
+
+def test_module_has_all_names_that_python_uses() -> None:
+    sources = "".join(path.read_text("utf-8") for path in NATIVE.parent.rglob("*.py"))
+    used = set(re.findall(r"\blib\.(\w+)", sources))
+    assert len(used) > 50
+    assert {name for name in used if not hasattr(lib, name)} == set()

@@ -58,6 +58,9 @@ llm = pymtp.LLM(model, n_threads=1, n_ctx=256, draft_tokens=0)
 text(llm)
 before = len(os.listdir("/proc/self/task"))
 text(pymtp.LLM(llm.model, n_threads=os.cpu_count() + 5, all_threads={every}, n_ctx=256, draft_tokens=0))
+end = time.monotonic() + 10
+while len(os.listdir("/proc/self/task")) > before + os.cpu_count() - 1 + 5 * {every} and time.monotonic() < end:
+    time.sleep(0.01)  # the engine's thread of the second LLM ends
 print(len(os.listdir("/proc/self/task")) - before - (os.cpu_count() - 1))
 """
     )

@@ -303,4 +303,4 @@ def test_batch_command_answers_a_file_and_counts_failed_lines(tmp_path: Path, pr
 
 def test_batch_needs_no_package_of_the_server() -> None:
     code = "import sys; sys.modules['pydantic'] = sys.modules['fastapi'] = None; import pymtp.openai.batch"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)

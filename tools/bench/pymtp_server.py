@@ -13,7 +13,7 @@ from pathlib import Path
 from serving import NotServedError as NotServedError
 from serving import served
 
-COMMAND = (sys.executable, "-c", "from pymtp.cli import app_main; app_main()")
+COMMAND = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
 
 
 @dataclass(frozen=True)

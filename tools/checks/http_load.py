@@ -294,7 +294,7 @@ async def die(server: RunningServer, key: dict[str, str]) -> str:
 def kill_workers(model: Path | None, deaths: int) -> list[str]:
     """Kill the worker of a server so many times, and describe what was wrong."""
     wrong, before = list[str](), (0, 0)
-    command = (sys.executable, "-c", f"{ALWAYS_HEALTHY}; from pymtp.cli import app_main; app_main()")
+    command = (sys.executable, "-I", "-c", f"{ALWAYS_HEALTHY}; from pymtp.cli import app_main; app_main()")
     with serve(model, command, n_seq_max=4, ctx=8192, threads=1, api_key="a key") as server:
 
         def use() -> tuple[int, int]:

@@ -190,7 +190,7 @@ print(time.time(), flush=True)
 
 def exits(model: Model, company: int, expected: list[list[int]], moments: int, faults: Faults) -> None:
     for n in range(moments):
-        command = [sys.executable, "-c", EXITS, str(company), str(random.uniform(0, 0.05))]
+        command = [sys.executable, "-I", "-c", EXITS, str(company), str(random.uniform(0, 0.05))]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
         late = time.time() - float(ended.stdout or 0)
         faults.check(ended.returncode == 0 and not ended.stderr, f"exit {n}: {ended.returncode} {ended.stderr[-300:]}")
