@@ -67,7 +67,7 @@ class AsyncLLM(HubMixin):
             completion = await llm.generate("def fibonacci(n):")
 
     The methods take the arguments of LLM's, return the same results and raise the same errors. All requests run in one
-    batch, up to n_seq_max at once, on one thread of the AsyncLLM. A cancelled task cancels only its own requests.
+    batch, up to n_seq_max at once, on the thread of its LLM. A cancelled task cancels only its own requests.
 
     Several event loops may use one AsyncLLM. Other threads may call the methods of `llm` at the same time. A child
     process made by fork does not have the threads of the AsyncLLM: calls raise ClosedError in the child.

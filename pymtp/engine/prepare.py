@@ -8,8 +8,6 @@ from functools import cached_property
 from operator import index
 from typing import TypeAlias
 
-import numpy as np
-
 from pymtp.chat import Chat, ChatTemplate
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.chat.thinking import apply_thinking_budget, has_tools, plan_thinking
@@ -160,25 +158,3 @@ def _token_ids(prompt: Sequence[int]) -> list[int]:
         if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # they may yield numbers, but are not token ids
             return [_token_id(token) for token in prompt]
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
-
-
-def check_stream(params: object) -> None:
-    """Raise InvalidRequestError for params that a stream cannot have: a list of params, or n above 1."""
-    if params is not None and not isinstance(params, SamplingParams):
-        raise InvalidRequestError(f"params of a stream must be SamplingParams, not {type(params).__name__}")
-    if params is not None and params.n > 1:
-        raise InvalidRequestError(f"a stream has one completion, not n={params.n}: use generate")
-
-
-def is_prompt(prompts: object) -> bool:
-    """Return whether `prompts` is one prompt: a string, a chat, or a sequence whose first element is not a prompt.
-
-    Raises InvalidRequestError for other types.
-    """
-    if isinstance(prompts, (str, Chat, ChatPrompt)):
-        return True
-    if not isinstance(prompts, (Sequence, np.ndarray)):
-        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
-    if isinstance(prompts, np.ndarray) and prompts.ndim == 0:
-        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {shown(prompts)}")
-    return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray, Chat))
