@@ -249,7 +249,7 @@ def test_llm_is_empty_after_a_measurement_and_generates_the_same_text(demo: Path
     params = pymtp.SamplingParams(max_tokens=40, temperature=0.7, seed=1)
     with pymtp.Model(demo) as model, auto(model) as llm, auto(model, draft_tokens=0) as plain:
         assert llm.context.counters.target_decodes > 0
-        assert (llm.context.tokens(), llm.context.n_head_rows) == ([], 0)
+        assert (llm.context.tokens(), llm.context.inspect.head_rows()) == ([], 0)
         assert llm.generate("def f(", params).text == plain.generate("def f(", params).text
 
 
