@@ -52,9 +52,13 @@ logging.getLogger("pymtp").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:
-    """Import AsyncLLM at its first use: asyncio takes a tenth of the import time of pymtp."""
+    """Import AsyncLLM, or read the version, at its first use: each takes a tenth of the import time of pymtp."""
     if name == "AsyncLLM":
         from pymtp.async_llm import AsyncLLM
 
         return AsyncLLM
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pymtp")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any, SupportsInt
+from typing import Any, SupportsInt, TypeVar
 
 import numpy as np
 
 from pymtp.errors import InvalidRequestError
+
+Options = TypeVar("Options")
 
 
 def is_whole(value: object, low: float, high: float = math.inf) -> bool:
@@ -46,12 +48,25 @@ def read_bool(name: str, value: object) -> bool:
 
 
 def check_keywords(caller: str, keywords: Mapping[str, object], options: Any) -> None:
-    """Raise TypeError, as Python does, for a keyword that is not a field of the dataclass `options`.
+    """Raise TypeError, as Python does, for a keyword that is not a keyword-only field of the dataclass `options`.
 
     caller: the called function, for the message.
     """
-    if unknown := keywords.keys() - {field.name for field in fields(options)}:
+    if unknown := keywords.keys() - {field.name for field in fields(options) if field.kw_only}:
         raise TypeError(f"{caller} got an unexpected keyword argument {min(unknown)!r}")
+
+
+def given_options(caller: str, kind: type[Options], options: Options | None, keywords: Mapping[str, Any]) -> Options:
+    """Return the options that a call was given as an object of the dataclass `kind`, or else as keywords.
+
+    Raises TypeError for an unknown keyword and for keywords beside an object, and the errors of `kind`.
+    """
+    check_keywords(caller, keywords, kind)
+    if options is None:
+        return kind(**keywords)
+    if keywords:
+        raise TypeError(f"{caller} got options and the keyword argument {min(keywords)!r}: give one of them")
+    return options
 
 
 def is_path(value: object) -> bool:

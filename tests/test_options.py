@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymtp import LLM, AsyncLLM, InvalidRequestError
+from pymtp import LLM, AsyncLLM, InvalidRequestError, Model
 from pymtp.cli.load import LoadOptions
+from pymtp.context.context import Context
+from pymtp.context.memory import plan_memory
 from pymtp.context.options import ContextOptions
 from pymtp.load import load
 from pymtp.model.options import ModelOptions
@@ -93,6 +95,24 @@ def test_options_of_another_machine_are_checked_without_its_devices_and_files() 
         options.check_machine()
     with pytest.raises(InvalidRequestError, match="is no regular expression"):
         LLMOptions(override_tensor="(=CUDA77")
+
+
+def test_keywords_beside_an_options_object_are_refused_and_not_dropped() -> None:
+    with pytest.raises(TypeError, match=r"Model\(\) got options and the keyword argument 'use_mmap'"):
+        Model(options=ModelOptions(), use_mmap=False)
+    with Model() as model:
+        with pytest.raises(TypeError, match=r"Context\(\) got options and the keyword argument 'n_ctx'"):
+            Context(model, ContextOptions(), n_ctx=256)
+        with pytest.raises(TypeError, match=r"plan_memory\(\) got options and the keyword argument 'n_ctx'"):
+            plan_memory(model, ContextOptions(), n_ctx=256)
+
+
+def test_costs_of_rounds_are_those_of_a_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for n in (1, 2):
+        monkeypatch.setattr("pymtp.context.options.default_threads", lambda n=n: n)
+        keys.append(LLMOptions().timing_key(drafts=7))
+    assert keys[0] != keys[1] == LLMOptions(n_threads=2).timing_key(drafts=7)
 
 
 @pytest.mark.parametrize(

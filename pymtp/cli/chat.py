@@ -44,7 +44,7 @@ def chat(
     seed: Seed = 0,
     load_options: LoadOptions,
 ) -> None:
-    """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
+    """Talk with a model, turn by turn. Ctrl-C ends a turn. Between turns, Ctrl-C or Ctrl-D ends the chat."""
     thinking_budget = options.thinking_params(reasoning_budget, reasoning_budget_message)
     given_params = {**sampling.given_params(max_tokens=max_tokens, seed=seed), **thinking_budget}
     if reasoning_budget == 0 and thinking is None:

@@ -22,7 +22,7 @@ from pymtp.model.model import TAPS, Model
 from pymtp.native import Handle, alone, check, ffi, lib
 from pymtp.native.process import refuse_copies
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
-from pymtp.validation import check_keywords, read_int
+from pymtp.validation import given_options, read_int
 
 
 class Context:
@@ -62,8 +62,7 @@ class Context:
         Raises InvalidRequestError for values outside their range, and where K, V and states do not fit in the
         host's memory; NativeError when llama.cpp cannot make the contexts.
         """
-        check_keywords("Context()", keywords, ContextOptions)
-        options = ContextOptions(**keywords) if options is None else options
+        options = given_options("Context()", ContextOptions, options, keywords)
         params, pair_options = options.context_params(
             model, max_outputs=max_outputs, embeddings=embeddings, trace=trace
         )

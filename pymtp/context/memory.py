@@ -12,7 +12,7 @@ from pymtp.errors import NativeError
 from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions
 from pymtp.native import ffi, last_error, lib
-from pymtp.validation import read_int
+from pymtp.validation import given_options, read_int
 
 MAX_DEVICES = 32  # more devices than llama.cpp splits a model over
 
@@ -103,6 +103,7 @@ def plan_memory(
     """
     n_gpu_layers = read_int("n_gpu_layers", n_gpu_layers, -1)
     loaded, _kept = (placing or ModelOptions()).model_params(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
-    params, pair_options = (ContextOptions(**keywords) if context is None else context).context_params(model)
+    options = given_options("plan_memory()", ContextOptions, context, keywords)
+    params, pair_options = options.context_params(model)
     name = os.fsencode(model.path)
     return read_memory(lambda rows, limit: lib.pymtp_plan_memory(name, loaded, params, pair_options, rows, limit))

@@ -119,6 +119,10 @@ class ContextOptions(RopeOptions):
     def _read_int(self, name: str, low: int, high: int = 2**31 - 1) -> None:
         object.__setattr__(self, name, read_int(name, getattr(self, name), low, high))
 
+    @property
+    def _threads(self) -> int:
+        return default_threads() if self.n_threads is None else self.n_threads
+
     def max_drafts(self, *, mtp: bool) -> int:
         """Return the largest number of drafts per round. mtp: whether the head is loaded, which "auto" depends on."""
         if not isinstance(self.draft_tokens, str):
@@ -127,7 +131,8 @@ class ContextOptions(RopeOptions):
 
     def timing_key(self, *, drafts: int) -> tuple[tuple[str, object], ...]:
         """Return the names and values of the options that the time of a round depends on. drafts: as max_drafts."""
-        values = {field.name: getattr(self, field.name) for field in fields(ContextOptions)} | {"draft_tokens": drafts}
+        values = {field.name: getattr(self, field.name) for field in fields(ContextOptions)}
+        values |= {"draft_tokens": drafts, "n_threads": self._threads}
         return tuple((name, value) for name, value in values.items() if name not in ("n_ctx", "n_batch", "n_ubatch"))
 
     def context_params(
@@ -159,7 +164,7 @@ class ContextOptions(RopeOptions):
         params.n_ctx = whole_ctx(n_ctx) * self.n_seq_max
         params.n_batch = self.n_batch
         params.n_ubatch = self.n_ubatch
-        params.n_threads = params.n_threads_batch = default_threads() if self.n_threads is None else self.n_threads
+        params.n_threads = params.n_threads_batch = self._threads
         params.type_k = getattr(lib, f"GGML_TYPE_{self.type_k.upper()}")
         params.type_v = getattr(lib, f"GGML_TYPE_{self.type_v.upper()}")
         params.flash_attn_type = {

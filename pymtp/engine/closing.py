@@ -64,11 +64,11 @@ def _add_closing_tokens(request: Request) -> bool:
 
 def _sample_next(context: EngineContext, request: Request) -> None:
     state = request.require_decode_state()
-    context.set_sampling(request.sampler_after_thinking(0), state.seq)
     state.n_past += 1 + len(state.new_tokens)
     try:
+        context.set_sampling(request.sampler_after_thinking(0), state.seq)
         state.token = context.first_token(state.seq)
-    except (InvalidRequestError, NativeError) as error:  # the grammar allows no token, or logits are not finite
+    except (InvalidRequestError, NativeError) as error:  # the grammar is refused or allows no token; logits not finite
         state.error = error.with_traceback(None)
         if isinstance(error, InvalidRequestError) and request.thinking.grammar_prefix:
             state.error = InvalidRequestError(

@@ -168,15 +168,19 @@ class Engine:
                 self.runner.abort(request, error)
 
     def fail_all(self, error: PymtpError) -> None:
-        """End all requests with an error, after an error that no request caused. Cached prefixes stay."""
+        """End all requests with an error, after an error that no request caused. Cached prefixes stay, if possible."""
         self._reject_new_requests(error)
         self.scheduler.forget_all()
         self._uncompacted = []
         for request in list(self.runner.unfinished):
             request.seq = request.prefill_state = None
-        self.prefix_cache.recover()
-        for request in list(self.runner.unfinished):
-            self.runner.abort(request, error)
+        try:
+            self.prefix_cache.recover()
+        except Exception:  # such as another MemoryError
+            self.prefix_cache.clear()
+        finally:
+            for request in list(self.runner.unfinished):
+                self.runner.abort(request, error)
 
     def _reject_new_requests(self, error: PymtpError) -> None:
         """End the requests that are still in the queue of new ones."""

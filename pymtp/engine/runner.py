@@ -272,12 +272,12 @@ class RequestRunner:
         self._abort(request, error)
 
     def _abort(self, request: Request, error: PymtpError | None, *, emit_piece: bool = False) -> None:
-        request.abort(self._clock(), error, emit_piece=emit_piece)
-        self.unfinished.pop(request, None)
-        if error is None or isinstance(error, ClosedError):
+        if error is None or isinstance(error, ClosedError):  # counted before the waiter looks at the figures
             self.stats.cancelled += 1
         else:
             self.stats.failed += 1
+        request.abort(self._clock(), error, emit_piece=emit_piece)
+        self.unfinished.pop(request, None)
 
     def fail(self, request: Request, error: PymtpError) -> None:
         """End a request with an error."""
@@ -320,7 +320,7 @@ class RequestRunner:
                     self.abort(request, emit_piece=True)
                 elif not request.ended and request.seq is not None:  # process_queues() ends those meant by cancel()
                     self.restart(request)
-        except (NativeError, ClosedError) as error:
+        except PymtpError as error:
             for request in requests:
                 self.fail(request, error)
         else:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.hub.model_download import LocalFiles, download_headers, download_model, warn
 from pymtp.hub.names import HubName, read_name, split_filename
 from pymtp.hub.snapshot import Notify
-from pymtp.options import LLMOptions, read_options
+from pymtp.options import OPTION_NAMES, LLMOptions, read_options
 from pymtp.validation import shown
 
 T = TypeVar("T", bound="HubMixin")
@@ -65,7 +66,7 @@ def _with_files(options: LLMOptions, files: LocalFiles) -> LLMOptions:
 
 
 class HubMixin:
-    """The class method `from_pretrained`, for a class that is made by its class method `from_options`."""
+    """The class method `from_pretrained`, for a class whose constructor takes a model's path, options as keywords."""
 
     @classmethod
     def from_pretrained(
@@ -103,6 +104,10 @@ class HubMixin:
         download; a message about a missing file lists the files of the repository. Also the errors of the constructor.
         """
         made: Any = cls
+        # the constructor of a subclass may have further keywords
+        parameters = signature(cls).parameters.values()
+        further = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} - OPTION_NAMES
+        own = {name: keywords.pop(name) for name in further & keywords.keys()}
         options = read_options(f"{cls.__name__}.from_pretrained()", None, keywords)
         options.check_machine()  # a download may take hours
         name = read_name(repo_id)
@@ -131,4 +136,7 @@ class HubMixin:
             revision or name.revision,
             head_filename or head or name.head_filename,
         )
-        return made.from_options(fetch_model(name, options, token=token, cache_dir=cache_dir))  # type: ignore[no-any-return]
+        options = fetch_model(name, options, token=token, cache_dir=cache_dir)
+        keywords |= {} if options.head is None else {"head": options.head}
+        read = {name: getattr(options, name) for name in keywords}  # an iterator among the keywords is exhausted
+        return made(options.model, **read, **own)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from pymtp.model.options import ModelOptions, init_numa
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.build_info import warn_without_gpu
 from pymtp.native.process import refuse_copies, tell_of_forks
-from pymtp.validation import check_keywords, is_hub_name, shown
+from pymtp.validation import given_options, is_hub_name, shown
 
 _logger = logging.getLogger("pymtp.model")
 _FAILED = -(2**31)  # native functions that return a number of tokens or bytes return this when llama.cpp fails
@@ -101,8 +101,7 @@ class Model:
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, not a model that pymtp runs, or
         replaced during the load; InvalidRequestError for an invalid path and invalid options.
         """
-        check_keywords("Model()", keywords, ModelOptions)
-        self.options = ModelOptions(**keywords) if options is None else options
+        self.options = given_options("Model()", ModelOptions, options, keywords)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
         self.options.check_machine()

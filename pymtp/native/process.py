@@ -41,4 +41,4 @@ def _tell_all() -> None:
 
 def refuse_copies(owner: object) -> NoReturn:
     """Raise TypeError from __reduce__, which copy and pickle call: a C handle belongs to one Python object."""
-    raise TypeError(f"a {type(owner).__name__} holds native state: it cannot be copied or pickled")
+    raise TypeError(f"{type(owner).__name__} holds native state: it cannot be copied or pickled")

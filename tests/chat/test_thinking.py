@@ -306,6 +306,15 @@ def test_grammar_that_does_not_allow_the_end_of_thinking_is_named_in_the_error(l
     assert llm.generate(OPEN, replace(options, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
 
 
+def test_grammar_with_a_rule_of_an_output_format_fails_no_other_request(llm: LLM) -> None:
+    # the rules after the first line are no grammar of their own
+    grammar = 'thought ::= [a-z ]+\nroot ::= thought\nafter-thinking ::= "yes"'
+    params = [SamplingParams(60, ignore_eos=True), SamplingParams(60, thinking_budget=3, grammar=grammar)]
+    with pytest.raises(InvalidRequestError, match="the rule 'thought' is nowhere defined") as failed:
+        llm.generate(["def f", OPEN], params)
+    assert len(failed.value.completions[0].token_ids) == 60
+
+
 def test_preempted_stream_continues_after_a_closing_message_that_its_grammar_does_not_allow(
     new_llm: Callable[..., LLM],
 ) -> None:

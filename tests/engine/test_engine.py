@@ -11,7 +11,8 @@ from helpers.scripted import expected_tokens, next_token
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.engine.request import Waiter
+from pymtp.errors import ContextFullError, InvalidRequestError, NativeError, PymtpError
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -184,6 +185,36 @@ def test_failed_request_does_not_affect_the_others(when: int, kind: type[NativeE
     assert harness.engine.figures().failed == 1
     # The sequence of the failed request is empty, or the last request has moved to it
     assert harness.context.tokens_of.count([]) == 1
+
+
+def test_end_of_a_request_is_counted_before_its_waiter_is_notified() -> None:
+    harness = EngineHarness(n_seq_max=2)
+    seen: list[tuple[int, int, int]] = []
+
+    def look() -> None:
+        figures = harness.engine.figures()
+        seen.append((figures.finished, figures.failed, figures.cancelled))
+
+    requests = [harness.submit([i], 3, seed=i, waiter=Waiter(look)) for i in range(3)]
+    harness.engine.cancel(requests[2])
+    harness.context.sequence_error = lambda seq: NativeError("on purpose") if seq == 1 else None
+    harness.run()
+    assert sorted(seen) == [(0, 0, 1), (0, 1, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("kind", [NativeError, InvalidRequestError, ContextFullError])
+def test_error_of_a_prefill_fails_only_its_request(kind: type[PymtpError]) -> None:
+    harness = EngineHarness(n_seq_max=3)
+    requests = [harness.submit([i, *PROMPT], 30, seed=i) for i in range(3)]
+
+    def before(what: str, seqs: Sequence[int]) -> None:
+        if what == "prefill" and requests[1].seq in seqs:
+            raise kind("on purpose")
+
+    harness.context.before = before
+    harness.run()
+    harness.check()
+    assert [type(request.error) for request in requests] == [type(None), kind, type(None)]
 
 
 def test_draft_limit_of_a_request_holds_within_a_batch() -> None:

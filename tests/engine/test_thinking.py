@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.engine.text import ThinkingPlan
-from pymtp.errors import NativeError
+from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.sampling import Sampler
 
 PROMPT = [1, 2, 3]
 THINK, THOUGHT, NEWLINES, TOOL_CALL, END = 45, 46, 47, 48, 49
@@ -183,6 +184,27 @@ def test_request_that_fails_after_its_closing_tokens_does_not_affect_others() ->
     harness.run()
     failed, other = harness.requests
     assert isinstance(failed.error, NativeError)
+    assert other.completion.token_ids == expected(PROMPT, 1, 20, other.thinking)[0]
+
+
+def test_request_whose_grammar_after_the_thinking_is_refused_does_not_affect_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = make_harness(n_seq_max=2, depth=0)
+    for seed in (0, 1):
+        harness.submit(PROMPT, 20, seed=seed, thinking=ThinkingPlan(begun=True, budget=0, closing=CLOSING))
+    harness.engine.step()
+    set_sampling = harness.context.set_sampling
+
+    def refuses(sampler: Sampler, seq: int = 0) -> None:
+        if seq == 0:
+            raise InvalidRequestError("the grammar is not one")
+        set_sampling(sampler, seq)
+
+    monkeypatch.setattr(harness.context, "set_sampling", refuses)
+    harness.run()
+    failed, other = harness.requests
+    assert isinstance(failed.error, InvalidRequestError)
     assert other.completion.token_ids == expected(PROMPT, 1, 20, other.thinking)[0]
 
 

@@ -281,6 +281,24 @@ def test_thread_survives_an_excepthook_that_raises(threaded: ThreadedHarness, mo
     assert threaded.run(5, 1).finish_reason == "length"
 
 
+def test_requests_end_even_if_the_cache_cannot_be_read_again(
+    threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    monkeypatch.setattr(threaded.context, "tokens", no_memory)
+    threaded.run(5)
+    threaded.context.before = no_memory
+    request = threaded.make(5, 1)
+    threaded.thread.submit([request])
+    wait_until(lambda: request.ended)
+    assert isinstance(request.error, NativeError)
+    threaded.context.before = lambda what, seqs: None
+    assert threaded.run(5, 2).finish_reason == "length"
+
+
 def test_request_that_came_while_all_requests_failed_does_not_run_after_its_end() -> None:
     harness = EngineHarness()
     recover = harness.engine.prefix_cache.recover

@@ -208,12 +208,26 @@ def test_from_pretrained_loads_a_split_model(hub: Hub, tmp_path: Path) -> None:
         assert llm.generate("def").token_ids
 
 
+@pytest.mark.parametrize("base", [LLM, AsyncLLM])
+def test_from_pretrained_calls_the_constructor_of_a_subclass(hub: Hub, demo: Path, base: type[Any]) -> None:
+    class Named(base):  # type: ignore[misc]
+        def __init__(self, model: Any = None, *, name: str = "", **keywords: Any) -> None:
+            self.name = name
+            super().__init__(model, **keywords)
+
+    hub.files[NAME] = demo.read_bytes()
+    made = Named.from_pretrained("owner/name", name="a", n_ctx=256, n_threads=1, draft_tokens=0)
+    llm = made if base is LLM else made.llm
+    assert (made.name, llm.model.path.name, llm.context.n_ctx) == ("a", NAME, 256)
+    llm.close()
+
+
 @pytest.mark.parametrize("make", [LLM, AsyncLLM])
 @pytest.mark.parametrize("wrong", ["n_ctxx", "n_cpu_mo", "model", "placing"])
 def test_from_pretrained_refuses_an_unknown_keyword_before_the_download(
     hub: Hub, make: type[LLM | AsyncLLM], wrong: str
 ) -> None:
-    with pytest.raises(TypeError, match=wrong):
+    with pytest.raises(TypeError, match=f"from_pretrained\\(\\) got an unexpected keyword argument '{wrong}'"):
         make.from_pretrained("owner/name", **{wrong: 256})
     assert hub.asked == []
 

@@ -181,10 +181,15 @@ def test_closed_model_raises_closed_error() -> None:
         model.ends_generation(1)
 
 
-@pytest.mark.parametrize("layers", ["a", 1.5, -2, 10**20, None])
+@pytest.mark.parametrize("layers", ["a", 1.5, -2, 10**20])
 def test_invalid_n_gpu_layers_is_refused(layers: Any) -> None:
     with pytest.raises(InvalidRequestError, match="n_gpu_layers"):
         Model(n_gpu_layers=layers)
+
+
+def test_no_n_gpu_layers_means_all() -> None:
+    with Model(n_gpu_layers=None, vocab_only=True) as model:
+        assert model.options.n_gpu_layers == -1
 
 
 @pytest.mark.parametrize("path", [5, b"/model.gguf", 1.5])
