@@ -307,64 +307,31 @@ int     pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * d
 struct pymtp_costs;
 struct pymtp_costs * pymtp_costs_init(void);
 void pymtp_costs_free(struct pymtp_costs * costs);
-void pymtp_costs_reset(struct pymtp_costs * costs);
-void pymtp_watch_cpu_quota(const char * folder);
+void     pymtp_costs_reset(struct pymtp_costs * costs);
+void     pymtp_watch_cpu_quota(const char * folder);
 uint32_t pymtp_thread_count_changes(void);
 uint32_t pymtp_thread_count_trials(void);
+void pymtp_costs_seed(
+        struct pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
 void pymtp_costs_observe(
-        struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
-        double verify_seconds, int32_t repeats);
-void pymtp_costs_seed_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
-void pymtp_costs_seed_draft(struct pymtp_costs * costs, int32_t n, double seconds);
-double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
-double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
-void   pymtp_costs_rounds(
-        struct pymtp_costs * costs, int32_t max_depth, int32_t n_past, double * expected, double * optimistic);
-struct pymtp_depth;
-struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t max_depth,
-        const struct pymtp_depth * previous);
-void pymtp_depth_free(struct pymtp_depth * depth);
-int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t limit, int32_t n_past);
-int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, const float * confidences, int32_t n);
-void    pymtp_depth_observe(
-        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t correct, double draft_seconds,
-        double verify_seconds, const float * confidences, int32_t n_confidences);
-struct pymtp_batch_depth;
-struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
-void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
-void    pymtp_batch_depth_reset_costs(struct pymtp_batch_depth * depth);
-void    pymtp_batch_depth_seed(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
-int32_t pymtp_batch_depth_choose(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * limits, int32_t n_past, int32_t max_depth,
-        int32_t n_new);
-int32_t pymtp_batch_depth_n_to_verify(const struct pymtp_batch_depth * depth, int32_t n_drafts);
-void    pymtp_batch_depth_observe(
-        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * judged,
-        const int32_t * correct, const int32_t * n_tokens, int32_t n_past, int32_t drafted, double draft_seconds,
+        struct pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, int32_t verified,
         double verify_seconds);
-struct pymtp_batch_costs;
-struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
-void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
-void pymtp_batch_costs_observe(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
-        double verify_seconds, bool cold);
-bool pymtp_batch_costs_rounds(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t max_depth, int32_t n_past, double * expected,
-        double * optimistic);
+bool pymtp_costs_rounds(
+        const struct pymtp_costs * costs, int32_t n_seqs, int32_t max_depth, double * seconds);
 struct pymtp_acceptance;
-struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * previous);
+struct pymtp_acceptance * pymtp_acceptance_init(struct pymtp_acceptance * prior);
 void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, const double * unjudged,
-        int32_t n_unjudged, int32_t tokens);
-void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double imagined, double * rates);
-void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates);
-struct pymtp_calibration;
-struct pymtp_calibration * pymtp_calibration_init(void);
-void   pymtp_calibration_free(struct pymtp_calibration * calibration);
-void   pymtp_calibration_observe(
-        struct pymtp_calibration * calibration, double confidence, bool accepted);
-double pymtp_calibration_probability(
-        const struct pymtp_calibration * calibration, double confidence, double expected);
-void pymtp_expected_round_tokens(const double * rates, int32_t n, double * tokens);
+        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, int32_t tokens);
+void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
+struct pymtp_depth;
+struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs);
+void    pymtp_depth_free(struct pymtp_depth * depth);
+int32_t pymtp_depth_choose(
+        struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences,
+        const int32_t * limits, int32_t max_depth);
+int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, int32_t n_drafts);
+void    pymtp_depth_observe(
+        struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences,
+        const int32_t * judged, const int32_t * correct, const int32_t * n_tokens, int32_t drafted,
+        double draft_seconds, int32_t verified, double verify_seconds);
