@@ -175,13 +175,23 @@ class AutoDepth:
         prior = self._priors.setdefault(min(2.0, round(temperature, 1)), Acceptance())
         return SequenceDepth(self, Acceptance(prior))
 
-    def choose(self, sequences: Sequence[SequenceDepth], limits: Sequence[int], top: int) -> int:
+    def choose(self, sequences: Sequence[SequenceDepth], limits: Sequence[int], top: int, n_idle: int = 0) -> int:
         """Return the number of drafts for each sequence of the next round, at most `top`.
 
         limits: the most drafts that the sequence can use, for each sequence.
+        n_idle: the number of rounds since the last `observe` that were made without asking, see `idle_rounds`.
         """
         natives = [sequence.acceptance.native for sequence in sequences]
-        return int(lib.pymtp_depth_choose(self.native, len(natives), natives, limits, min(top, self._max_depth)))
+        return int(
+            lib.pymtp_depth_choose(self.native, len(natives), natives, limits, min(top, self._max_depth), n_idle)
+        )
+
+    def idle_rounds(self) -> int:
+        """Return for how many of the next rounds of the same sequences `choose` and `observe` need not be called.
+
+        These rounds make no drafts.
+        """
+        return int(lib.pymtp_depth_idle_rounds(self.native))
 
     def n_to_verify(self, made: int) -> int:
         """Return how many of the `made` drafts of each sequence to verify in this round."""

@@ -36,6 +36,10 @@ class BatchDepth:
         self._costs = costs
         self._auto = None if costs is None else AutoDepth(costs)
         self._changes, self._trials = thread_changes(), thread_trials()
+        # rounds without drafts that nothing is asked or learnt about: how many are left, and how many were made
+        self._idle_left = self._n_idle = 0
+        self._is_idle = False
+        self._n_seqs = 0  # number of sequences of the last round
 
     def set_measured_costs(self, measured: RoundSeconds) -> None:
         """Set the costs that the warm-up has measured. Must be called before the first round."""
@@ -45,15 +49,25 @@ class BatchDepth:
 
     def add_sequence(self, temperature: float) -> DepthPolicy:
         """Return the depth policy of a new sequence."""
+        self._idle_left = 0
         return FixedDepth(self._draft_tokens) if self._auto is None else self._auto.add_sequence(temperature)
 
     def choose(self, states: Sequence[DecodeState]) -> int:
         """Choose the number of drafts that each sequence makes in the next round."""
+        if self._idle_left > 0 and len(states) == self._n_seqs:
+            self._idle_left -= 1
+            self._n_idle += 1
+            self._is_idle = True
+            return 0
+        self._is_idle, self._n_seqs = False, len(states)
         limits = [state.draft_limit for state in states]
         # All sequences of a batch are padded to the same number of rows, and these must fit into the context
         fits = self._n_ctx - 1 - max(state.n_past for state in states)
         limit = max(0, min(self._draft_tokens, self._max_rows // len(states) - 1, max(limits), fits))
-        return limit if self._auto is None else self._auto.choose(_sequences(states), limits, limit)
+        if self._auto is None:
+            return limit
+        n_idle, self._n_idle = self._n_idle, 0
+        return self._auto.choose(_sequences(states), limits, limit, n_idle)
 
     def n_to_verify(self, states: Sequence[DecodeState]) -> int:
         """Choose how many of the drafts that were just made are verified."""
@@ -66,7 +80,7 @@ class BatchDepth:
         drafted: number of drafts that were made per sequence.
         draft_seconds, verify_seconds: the time of the drafts, and the time of everything after them.
         """
-        if self._auto is None or self._costs is None:
+        if self._auto is None or self._costs is None or self._is_idle:
             return
         if not self._times_are_valid(self._costs):
             draft_seconds = verify_seconds = 0.0  # the policy learns no costs from times of 0
@@ -82,6 +96,7 @@ class BatchDepth:
                 max(len(state.verified_drafts) for state in states),
                 verify_seconds,
             )
+            self._idle_left = self._auto.idle_rounds()
 
     def _times_are_valid(self, costs: RoundCosts) -> bool:
         """Return whether the round ran with the usual number of threads, so that other rounds take the same time.

@@ -329,7 +329,8 @@ struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs);
 void    pymtp_depth_free(struct pymtp_depth * depth);
 int32_t pymtp_depth_choose(
         struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences,
-        const int32_t * limits, int32_t max_depth);
+        const int32_t * limits, int32_t max_depth, int32_t n_idle);
+int32_t pymtp_depth_idle_rounds(const struct pymtp_depth * depth);
 int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, int32_t n_drafts);
 void    pymtp_depth_observe(
         struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences,

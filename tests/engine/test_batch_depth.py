@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known_costs, phases, steady
@@ -116,6 +117,25 @@ def test_batch_depth_notices_that_acceptance_has_improved() -> None:
     depths = [depth for n, depth in batch.depths if n == 8]
     assert sum(depth > 0 for depth in depths[20:390]) < 20
     assert min(depths[450:470]) > 0
+
+
+def test_rounds_without_drafts_are_mostly_neither_chosen_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch(MACHINES["zen5"], 4)
+    batch.run([steady(0.0)] * 4, 100, 4)
+    observe, timed = AutoDepth.observe, []
+
+    def counted(policy: AutoDepth, *arguments: Any) -> None:
+        timed.append(arguments)
+        observe(policy, *arguments)
+
+    monkeypatch.setattr(AutoDepth, "observe", counted)
+    batch.depths.clear()
+    batch.run([steady(0.0)] * 4, 200, 4)
+    assert len(timed) < len(batch.depths) / 2
+    timed.clear()
+    batch.depth.add_sequence(0.0)  # a new text may be better than the last
+    batch.run([steady(0.0)] * 3, 2, 3)
+    assert timed
 
 
 def test_acceptance_of_sequences_without_drafts_does_not_count_for_the_depth() -> None:

@@ -40,7 +40,7 @@ std::vector<double> pymtp_acceptance::rates(int n) const {
             guess = FADE * rates[i - 1];
         }
         const record r = i < (int) positions.size() ? positions[i] : record();
-        rates[i] = (r.hits + weight * std::min(CERTAIN, guess)) / (r.trials + weight);
+        rates[i] = (r.hits + weight * std::min(FADE, guess)) / (r.trials + weight);
     }
     return rates;
 }

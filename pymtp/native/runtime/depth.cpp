@@ -22,22 +22,32 @@ static std::vector<double> expected_tokens(const std::vector<pymtp_depth::sequen
     return tokens;
 }
 
-int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth) {
+int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, int n_idle) {
     is_peek = is_trial = false;
-    account      = std::min(MOST_BALANCE, account + EACH_ROUND);
-    peek_account = std::min(MOST_BALANCE, peek_account + EACH_ROUND);
+    account      = std::min(MOST_BALANCE, account + (1 + n_idle) * EACH_ROUND);
+    peek_account = std::min(MOST_BALANCE, peek_account + (1 + n_idle) * EACH_ROUND);
+    for (const sequence & s : sequences) {
+        s.acceptance->observe(0, 0, n_idle);
+    }
     rounds_to_trial--;
+    seconds.clear();
     if (max_depth <= 0 || !costs.known()) {
         return depth = 0;
     }
     const int n_seqs = sequences.size();
-    seconds      = costs.rounds(n_seqs, max_depth);
-    depth        = decide(sequences, max_depth);
-    if (depth == 0 && !is_trial && is_peek_worthwhile(n_seqs)) {
-        is_peek = true;
-        return 1;
+    seconds    = costs.rounds(n_seqs, max_depth);
+    peek_price = costs.peek_seconds(n_seqs) / seconds[0];
+    depth      = decide(sequences, max_depth);
+    is_peek    = depth == 0 && !is_trial && peek_price <= peek_credit() && may_pay_off();
+    return is_peek ? 1 : depth;
+}
+
+int pymtp_depth::idle_rounds() const {
+    if (seconds.empty() || depth > 0 || is_trial) {
+        return 0;
     }
-    return depth;
+    const double missing = may_pay_off() ? peek_price - peek_credit() : peek_price;
+    return std::max(0, std::min(MOST_IDLE, (int) (missing / EACH_ROUND)));
 }
 
 // Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its time.
@@ -68,7 +78,8 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
         is_trial        = true;
         int oldest = best;
         for (int d = 0; d <= max_depth; ++d) {
-            oldest = allowed(d) && costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest) ? d : oldest;
+            const bool older = costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest);
+            oldest = allowed(d) && older ? d : oldest;
         }
         return oldest;
     }
@@ -84,11 +95,8 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
     return trial;
 }
 
-// Returns whether the account allows a peek, and drafting may pay off if acceptance has improved since it was observed.
-bool pymtp_depth::is_peek_worthwhile(int n_seqs) const {
-    if (costs.peek_seconds(n_seqs) / seconds[0] > peek_account + (is_promising ? DEBT : 0.0)) {
-        return false;
-    }
+// Returns whether drafting may pay off if acceptance has improved since it was observed.
+bool pymtp_depth::may_pay_off() const {
     double hoped = 1.0;
     double power = 1.0;
     for (size_t d = 1; d < seconds.size(); ++d) {
@@ -118,7 +126,7 @@ void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, do
     is_promising = 2 * n_right >= n_seqs;
     double took = (cold ? 2 : 1) * seconds[drafted] / seconds[0];
     if (verified == 0) {
-        took = 1 + costs.peek_seconds(n_seqs) / seconds[0];
+        took = 1 + peek_price;
         peek_account += 1 - took;
     }
     account = std::max(-DEBT, account + (double) n_tokens / n_seqs - took);

@@ -32,7 +32,12 @@ struct pymtp_depth {
     };
 
     // Returns how many drafts to make for each sequence, at most max_depth.
-    int choose(const std::vector<sequence> & sequences, int max_depth);
+    // n_idle: number of rounds without drafts since the last call of observe() that nothing was asked or told about
+    int choose(const std::vector<sequence> & sequences, int max_depth, int n_idle);
+
+    // Returns for how many of the next rounds of the same sequences nothing need be asked or told, because they will make
+    // no drafts: while plain decoding is best, only a peek can show that drafting pays off.
+    int idle_rounds() const;
 
     // Returns how many of the drafts just made to verify.
     int n_to_verify(int n_drafts) const { return is_peek ? 0 : n_drafts; }
@@ -53,7 +58,8 @@ struct pymtp_depth {
 private:
     int    decide(const std::vector<sequence> & sequences, int max_depth);
     double max_loss(int n_seqs, int depth) const;
-    bool   is_peek_worthwhile(int n_seqs) const;
+    bool   may_pay_off() const;
+    double peek_credit() const { return peek_account + (is_promising ? pymtp_tuning::DEBT : 0.0); }
 
     pymtp_costs & costs;
 
@@ -61,6 +67,7 @@ private:
     double peek_account = 1.0; // time that peeks may still take, in plain rounds
 
     int  depth           = 0;     // the depth of the current round
+    double peek_price    = 0.0;   // time of a peek in the current round, in plain rounds
     bool is_peek         = false;
     bool is_promising    = false; // half of the last first drafts were correct, or more
     bool is_trial        = false; // the round times a depth whose time grew old

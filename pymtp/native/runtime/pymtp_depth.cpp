@@ -97,15 +97,19 @@ void pymtp_depth_free(pymtp_depth * depth) {
 
 int32_t pymtp_depth_choose(
         pymtp_depth * depth, int32_t n_seqs, pymtp_acceptance * const * sequences, const int32_t * limits,
-        int32_t max_depth) {
+        int32_t max_depth, int32_t n_idle) {
     return pymtp_guarded<int32_t>(0, [&] {
-        pymtp_require(n_seqs >= 1, "a round has a sequence");
+        pymtp_require(n_seqs >= 1 && n_idle >= 0, "a round has a sequence, and rounds are counted from zero");
         std::vector<pymtp_depth::sequence> all;
         for (int32_t k = 0; k < n_seqs; ++k) {
             all.push_back({sequences[k], limits[k]});
         }
-        return depth->choose(all, max_depth);
+        return depth->choose(all, max_depth, n_idle);
     });
+}
+
+int32_t pymtp_depth_idle_rounds(const pymtp_depth * depth) {
+    return depth->idle_rounds();
 }
 
 int32_t pymtp_depth_n_to_verify(const pymtp_depth * depth, int32_t n_drafts) {

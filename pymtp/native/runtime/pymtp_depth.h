@@ -49,10 +49,13 @@ PYMTP_API void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance
 struct pymtp_depth;
 PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs);
 PYMTP_API void    pymtp_depth_free(struct pymtp_depth * depth);
-// limits: the most drafts that the sequence can use
+// limits: the most drafts that the sequence can use.
+// n_idle: number of rounds since the last call of pymtp_depth_observe that nothing was asked about
 PYMTP_API int32_t pymtp_depth_choose(
         struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences,
-        const int32_t * limits, int32_t max_depth);
+        const int32_t * limits, int32_t max_depth, int32_t n_idle);
+// Returns for how many of the next rounds of the same sequences nothing need be asked or told: they make no drafts.
+PYMTP_API int32_t pymtp_depth_idle_rounds(const struct pymtp_depth * depth);
 PYMTP_API int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, int32_t n_drafts);
 // judged, correct: the number of drafts that the target judged, and of judged drafts before the first wrong one.
 // n_tokens: the number of tokens that the round produced for the sequence

@@ -22,9 +22,8 @@ constexpr double PRIOR_WEIGHT = 2.0;
 // deviate by this share of it.
 constexpr double LINK = 0.7;
 // Expected acceptance at a position, as a share of the acceptance at the position before: it falls slowly along a chain.
+// Also the upper limit of an expected acceptance.
 constexpr double FADE = 0.99;
-// Upper limit for the expected probability that a draft is accepted.
-constexpr double CERTAIN = 0.99;
 
 // ── Costs (costs.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -62,6 +61,8 @@ constexpr double MOST_BALANCE  = 8.0;
 constexpr double DEBT          = 1.0;
 // A peek is made only if drafting would pay off with this acceptance of each draft.
 constexpr double HOPED_RATE = 0.9;
+// Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
+constexpr int MOST_IDLE = 64;
 // While drafts are accepted, the depth whose time is the oldest is timed again after this number of rounds.
 constexpr int TRIAL_EVERY = 128;
 
