@@ -39,9 +39,9 @@ private:
 // A verification of n drafts has 1 + n rows for each sequence; its time depends on the number of rows, not on the
 // sequences that the rows belong to. The time of a chain of drafts depends on the number of sequences and of steps.
 //
-// The pace of the machine is a factor of all seconds: other programs, and texts that grow longer, change the times of all
-// counts together. So a timing of a well-known count changes mainly the pace, and a timing of a little-known count mainly
-// its entry. The pace returns to 1 within some ten rounds, while the entries take over what lasts.
+// The pace of the machine is a factor of all seconds: other programs, and texts that grow longer, change the times of
+// all counts together. So a timing of a well-known count changes mainly the pace, and a timing of a little-known count
+// mainly its entry. The pace returns to 1 within some ten rounds, while the entries take over what lasts.
 struct pymtp_costs {
     // Records a round of n_seqs sequences with a chain of `drafted` steps, and a verification of 1 + verified rows of
     // each sequence. Ignores seconds that are not positive or not finite.
@@ -64,8 +64,8 @@ struct pymtp_costs {
     // ago
     double doubt(int n_seqs, int verified) const;
 
-    // Estimates the seconds of a round at each depth from 0 to max_depth. More rows or steps never take less time: where
-    // a table says so, a busy machine has disturbed the timings of fewer.
+    // Estimates the seconds of a round at each depth from 0 to max_depth. More rows or steps never take less time:
+    // where a table says so, a busy machine has disturbed the timings of fewer.
     std::vector<double> rounds(int n_seqs, int max_depth) const;
 
     // returns whether no verification had as many rows before, so that memory must be allocated

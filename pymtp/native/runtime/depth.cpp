@@ -50,13 +50,14 @@ int pymtp_depth::idle_rounds() const {
     return std::max(0, std::min(MOST_IDLE, (int) (missing / EACH_ROUND)));
 }
 
-// Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its time.
+// Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its
+// time.
 double pymtp_depth::max_loss(int n_seqs, int d) const {
     return d == 0 ? 0.0 : (costs.is_cold(n_seqs, d) ? 2 : 1) * seconds[d] / seconds[0] - 1;
 }
 
-// Returns the depth of the next round: the one with the highest rate among those that the account allows, or another one
-// to time it.
+// Returns the depth of the next round: the one with the highest rate among those that the account allows, or another
+// one to time it.
 int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) {
     const int n_seqs = sequences.size();
     const std::vector<double> tokens = expected_tokens(sequences, max_depth);

@@ -1,5 +1,6 @@
-// Chooses how many tokens to draft for each sequence of the next round, for the most tokens/s of all sequences together.
-// The code reads no clock and uses no random numbers, so the same recorded rounds always lead to the same choices.
+// Chooses how many tokens to draft for each sequence of the next round, for the most tokens/s of all sequences
+// together. The code reads no clock and uses no random numbers, so the same recorded rounds always lead to the same
+// choices.
 #pragma once
 
 #include "acceptance.h"
@@ -8,15 +9,15 @@
 
 #include <vector>
 
-// Chooses the depth (number of draft tokens per sequence and round) with the highest rate: the expected number of tokens
-// of a round at that depth, divided by the seconds of the round. All sequences of a round draft the same number.
+// Chooses the depth (number of draft tokens per sequence and round) with the highest rate: the expected number of
+// tokens of a round at that depth, divided by the seconds of the round. All sequences of a round draft the same number.
 // (SmartSpec: Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv
 // 2406.14066. Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", equation 1, with
 // an acceptance rate for each position and sequence.)
 //
-// An account bounds what drafting may lose against plain decoding, in the time of plain rounds: each round adds a little
-// to it, and a round with drafts adds what it gained and takes what it lost. No round drafts if it could overdraw the
-// account, unless the last drafts were correct.
+// An account bounds what drafting may lose against plain decoding, in the time of plain rounds: each round adds a
+// little to it, and a round with drafts adds what it gained and takes what it lost. No round drafts if it could
+// overdraw the account, unless the last drafts were correct.
 //
 // While plain decoding looks best, some rounds are peeks: they make one draft for each sequence and verify none. The
 // next tokens of the target show whether the drafts were correct. So a peek costs only one draft step. Peeks have an
@@ -35,7 +36,8 @@ struct pymtp_depth {
     // n_idle: number of rounds without drafts since the last call of observe() that nothing was asked or told about
     int choose(const std::vector<sequence> & sequences, int max_depth, int n_idle);
 
-    // Returns for how many of the next rounds of the same sequences nothing need be asked or told, because they will make
+    // Returns for how many of the next rounds of the same sequences nothing need be asked or told, because they will
+    // make
     // no drafts: while plain decoding is best, only a peek can show that drafting pays off.
     int idle_rounds() const;
 

@@ -1,5 +1,5 @@
-// The constants of draft_tokens="auto": its initial estimates, and how fast it learns. docs/tuning.md says where they come
-// from and how to tune them again.
+// The constants of draft_tokens="auto": its initial estimates, and how fast it learns. docs/tuning.md says where they
+// come from and how to tune them again.
 #pragma once
 
 namespace pymtp_tuning {
@@ -14,15 +14,15 @@ constexpr double PRIOR_DECAY = 0.996;
 // Assumed probability that the first draft of a chain is accepted, before any was observed. Published measurements of
 // the heads of Qwen3.5 and 3.6 report 0.6 to 0.8.
 constexpr double FIRST_GUESS = 0.65;
-// Weight of the expected acceptance of a position in its estimate, as a number of observed drafts: for a sequence, and in
-// the prior.
+// Weight of the expected acceptance of a position in its estimate, as a number of observed drafts: for a sequence, and
+// in the prior.
 constexpr double WEIGHT       = 4.0;
 constexpr double PRIOR_WEIGHT = 2.0;
-// When acceptance at a position deviates from the prior in the present passage of text, the next position is expected to
-// deviate by this share of it.
+// When acceptance at a position deviates from the prior in the present passage of text, the next position is expected
+// to deviate by this share of it.
 constexpr double LINK = 0.7;
-// Expected acceptance at a position, as a share of the acceptance at the position before: it falls slowly along a chain.
-// Also the upper limit of an expected acceptance.
+// Expected acceptance at a position, as a share of the acceptance at the position before: it falls slowly along a
+// chain. Also the upper limit of an expected acceptance.
 constexpr double FADE = 0.99;
 
 // ── Costs (costs.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,8 +53,8 @@ constexpr double AGE   = 0.999;
 // would alternate, and drafting would begin in doubt.
 constexpr double MARGIN = 0.03;
 // The account of the time that drafting may lose against plain decoding, in plain rounds: its balance in a new LLM, the
-// amount that each round adds to it and to the account of peeks, and the bounds of the balance. The aim: even if no draft
-// is ever accepted, a first request of 256 tokens loses at most 3% of its time, which is 7.7 tokens.
+// amount that each round adds to it and to the account of peeks, and the bounds of the balance. The aim: even if no
+// draft is ever accepted, a first request of 256 tokens loses at most 3% of its time, which is 7.7 tokens.
 constexpr double FIRST_BALANCE = 2.5;
 constexpr double EACH_ROUND    = 0.008;
 constexpr double MOST_BALANCE  = 8.0;
