@@ -69,7 +69,7 @@ def test_output_is_that_of_the_target_model_at_any_automatic_depth(
     text: list[int], hits: list[bool], max_depth: int, max_tokens: int
 ) -> None:
     context = ScriptedContext(text, hits)
-    out, draft_stats = run(context, depth=AutoDepth(RoundCosts(), max_depth), max_tokens=max_tokens)
+    out, draft_stats = run(context, depth=AutoDepth(RoundCosts(), max_depth).add_sequence(0.0), max_tokens=max_tokens)
     assert out == (text + [0] * max_tokens)[:max_tokens]
     assert max(draft_stats.depths, default=0) <= max_depth
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pymtp.drafting.depth import DepthPolicy
+from pymtp.drafting.depth import AutoDepth, DepthPolicy, RoundCosts, SequenceDepth
+from pymtp.drafting.warm_up import DEPTHS
 
 MOST = 8  # the maximum depth
 
@@ -98,6 +99,23 @@ def text_with_informative_head(chances: Chances, *, sharpness: float, bend: floa
 def text_with_random_confidence(chances: Chances) -> Text:
     """Return a text with a head of random confidence."""
     return lambda _round, luck: (chances, [luck.random() ** 0.5 for _ in chances])
+
+
+def new_policy(costs: RoundCosts | None = None, most: int = MOST) -> SequenceDepth:
+    """Return the policy of the first sequence of a new LLM. costs: the costs of rounds; None: they are not known."""
+    return AutoDepth(costs or RoundCosts(), most).add_sequence(0.0)
+
+
+def next_policy(policy: SequenceDepth) -> SequenceDepth:
+    """Return the policy of the next sequence of the LLM."""
+    return policy.policy.add_sequence(0.0)
+
+
+def measured_costs(machine: Machine) -> RoundCosts:
+    """Return RoundCosts that begin with the machine's true seconds."""
+    costs = RoundCosts()
+    costs.begin({(1, depth): (machine.draft[depth], machine.verify[depth]) for depth in DEPTHS})
+    return costs
 
 
 def simulate(
