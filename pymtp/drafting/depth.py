@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from pymtp.native import ffi, lib
 from pymtp.native.cores import control_groups
@@ -19,8 +19,17 @@ from pymtp.native.locking import refuse_copies
 MAX_AUTO = 7
 
 
-# Maps (number of sequences, drafts of each) to (seconds of the drafts, seconds of the verification).
-RoundSeconds = Mapping[tuple[int, int], tuple[float, float]]
+class RoundTime(NamedTuple):
+    """The seconds of a round, and how much longer it takes as the first of several such rounds in a row."""
+
+    draft: float
+    verify: float
+    draft_first: float = 0.0
+    verify_first: float = 0.0
+
+
+# Maps (number of sequences, drafts of each) to the time of such a round.
+RoundSeconds = Mapping[tuple[int, int], RoundTime]
 
 
 def thread_changes() -> int:
@@ -61,7 +70,6 @@ class DepthPolicy(Protocol):
         n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
-        confidences: Sequence[float],
     ) -> None:
         """Learn from a round.
 
@@ -69,7 +77,6 @@ class DepthPolicy(Protocol):
         n_correct: the number of drafts before the first wrong one. It is verified + 1 if all verified drafts are
             correct, and the target's next token equals the first draft that was not verified.
         draft_seconds, verify_seconds: the seconds that drafting and verification took.
-        confidences: the head's probability of each draft; may be empty.
         """
         ...
 
@@ -102,8 +109,8 @@ class RoundCosts:
 
     def begin(self, measured: RoundSeconds) -> None:
         """Set the seconds of rounds that were measured before the first round; later rounds correct them."""
-        for (n_seqs, drafted), (draft_seconds, verify_seconds) in measured.items():
-            lib.pymtp_costs_seed(self.native, n_seqs, drafted, draft_seconds, verify_seconds)
+        for (n_seqs, drafted), time in measured.items():
+            lib.pymtp_costs_seed(self.native, n_seqs, drafted, *time)
 
     def forget(self) -> None:
         """Discard all costs. Must be called when rounds take a different time from now on."""
@@ -133,14 +140,15 @@ class Acceptance:
             lib.pymtp_acceptance_init(prior.native if prior else ffi.NULL), lib.pymtp_acceptance_free
         )
 
-    def observe(self, judged: int, n_correct: int, n_tokens: int) -> None:
+    def observe(self, drafted: int, judged: int, n_correct: int, n_tokens: int) -> None:
         """Learn from a round, here and in the prior.
 
+        drafted: the number of drafts that were made.
         judged, n_correct: the number of drafts that the target's tokens showed to be correct or wrong, and the number
             of judged drafts before the first wrong one.
         n_tokens: the number of new tokens.
         """
-        lib.pymtp_acceptance_observe(self.native, judged, n_correct, n_tokens)
+        lib.pymtp_acceptance_observe(self.native, drafted, judged, n_correct, n_tokens)
 
     def rates(self, n: int) -> list[float]:
         """Return the estimated acceptance of each of the first n drafts, if those before it are accepted."""
@@ -193,9 +201,13 @@ class AutoDepth:
         """
         return int(lib.pymtp_depth_idle_rounds(self.native))
 
-    def n_to_verify(self, made: int) -> int:
-        """Return how many of the `made` drafts of each sequence to verify in this round."""
-        return int(lib.pymtp_depth_n_to_verify(self.native, made))
+    def n_to_verify(self, sequences: Sequence[SequenceDepth], made: int, confidences: Sequence[float]) -> int:
+        """Return how many of the `made` drafts of each sequence to verify in this round.
+
+        confidences: the head's probability of each draft, `made` for each sequence.
+        """
+        natives = [sequence.acceptance.native for sequence in sequences]
+        return int(lib.pymtp_depth_n_to_verify(self.native, len(natives), natives, made, confidences))
 
     def observe(
         self,
@@ -244,7 +256,7 @@ class SequenceDepth:
 
     def n_to_verify(self, confidences: Sequence[float]) -> int:
         """Return how many of the last drafts to verify, see `DepthPolicy.n_to_verify`."""
-        return self.policy.n_to_verify(len(confidences))
+        return self.policy.n_to_verify([self], len(confidences), confidences)
 
     def observe(
         self,
@@ -253,7 +265,6 @@ class SequenceDepth:
         n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
-        confidences: Sequence[float],
     ) -> None:
         """Learn from a round, see `DepthPolicy.observe`."""
         judged = min(drafted, verified + (n_correct >= verified))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
-from pymtp.drafting.depth import RoundSeconds, thread_changes
+from pymtp.drafting.depth import RoundSeconds, RoundTime, thread_changes
 from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -25,6 +25,7 @@ DEPTHS = (
 )  # depths of measured rounds, the most informative first; the costs of 4 and 6 are interpolated
 MIN_REPEATS, MAX_REPEATS = 2, 6  # the first run allocates memory; no third repeat after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.1
+PAIR_SECONDS = 0.02  # rounds that take less are measured in pairs
 MAX_SECONDS = 2.0  # no round begins that would end later; the first token counts, too, which may load weights from disk
 MAX_REQUEST_DELAY = 0.1  # the most seconds that a request may have to wait for a measured round of all sequences
 LOCK_SECONDS = 0.1  # while it waits for the measurements of another context, a cancelled one ends within this time
@@ -105,7 +106,7 @@ def measure(
     """
     tokens = [(i + 1) * n_vocab // (N_TOKENS + 1) for i in range(N_TOKENS)]
     deadline = clock() + MAX_SECONDS
-    measured: dict[tuple[int, int], tuple[float, float]] = {}
+    measured: dict[tuple[int, int], RoundTime] = {}
     for n in sorted({1, context.n_seq_max}):
         max_delay = MAX_REQUEST_DELAY if n > 1 and should_stop is not None else math.inf
         measured |= _measure_rounds(context, n, tokens, deadline, max_delay, clock, should_stop or (lambda: False))
@@ -123,8 +124,11 @@ def _measure_rounds(
     max_delay: float,
     clock: Callable[[], float],
     stopped: Callable[[], object],
-) -> dict[tuple[int, int], tuple[float, float]]:
+) -> dict[tuple[int, int], RoundTime]:
     """Measure rounds of n sequences at a few depths. Empties the context.
+
+    Short rounds are measured in pairs: the second shows the time of several rounds of this depth, and the first how
+    much longer a round takes that builds its graphs. Where a round takes long, that makes no difference.
 
     No round is started that is expected to end after the deadline or to take longer than max_delay seconds, and none
     while a request waits for the context.
@@ -137,7 +141,25 @@ def _measure_rounds(
     context.prefill_batch({seq: tokens[:1] for seq in range(n)})  # loads the weights into memory
     n_past = 1
     depths = [d for d in DEPTHS if d <= context.draft_tokens and n * (1 + d) <= context.n_ubatch]
+    firsts: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
     times: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
+
+    def run(depth: int) -> tuple[float, float]:
+        nonlocal n_past
+        chains = {seq: [tokens[(seq + n_past + i) % N_TOKENS] for i in range(1 + depth)] for seq in range(n)}
+        started = clock()
+        if depth:
+            context.draft_chains({seq: chain[0] for seq, chain in chains.items()}, depth)
+        drafted = clock()
+        verified = context.verify_chains(chains)
+        for outcome in verified.values():
+            if isinstance(outcome, PymtpError):  # the failed sequence is empty now
+                raise outcome
+        n_past += 1
+        if depth:
+            for seq in range(n):
+                context.rewind(n_past, seq)
+        return drafted - started, clock() - drafted
 
     for repeat in range(MAX_REPEATS):
         if repeat >= MIN_REPEATS and clock() - begun > ENOUGH_SECONDS:
@@ -147,42 +169,38 @@ def _measure_rounds(
             expected = 2 * longest if depth > 1 else longest  # an earlier depth has at least half as many rows
             if clock() + expected > deadline or expected > max_delay or stopped():
                 break
-            chains = {seq: [tokens[(seq + n_past + i) % N_TOKENS] for i in range(1 + depth)] for seq in range(n)}
-            firsts = {seq: chain[0] for seq, chain in chains.items()}
-            if depth == 1:  # after the round without drafts, the head must first catch up with the target
-                context.draft_chains(firsts, depth)
-            started = clock()
-            if depth:
-                context.draft_chains(firsts, depth)
-            drafted = clock()
-            verified = context.verify_chains(chains)
-            for outcome in verified.values():
-                if isinstance(outcome, PymtpError):  # the failed sequence is empty now
-                    raise outcome
-            n_past += 1
-            if depth:
-                for seq in range(n):
-                    context.rewind(n_past, seq)
-            ended = clock()
-            times[depth].append((drafted - started, ended - drafted))
-            longest = max(longest, ended - started)
+            took = run(depth)
+            # after a round without drafts, the head must first catch up with the target
+            twice = depth == 1 or sum(took) < PAIR_SECONDS
+            if twice and clock() + sum(took) <= deadline and not stopped():
+                if repeat:  # the very first one allocated memory
+                    firsts[depth].append(took)
+                took = run(depth)
+            times[depth].append(took)
+            longest = max(longest, sum(took))
     context.clear()
     # The first run of rounds of several sequences says little. After a stop, no run is kept that was the first.
     enough = MIN_REPEATS if n > 1 or stopped() else 1
-    return {(n, depth): cost for depth, cost in fastest(times).items() if len(times[depth]) >= enough}
+    return {(n, d): time for d, time in fastest(times, firsts).items() if len(times[d]) >= enough}
 
 
-def fastest(times: Mapping[int, Sequence[tuple[float, float]]]) -> dict[int, tuple[float, float]]:
+def fastest(
+    times: Mapping[int, Sequence[tuple[float, float]]], firsts: Mapping[int, Sequence[tuple[float, float]]]
+) -> dict[int, RoundTime]:
     """Return the fastest times of drafting and of verifying, by depth.
 
     The time of a chain of n drafts is limited to n times that of a round without drafts, and the time of a verification
     of n drafts to 1 + n times.
+
+    firsts: the times of rounds that came after rounds of another depth.
     """
     if not times[0]:
         return {}
     one = min(seconds for _, seconds in times[0])
-    return {
-        depth: (min(depth * one, *(t[0] for t in each)), min((1 + depth) * one, *(t[1] for t in each)))
-        for depth, each in times.items()
-        if each
-    }
+    found = {}
+    for depth, each in times.items():
+        if each:
+            draft, verify = (min(steps * one, *(t[i] for t in each)) for i, steps in enumerate((depth, 1 + depth)))
+            first = [min((t[i] for t in firsts[depth]), default=0.0) for i in (0, 1)]
+            found[depth] = RoundTime(draft, verify, max(0.0, first[0] - draft), max(0.0, first[1] - verify))
+    return found

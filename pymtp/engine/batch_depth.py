@@ -72,7 +72,10 @@ class BatchDepth:
     def n_to_verify(self, states: Sequence[DecodeState]) -> int:
         """Choose how many of the drafts that were just made are verified."""
         made = max(len(state.made_drafts) for state in states)  # a sequence whose head fails has fewer
-        return made if self._auto is None else self._auto.n_to_verify(made)
+        if self._auto is None:
+            return made
+        confidences = [p for state in states for p in [*state.confidences, *[0.0] * made][:made]]
+        return self._auto.n_to_verify(_sequences(states), made, confidences)
 
     def observe(self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """Learn from the round that has just run.
@@ -80,7 +83,8 @@ class BatchDepth:
         drafted: number of drafts that were made per sequence.
         draft_seconds, verify_seconds: the time of the drafts, and the time of everything after them.
         """
-        if self._auto is None or self._costs is None or self._is_idle:
+        # of idle rounds, the last one is timed
+        if self._auto is None or self._costs is None or (self._is_idle and self._idle_left > 0):
             return
         if not self._times_are_valid(self._costs):
             draft_seconds = verify_seconds = 0.0  # the policy learns no costs from times of 0
@@ -96,7 +100,8 @@ class BatchDepth:
                 max(len(state.verified_drafts) for state in states),
                 verify_seconds,
             )
-            self._idle_left = self._auto.idle_rounds()
+            if not self._is_idle:
+                self._idle_left = self._auto.idle_rounds()
 
     def _times_are_valid(self, costs: RoundCosts) -> bool:
         """Return whether the round ran with the usual number of threads, so that other rounds take the same time.

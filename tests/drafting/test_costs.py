@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.drafting.depth import RoundCosts
+from pymtp.drafting.depth import RoundCosts, RoundTime
 
 seconds = st.floats(1e-6, 10)
 observations = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9), seconds, seconds), max_size=60)
@@ -24,7 +24,7 @@ def timed(costs: RoundCosts, verified: int, took: float, times: int = 1, n_seqs:
 def measured(**rows: float) -> RoundCosts:
     """Return RoundCosts with measured verifications, and drafts that cost nothing: r1=0.01 means 10 ms for one row."""
     costs = RoundCosts()
-    costs.begin({(1, int(n[1:]) - 1): (1e-9, took) for n, took in rows.items()})
+    costs.begin({(1, int(n[1:]) - 1): RoundTime(1e-9, took) for n, took in rows.items()})
     return costs
 
 
@@ -89,7 +89,7 @@ def test_rounds_of_several_sequences_cost_what_their_rows_cost() -> None:
 
 def test_chains_of_unmeasured_numbers_of_sequences_are_interpolated() -> None:
     costs = RoundCosts()
-    costs.begin({(n, d): (0.001 * n * d, 0.010) for n in (1, 8) for d in (1, 3)} | {(1, 0): (0.0, 0.010)})
+    costs.begin({(n, d): RoundTime(0.001 * n * d, 0.010) for n in (1, 8) for d in (0, 1, 3)})
     for n in (1, 2, 5, 8):
         found = costs.rounds(n, 3)
         assert [found[d] - found[0] for d in (1, 2, 3)] == pytest.approx([0.001 * n * d for d in (1, 2, 3)])
@@ -110,11 +110,20 @@ def test_first_round_of_a_row_count_counts_only_if_it_was_fast() -> None:
 
 def test_drafts_after_a_round_without_drafts_do_not_count_as_the_cost_of_a_chain() -> None:
     costs = RoundCosts()
-    costs.begin({(1, 0): (0.0, 0.010), (1, 3): (0.003, 0.010)})
+    costs.begin({(1, 0): RoundTime(0.0, 0.010), (1, 3): RoundTime(0.003, 0.010)})
     for _ in range(20):  # the head first catches up with the target
         costs.observe(1, 0, 0.0, 0, 0.010)
         costs.observe(1, 3, 0.009, 3, 0.010)
     assert costs.rounds(1, 3)[3] == pytest.approx(0.013, rel=0.01)
+
+
+def test_extra_time_of_the_first_of_equal_rounds_does_not_count_as_the_cost_of_its_depth() -> None:
+    costs = measured(r1=0.010, r4=0.016)
+    for _ in range(20):
+        for verified, took in ((0, 0.010), (3, 0.016)):
+            timed(costs, verified, took + 0.005)
+            timed(costs, verified, took, 2)
+    assert verify_seconds(costs, [1, 4]) == pytest.approx([0.010, 0.016], rel=0.01)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])

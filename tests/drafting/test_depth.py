@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from helpers.simulate import (
     UNSURE,
     Chances,
     Machine,
+    Text,
     best_fixed,
     falling_rates,
     measured_costs,
@@ -26,12 +28,15 @@ from helpers.simulate import (
     simulate,
     steady_text,
     text_that_changes,
+    text_with_informative_head,
+    text_with_random_confidence,
     without_noise,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.drafting.depth import FixedDepth, RoundCosts
+from pymtp.drafting.depth import FixedDepth, RoundCosts, RoundTime, SequenceDepth
+from pymtp.drafting.warm_up import DEPTHS
 
 NEVER = [0.0] * MOST
 GOOD = falling_rates(0.9, 0.97)
@@ -71,7 +76,7 @@ def test_depth_is_deterministic_and_at_most_the_allowed_maximum(
             assert 0 <= drafted <= min(room, most)
             verified = policy.n_to_verify([0.5] * drafted)
             assert 0 <= verified <= drafted
-            policy.observe(drafted, verified, min(hits, verified), draft_seconds, verify_seconds, ())
+            policy.observe(drafted, verified, min(hits, verified), draft_seconds, verify_seconds)
             kept.append((drafted, verified))
         histories.append(kept)
     assert histories[0] == histories[1]
@@ -83,7 +88,7 @@ def test_fixed_depth_is_lower_only_if_the_allowed_maximum_is_lower(n: int, room:
     drafted = policy.choose(room, 0)
     assert drafted == min(n, room)
     assert policy.n_to_verify([0.0] * drafted) == drafted
-    policy.observe(drafted, drafted, 0, 0.1, 0.1, [0.0] * drafted)
+    policy.observe(drafted, drafted, 0, 0.1, 0.1)
     assert policy.choose(room, 0) == drafted
 
 
@@ -118,7 +123,7 @@ def test_first_answer_loses_at_most_three_percent_if_no_draft_is_accepted(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_later_short_answers_are_close_to_the_best_fixed_depth(family: str) -> None:
-    for chances, least in ((NEVER, 0.98), (GOOD, 0.94), (MIXED, 0.94)):
+    for chances, least in ((NEVER, 0.97), (GOOD, 0.95), (MIXED, 0.95)):
         ratios = relative_rates(family, chances, 100, answers=3)
         assert sum(ratios) / len(ratios) >= least
 
@@ -138,7 +143,7 @@ def test_auto_depth_is_close_to_the_best_fixed_depth_without_measured_costs(fami
 def test_useless_head_costs_at_most_two_percent_of_a_long_text_and_is_tried_again(family: str) -> None:
     machine, _ = draw_setting(family, 0)
     auto = simulate(new_policy(measured_costs(machine)), machine, steady_text(NEVER), rounds=3000)
-    assert auto.rate * machine.seconds(0, 0) >= 0.985
+    assert auto.rate * machine.seconds(0, 0) >= 0.98
     if best_fixed(machine, GOOD)[0] > 0:  # else no head could gain anything
         assert all(any(auto.depths[n : n + 300]) for n in range(0, 3000, 300))
 
@@ -172,8 +177,9 @@ def rounds_to_return(family: str) -> float:
 
 
 def test_drafting_resumes_soon_after_a_bad_passage_if_it_saved_time_before() -> None:
-    assert rounds_to_return("weight-bound") <= 35
-    assert rounds_to_return("experts") <= 45
+    assert rounds_to_return("weight-bound") <= 7
+    assert rounds_to_return("experts") <= 15
+    assert rounds_to_return("small") <= 82
 
 
 @pytest.mark.parametrize("family", ["weight-bound", "GPU"])
@@ -199,7 +205,7 @@ def test_head_is_probed_without_verification_where_plain_decoding_is_best() -> N
     for _ in range(300):
         drafted = policy.choose(MOST, 0)
         verified = policy.n_to_verify(UNSURE[:drafted])
-        policy.observe(drafted, verified, 0, steep.timing(steep.draft[drafted], luck), steep.verify[verified], ())
+        policy.observe(drafted, verified, 0, steep.timing(steep.draft[drafted], luck), steep.verify[verified])
         made.append((drafted, verified))
     late = made[100:]
     assert set(late) == {(0, 0), (1, 0)}
@@ -223,20 +229,93 @@ def test_wrong_first_costs_are_corrected_within_one_answer() -> None:
         later = []
         for seed in range(10):
             costs = RoundCosts()
-            costs.begin({(1, d): (machine.draft[d], wrong.get(d, 1) * machine.verify[d]) for d in (0, 1, 2, 3, 5, 7)})
+            costs.begin({(1, d): RoundTime(machine.draft[d], wrong.get(d, 1) * machine.verify[d]) for d in DEPTHS})
             policy = new_policy(costs)
             for _ in range(3):
                 policy = next_policy(policy)
                 outcome = simulate(policy, machine, steady_text(MIXED), tokens=256, seed=seed)
             later.append(outcome.rate / best)
-        assert sum(later) / len(later) >= 0.93
+        assert sum(later) / len(later) >= 0.95
 
 
-def test_depth_changes_in_few_rounds() -> None:
-    for family in FAMILIES:
-        machine, chances = draw_setting(family, 1)
-        depths = simulate(new_policy(measured_costs(machine)), machine, steady_text(chances), rounds=300).depths
-        assert sum(a != b for a, b in pairwise(depths)) < 125
+def depth_changes(family: str, change: float) -> int:
+    """Return how often the depth changes in 300 rounds, if a change costs `change` times a round of plain decoding."""
+    machine, chances = draw_setting(family, 1)
+    machine = replace(machine, change=change * machine.verify[0])
+    depths = simulate(new_policy(measured_costs(machine)), machine, steady_text(chances), rounds=300).depths
+    return sum(a != b for a, b in pairwise(depths))
+
+
+def test_depth_changes_in_few_rounds_and_in_fewer_if_a_change_costs_time() -> None:
+    assert all(depth_changes(family, 0.0) < 60 for family in FAMILIES)
+    assert all(depth_changes(family, 0.3) < 50 for family in FAMILIES)
+
+
+class Unsure:
+    """A policy that is not told what the head thinks of its drafts."""
+
+    def __init__(self, policy: SequenceDepth) -> None:
+        self._policy = policy
+        self.choose, self.observe = policy.choose, policy.observe
+
+    def n_to_verify(self, confidences: Sequence[float]) -> int:
+        return self._policy.n_to_verify([0.5] * len(confidences))
+
+
+def gain_of_confidence(family: str, make: Callable[[Chances], Text]) -> list[float]:
+    """Return the tokens/s of a policy that knows the head's confidence, relative to one that does not."""
+    ratios = []
+    for i in range(SETTINGS):
+        machine, _ = draw_setting(family, i)
+        text = make(falling_rates(Random(i).uniform(0.4, 0.9), 0.95))
+        told, untold = (
+            simulate(policy, machine, text, rounds=300, seed=i).rate
+            for policy in (new_policy(measured_costs(machine)), Unsure(new_policy(measured_costs(machine))))
+        )
+        ratios.append(told / untold)
+    return ratios
+
+
+@pytest.mark.parametrize("family", ["weight-bound", "experts"])
+def test_confidence_of_an_informative_head_saves_verification(family: str) -> None:
+    ratios = gain_of_confidence(family, lambda chances: text_with_informative_head(chances, sharpness=1, bend=0.7))
+    assert sum(ratios) / SETTINGS > 1.005
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_confidence_of_an_uninformative_head_costs_less_than_two_percent(family: str) -> None:
+    ratios = gain_of_confidence(family, text_with_random_confidence)
+    assert sum(ratios) / SETTINGS > 0.98
+
+
+def test_times_that_a_busy_machine_disturbed_lead_to_no_drafts_where_none_is_accepted() -> None:
+    machine = draw_setting("small", 0)[0]
+    policy = new_policy()
+    for _ in range(8):
+        drafted = policy.choose(8, 0)
+        policy.observe(drafted, 0, 0, 0.2 * machine.verify[0] * drafted, 20 * machine.verify[0])
+    depths = simulate(policy, machine, steady_text(NEVER), rounds=200).depths
+    assert sum(depths[100:]) <= 15  # only peeks; it would be hundreds if the outliers counted
+
+
+def test_drafts_become_few_within_twenty_rounds_after_a_text_turned_bad() -> None:
+    one = 0.0003
+    fast = Machine(tuple(0.05 * one * n for n in range(MOST + 1)), tuple(one * (1 + 0.1 * n) for n in range(MOST + 1)))
+    turn, drafted = 200, 0
+    for seed in range(5):
+        policy = new_policy(measured_costs(fast))
+        depths = simulate(policy, fast, text_that_changes(GOOD, NEVER, turn), rounds=turn + 20, seed=seed).depths
+        assert min(depths[turn - 10 : turn]) > 1
+        drafted += sum(depths[turn:])
+    assert drafted <= 380  # of 800
+
+
+def test_acceptance_from_a_short_request_is_used_in_the_next_request() -> None:
+    policy = new_policy()
+    for _ in range(8):
+        n = policy.choose(100, 0)
+        policy.observe(n, n, 0, 1e-6 * n, 1e-5)
+    assert next_policy(policy).acceptance.rates(1) < new_policy().acceptance.rates(1)
 
 
 def recorded_drafts() -> list[dict[str, Any]]:
@@ -246,12 +325,12 @@ def recorded_drafts() -> list[dict[str, Any]]:
     return texts
 
 
-def test_auto_depth_is_close_to_the_best_fixed_depth_on_recorded_drafts() -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_depth_is_close_to_the_best_fixed_depth_on_recorded_drafts(family: str) -> None:
+    machine = without_noise(draw_setting(family, 2)[0])
     ratios = []
-    for family in FAMILIES:
-        machine = without_noise(draw_setting(family, 2)[0])
-        for text in recorded_drafts():
-            sure = [[percent / 100 for percent in row] for row in text["percent"]]
-            best = max(replay(FixedDepth(n), machine, text["right"], None) for n in range(MOST + 1))
-            ratios.append(replay(new_policy(measured_costs(machine)), machine, text["right"], sure) / best)
-    assert sum(ratios) / len(ratios) >= 0.94
+    for text in recorded_drafts():
+        sure = [[percent / 100 for percent in row] for row in text["percent"]]
+        best = max(replay(FixedDepth(n), machine, text["right"], None) for n in range(MOST + 1))
+        ratios.append(replay(new_policy(measured_costs(machine)), machine, text["right"], sure) / best)
+    assert sum(ratios) / len(ratios) >= 0.95

@@ -165,9 +165,9 @@ def test_measure_of_a_large_model_starts_no_round_that_ends_after_two_seconds() 
 
 
 def test_times_of_n_drafts_are_limited_by_the_time_of_a_round_without() -> None:
-    found = fastest({0: [(0.0, 0.1)], 3: [(0.9, 0.7), (0.8, 0.9)], 7: []})
-    assert found == {0: (0.0, 0.1), 3: pytest.approx((0.3, 0.4))}
-    assert fastest({0: [], 1: [(0.1, 0.1)]}) == {}
+    found = fastest({0: [(0.0, 0.1)], 3: [(0.9, 0.7), (0.8, 0.9)], 7: []}, {0: [(0.0, 0.3)], 3: []})
+    assert found == {0: (0.0, 0.1, 0.0, pytest.approx(0.2)), 3: (pytest.approx(0.3), pytest.approx(0.4), 0.0, 0.0)}
+    assert fastest({0: [], 1: [(0.1, 0.1)]}, {0: [], 1: []}) == {}
 
 
 def test_next_llm_measures_if_loading_weights_used_up_the_time(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_batch_depth_comes_near_the_best_fixed_depth(rate: float) -> None:
     speeds = [
         relative_speed(machine, n, rate, tokens=128, batches=2) for machine in MACHINES.values() for n in (2, 4, 8)
     ]
-    assert sum(speeds) / len(speeds) > 0.97
+    assert sum(speeds) / len(speeds) > 0.975
     assert min(speeds) > 0.94
 
 
@@ -189,7 +189,7 @@ def test_rounds_of_one_sequence_are_chosen_by_the_same_policy() -> None:
         state.verified_drafts = [0] * kept
         state.n_correct = rng.randint(0, kept)
         took = rng.uniform(0.005, 0.02), rng.uniform(0.01, 0.02)
-        own.observe(depth, kept, state.n_correct, *took, state.confidences)
+        own.observe(depth, kept, state.n_correct, *took)
         depths.observe([state], depth, *took)
 
 

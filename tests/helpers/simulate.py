@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pymtp.drafting.depth import AutoDepth, DepthPolicy, RoundCosts, SequenceDepth
+from pymtp.drafting.depth import AutoDepth, DepthPolicy, RoundCosts, RoundTime, SequenceDepth
 from pymtp.drafting.warm_up import DEPTHS
 
 MOST = 8  # the maximum depth
@@ -114,7 +114,7 @@ def next_policy(policy: SequenceDepth) -> SequenceDepth:
 def measured_costs(machine: Machine) -> RoundCosts:
     """Return RoundCosts that begin with the machine's true seconds."""
     costs = RoundCosts()
-    costs.begin({(1, depth): (machine.draft[depth], machine.verify[depth]) for depth in DEPTHS})
+    costs.begin({(1, depth): RoundTime(machine.draft[depth], machine.verify[depth]) for depth in DEPTHS})
     return costs
 
 
@@ -149,9 +149,7 @@ def simulate(
         before = (drafted, verified)
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(
-            drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds, sure[:drafted]
-        )
+        policy.observe(drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds)
         outcome.tokens += expected_tokens(chances, verified)
         outcome.seconds += machine.seconds(drafted, verified) + sum(build)
         outcome.came += 1 + accepted
@@ -227,7 +225,7 @@ def replay(
         built |= {("draft", drafted), ("verify", verified)}
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(drafted, verified, told, draft_seconds, verify_seconds, confidences)
+        policy.observe(drafted, verified, told, draft_seconds, verify_seconds)
         seconds += machine.seconds(drafted, verified) + sum(build)
         position += 1 + accepted
     return len(right) / seconds

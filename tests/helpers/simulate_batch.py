@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.drafting.depth import RoundCosts, RoundSeconds
+from pymtp.drafting.depth import RoundCosts, RoundSeconds, RoundTime
 from pymtp.drafting.warm_up import DEPTHS
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.rounds import DecodeState, run_round
@@ -139,7 +139,7 @@ def measured_rounds(machine: Machine, n: int, luck: Random | None = None, spread
     """Return timed rounds of n sequences, as the warm-up measures them; their errors spread by `spread`."""
     wrong = [math.exp(luck.gauss(0, spread)) if luck else 1.0 for _ in DEPTHS]
     seconds = [(machine.draft_seconds(n, d), machine.verify_seconds(n, d)) for d in DEPTHS]
-    return {(n, d): (w * a, w * b) for d, w, (a, b) in zip(DEPTHS, wrong, seconds, strict=True)}
+    return {(n, d): RoundTime(w * a, w * b) for d, w, (a, b) in zip(DEPTHS, wrong, seconds, strict=True)}
 
 
 def known_costs(machine: Machine) -> RoundCosts:

@@ -4,22 +4,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 using namespace pymtp_tuning;
 
-void pymtp_acceptance::observe(int judged, int correct, int tokens) {
-    if (prior && judged > 0) {
-        prior->observe(judged, correct, tokens);
-    }
+void pymtp_acceptance::fade(int tokens) {
     const double share = std::pow(prior ? DECAY : PRIOR_DECAY, tokens);
     for (record & r : positions) {
         r = {share * r.trials, share * r.hits};
     }
-    const size_t n = std::min(judged, correct + 1); // the target says nothing about drafts after the first wrong one
-    positions.resize(std::max(positions.size(), n));
-    for (size_t i = 0; i < n; ++i) {
-        positions[i].trials += 1.0;
-        positions[i].hits   += (int) i < correct;
+}
+
+void pymtp_acceptance::add(size_t position, double hits, double trials) {
+    positions.resize(std::max(positions.size(), position + 1));
+    positions[position].hits   += hits;
+    positions[position].trials += trials;
+}
+
+void pymtp_acceptance::observe(int drafted, int judged, int correct, int tokens) {
+    const std::vector<double> expected = rates(drafted);
+    fade(tokens);
+    if (prior && judged > 0) {
+        prior->fade(tokens);
+    }
+    for (pymtp_acceptance * memory : {this, prior}) {
+        for (int i = 0; memory && i < std::min(judged, correct + 1); ++i) {
+            memory->add(i, i < correct, 1.0); // the target says nothing about drafts after the first wrong one
+        }
+        double weight = 1.0;
+        for (int i = judged; memory && judged > 0 && correct == judged && i < drafted; ++i) {
+            memory->add(i, weight * expected[i], weight);
+            weight *= expected[i];
+        }
     }
 }
 
@@ -28,7 +45,6 @@ std::vector<double> pymtp_acceptance::rates(int n) const {
     if (prior) {
         expected = prior->rates(n);
     }
-    const double weight = prior ? WEIGHT : PRIOR_WEIGHT;
     std::vector<double> rates(n);
     for (int i = 0; i < n; ++i) {
         double guess = expected[i];
@@ -40,7 +56,32 @@ std::vector<double> pymtp_acceptance::rates(int n) const {
             guess = FADE * rates[i - 1];
         }
         const record r = i < (int) positions.size() ? positions[i] : record();
-        rates[i] = (r.hits + weight * std::min(FADE, guess)) / (r.trials + weight);
+        rates[i] = (r.hits + WEIGHT * std::min(FADE, guess)) / (r.trials + WEIGHT);
     }
     return rates;
+}
+
+static int find_bin(double confidence) {
+    return std::upper_bound(std::begin(BINS), std::end(BINS), confidence) - std::begin(BINS);
+}
+
+pymtp_calibration::pymtp_calibration() {
+    static_assert(std::size(BINS) + 1 == N_BINS, "one bin more than boundaries");
+    std::fill_n(hits, N_BINS, FIRST_GUESS);
+    std::fill_n(misses, N_BINS, 1 - FIRST_GUESS);
+}
+
+void pymtp_calibration::observe(double confidence, bool accepted) {
+    // The bin forgets towards its first state, which is the weight of one draft with odds of FIRST_GUESS.
+    const int i = find_bin(confidence);
+    hits[i]   += accepted  + (1 - BIN_DECAY) * (FIRST_GUESS     - hits[i]);
+    misses[i] += !accepted + (1 - BIN_DECAY) * (1 - FIRST_GUESS - misses[i]);
+}
+
+double pymtp_calibration::probability(double confidence, double expected) const {
+    const int    i       = find_bin(confidence);
+    const double overall = std::accumulate(hits, hits + N_BINS, 0.0) / std::accumulate(misses, misses + N_BINS, 0.0);
+    const double odds    = hits[i] / misses[i] * std::sqrt(expected / (1 - expected) / overall);
+
+    return std::min(FADE, 1 - 1 / (1 + odds)); // written this way because it also gives 1 for infinite odds
 }

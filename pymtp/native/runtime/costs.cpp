@@ -52,6 +52,17 @@ void pymtp_cost_table::seed(int count, double seconds) {
     entries[count] = {seconds, SEED_TIMINGS};
 }
 
+void pymtp_first_extra::observe(double extra, double usual) {
+    timings += 1.0;
+    const double limited = std::min(std::max(extra, 0.0), 3 * mean + CLIP * usual);
+    mean += std::max(LEAST_GAIN, 1 / (SEED_TIMINGS + timings)) * (limited - mean);
+}
+
+void pymtp_first_extra::seed(double extra) {
+    timings += 1.0;
+    mean += (std::max(extra, 0.0) - mean) / timings;
+}
+
 void pymtp_cost_table::age() {
     for (auto & [count, e] : entries) {
         e.timings *= AGE;
@@ -63,32 +74,59 @@ static bool is_time(double seconds) {
 }
 
 void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verified, double verify_took) {
-    // After a round without drafts the head first catches up with the target, which takes longer than the drafts.
+    const int  rows       = n_seqs * (1 + verified);
+    const bool same_rows  = rows == last_seqs * (1 + last_verified);
+    const bool same_chain = n_seqs == last_seqs && drafted == last_drafted;
     const bool catches_up = last_drafted == 0;
-    last_drafted = drafted;
+    last_seqs     = n_seqs;
+    last_drafted  = drafted;
+    last_verified = verified;
     if (!is_time(verify_took)) {
         return;
     }
     verify.age();
-    const double error = verify.observe(n_seqs * (1 + verified), verify_took, pace);
-    if (drafted > 0 && !catches_up && is_time(draft_took)) {
-        chains[n_seqs].observe(drafted, draft_took, pace);
-    } else if (drafted == 1 && is_time(draft_took)) {
-        if (!peeks.has(n_seqs)) {
-            peeks.seed(n_seqs, std::min(draft_took, peek_seconds(n_seqs)) / pace);
+    double error = 0.0;
+    if (const double usual = verify.has(rows) ? verify.at(rows).seconds : 0.0; same_rows || verify_took / pace < usual) {
+        error = verify.observe(rows, verify_took, pace);
+    } else if (usual > 0.0) {
+        verify_change.observe(verify_took / pace - usual, usual);
+    } else {
+        verify.observe(rows, verify_took, pace);
+    }
+    if (drafted > 0 && is_time(draft_took)) {
+        const double usual = draft_seconds(n_seqs, drafted) / pace;
+        if (same_chain || draft_took / pace < usual) {
+            chains[n_seqs].observe(drafted, draft_took, pace);
+        } else {
+            (catches_up ? catch_up : draft_change).observe(draft_took / pace - usual, usual);
         }
-        peeks.observe(n_seqs, draft_took, pace);
     }
     pace = std::exp(PACE_KEPT * std::log(pace) + PACE_GAIN * error);
-    is_known |= verify.at(n_seqs * (1 + verified)).timings >= SEED_TIMINGS - 1;
+    is_known |= verify.at(rows).timings >= SEED_TIMINGS - 1;
 }
 
-void pymtp_costs::seed(int n_seqs, int drafted, double draft_took, double verify_took) {
-    verify.seed(n_seqs * (1 + drafted), verify_took / pace);
+void pymtp_costs::seed(int n_seqs, int drafted, const round_seconds & timed) {
+    verify.seed(n_seqs * (1 + drafted), timed.verify / pace);
+    verify_change.seed(timed.verify_first / pace);
     is_known = true;
     if (drafted > 0) {
-        chains[n_seqs].seed(drafted, draft_took / pace);
+        chains[n_seqs].seed(drafted, timed.draft / pace);
+        draft_change.seed(timed.draft_first / pace);
+        if (drafted == 1) {
+            catch_up.seed(timed.draft_first / pace);
+        }
     }
+}
+
+double pymtp_costs::change_seconds(int n_seqs, int drafted, int verified) const {
+    double extra = 0.0;
+    if (n_seqs * (1 + verified) != last_seqs * (1 + last_verified)) {
+        extra += verify_change.seconds();
+    }
+    if (drafted > 0 && (n_seqs != last_seqs || drafted != last_drafted)) {
+        extra += (last_drafted == 0 ? catch_up : draft_change).seconds();
+    }
+    return pace * extra;
 }
 
 double pymtp_costs::draft_seconds(int n_seqs, int drafted) const {
@@ -107,10 +145,6 @@ double pymtp_costs::draft_seconds(int n_seqs, int drafted) const {
     const double high  = more != chains.end() ? more->second.at(drafted).seconds : low;
     const int    width = more != chains.end() ? more->first - fewer->first : 1;
     return pace * (low + (high - low) * (n_seqs - fewer->first) / width);
-}
-
-double pymtp_costs::peek_seconds(int n_seqs) const {
-    return peeks.has(n_seqs) ? pace * peeks.at(n_seqs).seconds : 2 * draft_seconds(n_seqs, 1);
 }
 
 double pymtp_costs::verify_seconds(int n_seqs, int verified) const {

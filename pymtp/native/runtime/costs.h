@@ -33,22 +33,46 @@ private:
     std::map<int, entry> entries;
 };
 
+// The extra seconds of the first of several equal operations in a row: a graph is built, and caches are cold.
+class pymtp_first_extra {
+public:
+    double seconds() const { return mean; }
+
+    // Records the time of a first operation, beyond that of later ones. Limits it to a few times the usual extra.
+    // usual: the seconds of a later operation
+    void observe(double extra, double usual);
+
+    void seed(double extra);
+
+private:
+    double mean    = 0.0;
+    double timings = 0.0;
+};
+
 // Estimates the seconds of rounds with any number of sequences and drafts, for one model in one context on one machine.
 // The estimates are kept from one request to the next.
 //
 // A verification of n drafts has 1 + n rows for each sequence; its time depends on the number of rows, not on the
 // sequences that the rows belong to. The time of a chain of drafts depends on the number of sequences and of steps.
+// The first verification with a number of rows, and the first chain of a length, take longer than the same again.
+// After rounds without drafts, the head must first catch up with the target.
 //
 // The pace of the machine is a factor of all seconds: other programs, and texts that grow longer, change the times of
 // all counts together. So a timing of a well-known count changes mainly the pace, and a timing of a little-known count
 // mainly its entry. The pace returns to 1 within some ten rounds, while the entries take over what lasts.
 struct pymtp_costs {
+    // The seconds of the drafts and of the verification of a round, and how much longer they take in the first of
+    // several such rounds in a row.
+    struct round_seconds {
+        double draft, verify, draft_first, verify_first;
+    };
+
     // Records a round of n_seqs sequences with a chain of `drafted` steps, and a verification of 1 + verified rows of
     // each sequence. Ignores seconds that are not positive or not finite.
     void observe(int n_seqs, int drafted, double draft_seconds, int verified, double verify_seconds);
 
-    // Records a round that was timed before the first real round.
-    void seed(int n_seqs, int drafted, double draft_seconds, double verify_seconds);
+    // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
+    void seed(int n_seqs, int drafted, const round_seconds & timed);
 
     // returns whether a round was timed often enough that other depths can be compared with it
     bool known() const { return is_known; }
@@ -57,8 +81,15 @@ struct pymtp_costs {
     double draft_seconds(int n_seqs, int drafted) const;
     double verify_seconds(int n_seqs, int verified) const;
 
-    // returns the estimated seconds of one draft after a round without drafts, when the head must first catch up
-    double peek_seconds(int n_seqs) const;
+    // Returns the extra seconds of a round after a round of another shape. The arguments are the number of drafts made
+    // and verified.
+    double change_seconds(int n_seqs, int drafted, int verified) const;
+
+    // returns the extra seconds of a verification after one with another number of rows
+    double verify_change_seconds() const { return pace * verify_change.seconds(); }
+
+    // returns the estimated seconds of one draft after a round without drafts
+    double peek_seconds(int n_seqs) const { return draft_seconds(n_seqs, 1) + pace * catch_up.seconds(); }
 
     // returns the share by which a verification may take less time than estimated: high if it was timed seldom or long
     // ago
@@ -74,8 +105,8 @@ struct pymtp_costs {
 private:
     pymtp_cost_table                verify; // by the number of rows
     std::map<int, pymtp_cost_table> chains; // by the number of sequences: a table by the number of steps
-    pymtp_cost_table                peeks;  // by the number of sequences
+    pymtp_first_extra               verify_change, draft_change, catch_up;
     double                          pace = 1.0;
-    int                             last_drafted = 0;
     bool                            is_known = false;
+    int last_seqs = 0, last_drafted = 0, last_verified = 0; // of the round before
 };

@@ -1,36 +1,43 @@
 #include "depth.h"
 
 #include <algorithm>
+#include <cmath>
 
 using namespace pymtp_tuning;
 
-// Returns for each depth from 0 the expected number of tokens of a round of all sequences: for each sequence
-// 1 + a1 + a1*a2 + ... + a1*...*an.
+// Returns for each depth from 0 the expected number of tokens of a round of all sequences: the number of sequences times
+// the geometric mean of what the sequences gain, each 1 + a1 + a1*a2 + ... + a1*...*an. So a depth that doubles the speed
+// of one sequence may halve that of another, but no more: the rate of all together would let easy texts stop hard ones.
 static std::vector<double> expected_tokens(const std::vector<pymtp_depth::sequence> & sequences, int max_depth) {
-    std::vector<double> tokens(1 + max_depth, (double) sequences.size());
+    const double n_seqs = sequences.size();
+    std::vector<double> means(1 + max_depth, n_seqs);
     for (const pymtp_depth::sequence & s : sequences) {
         const int n = std::min(s.limit, max_depth);
         const std::vector<double> rates = s.acceptance->rates(n);
         double all_accepted = 1.0;
-        double sum          = 0.0;
+        double tokens       = 1.0;
         for (int d = 1; d <= max_depth; ++d) {
             all_accepted *= d <= n ? rates[d - 1] : 0.0;
-            sum += all_accepted;
-            tokens[d] += sum;
+            tokens       += all_accepted;
+            means[d]     *= std::pow(tokens, 1 / n_seqs);
         }
     }
-    return tokens;
+    return means;
 }
 
 int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, int n_idle) {
     is_peek = is_trial = false;
-    account      = std::min(MOST_BALANCE, account + (1 + n_idle) * EACH_ROUND);
-    peek_account = std::min(MOST_BALANCE, peek_account + (1 + n_idle) * EACH_ROUND);
-    for (const sequence & s : sequences) {
-        s.acceptance->observe(0, 0, n_idle);
-    }
-    rounds_to_trial--;
+    const double n_rounds = 1 + n_idle;
+    const double moved    = account * (1 - std::pow(1 - EACH_ROUND, n_rounds));
+    account      = std::min(MOST_BALANCE, account + n_rounds * EACH_ROUND - moved);
+    peek_account = std::min(FIRST_BALANCE, peek_account + n_rounds * EACH_ROUND + moved);
     seconds.clear();
+    confidences.clear();
+    limits.clear();
+    for (const sequence & s : sequences) {
+        s.acceptance->observe(0, 0, 0, n_idle);
+        limits.push_back(s.limit);
+    }
     if (max_depth <= 0 || !costs.known()) {
         return depth = 0;
     }
@@ -47,13 +54,14 @@ int pymtp_depth::idle_rounds() const {
         return 0;
     }
     const double missing = may_pay_off() ? peek_price - peek_credit() : peek_price;
-    return std::max(0, std::min(MOST_IDLE, (int) (missing / EACH_ROUND)));
+    return std::max(0, std::min(MOST_IDLE, (int) (missing / (EACH_ROUND * (1 + account)))));
 }
 
 // Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its
 // time.
 double pymtp_depth::max_loss(int n_seqs, int d) const {
-    return d == 0 ? 0.0 : (costs.is_cold(n_seqs, d) ? 2 : 1) * seconds[d] / seconds[0] - 1;
+    const double took = (costs.is_cold(n_seqs, d) ? 2 : 1) * seconds[d] + costs.change_seconds(n_seqs, d, d);
+    return d == 0 ? 0.0 : took / seconds[0] - 1;
 }
 
 // Returns the depth of the next round: the one with the highest rate among those that the account allows, or another
@@ -61,7 +69,7 @@ double pymtp_depth::max_loss(int n_seqs, int d) const {
 int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) {
     const int n_seqs = sequences.size();
     const std::vector<double> tokens = expected_tokens(sequences, max_depth);
-    const auto rate    = [&](int d) { return tokens[d] / seconds[d]; };
+    const auto rate    = [&](int d) { return tokens[d] / (seconds[d] + costs.change_seconds(n_seqs, d, d) / SOON); };
     const auto allowed = [&](int d) { return is_promising || max_loss(n_seqs, d) <= account; };
 
     int best = 0;
@@ -73,17 +81,7 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
             best = d;
         }
     }
-    // The times of other depths grow old, and a busy machine may have disturbed them.
-    if (rounds_to_trial <= 0 && (best > 0 || is_promising)) {
-        rounds_to_trial = TRIAL_EVERY;
-        is_trial        = true;
-        int oldest = best;
-        for (int d = 0; d <= max_depth; ++d) {
-            const bool older = costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest);
-            oldest = allowed(d) && older ? d : oldest;
-        }
-        return oldest;
-    }
+    best_rate = rate(best);
     int    trial   = best;
     double promise = (1 + MARGIN) * rate(best);
     for (int d = 0; d <= max_depth; ++d) {
@@ -93,6 +91,7 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
             promise = hoped;
         }
     }
+    is_trial = trial != best;
     return trial;
 }
 
@@ -110,25 +109,60 @@ bool pymtp_depth::may_pay_off() const {
     return false;
 }
 
+int pymtp_depth::n_to_verify(
+        const std::vector<pymtp_acceptance *> & sequences, int n_drafts, const float * probabilities) {
+    const int n_seqs = sequences.size();
+    confidences.assign(probabilities, probabilities + n_seqs * n_drafts);
+    if (is_trial || seconds.empty() || limits.size() != sequences.size()) {
+        return n_drafts;
+    }
+    std::vector<double> tokens(n_drafts, 0.0); // that each draft is expected to add to the round, if it is verified
+    for (int k = 0; k < n_seqs; ++k) {
+        const std::vector<double> rates = sequences[k]->rates(n_drafts);
+        double all_accepted = 1.0;
+        for (int i = 0; i < std::min(n_drafts, limits[k]); ++i) {
+            all_accepted *= sequences[k]->calibration().probability(confidences[k * n_drafts + i], rates[i]);
+            tokens[i] += all_accepted;
+        }
+    }
+    const int usual        = is_peek ? 0 : n_drafts;
+    int       most_gainful = 0;
+    double    gain = 0.0, most = 0.0;
+    for (int i = 0; i < n_drafts; ++i) {
+        gain += tokens[i] - best_rate * (costs.verify_seconds(n_seqs, 1 + i) - costs.verify_seconds(n_seqs, i));
+        if (gain >= most) {
+            most_gainful = 1 + i;
+            most         = gain;
+        }
+    }
+    const double usual_gain = usual ? gain : 0.0;
+    return most > usual_gain + best_rate * costs.verify_change_seconds() ? most_gainful : usual;
+}
+
 void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, double draft_seconds, int verified,
         double verify_seconds) {
     const int  n_seqs = outcomes.size();
-    const bool cold   = costs.is_cold(n_seqs, verified);
+    const bool   cold   = costs.is_cold(n_seqs, verified);
+    const double change = costs.change_seconds(n_seqs, drafted, verified);
     costs.observe(n_seqs, drafted, draft_seconds, verified, verify_seconds);
     int n_tokens = 0, n_right = 0;
-    for (const outcome & o : outcomes) {
-        o.acceptance->observe(o.judged, o.correct, o.n_tokens);
+    for (int k = 0; k < n_seqs; ++k) {
+        const outcome & o = outcomes[k];
+        for (int i = 0; i < std::min(o.judged, o.correct + 1) && k * drafted + i < (int) confidences.size(); ++i) {
+            o.acceptance->calibration().observe(confidences[k * drafted + i], i < o.correct);
+        }
+        o.acceptance->observe(drafted, o.judged, o.correct, o.n_tokens);
         n_tokens += o.n_tokens;
         n_right  += o.correct > 0;
     }
-    if (drafted == 0 || drafted >= (int) seconds.size()) {
+    if (drafted == 0 || seconds.empty()) {
         return;
     }
     is_promising = 2 * n_right >= n_seqs;
-    double took = (cold ? 2 : 1) * seconds[drafted] / seconds[0];
-    if (verified == 0) {
-        took = 1 + peek_price;
-        peek_account += 1 - took;
+    const double took = (costs.draft_seconds(n_seqs, drafted) + change +
+            (cold ? 2 : 1) * costs.verify_seconds(n_seqs, verified)) / seconds[0];
+    if (is_peek) {
+        peek_account -= peek_price;
     }
-    account = std::max(-DEBT, account + (double) n_tokens / n_seqs - took);
+    account = std::max(0.0, account + (double) n_tokens / n_seqs - took);
 }

@@ -19,9 +19,10 @@
 // little to it, and a round with drafts adds what it gained and takes what it lost. No round drafts if it could
 // overdraw the account, unless the last drafts were correct.
 //
-// While plain decoding looks best, some rounds are peeks: they make one draft for each sequence and verify none. The
-// next tokens of the target show whether the drafts were correct. So a peek costs only one draft step. Peeks have an
-// account of their own, so that a text that becomes predictable is always noticed.
+// While plain decoding looks best, some rounds are peeks: they make one draft for each sequence, and verify it only if
+// the head is confident enough. Even without verification, the next tokens of the target show whether the drafts were
+// correct. So a peek costs only one draft step. Peeks have an account of their own, so that a text that becomes
+// predictable is always noticed.
 struct pymtp_depth {
     // costs: the costs of rounds in the context; must outlive this object
     explicit pymtp_depth(pymtp_costs & costs) : costs(costs) {}
@@ -41,8 +42,10 @@ struct pymtp_depth {
     // no drafts: while plain decoding is best, only a peek can show that drafting pays off.
     int idle_rounds() const;
 
-    // Returns how many of the drafts just made to verify.
-    int n_to_verify(int n_drafts) const { return is_peek ? 0 : n_drafts; }
+    // Returns how many of the n_drafts drafts just made for each sequence to verify: usually all, or none in a peek, and
+    // another number if the head's confidence promises more tokens/s.
+    // confidences: the head's probability of each draft, n_drafts for each sequence
+    int n_to_verify(const std::vector<pymtp_acceptance *> & sequences, int n_drafts, const float * confidences);
 
     // The result of a round for one sequence.
     struct outcome {
@@ -61,19 +64,22 @@ private:
     int    decide(const std::vector<sequence> & sequences, int max_depth);
     double max_loss(int n_seqs, int depth) const;
     bool   may_pay_off() const;
-    double peek_credit() const { return peek_account + (is_promising ? pymtp_tuning::DEBT : 0.0); }
+    double peek_credit() const { return peek_account + (is_promising ? pymtp_tuning::WEIGHT * peek_price : 0.0); }
 
     pymtp_costs & costs;
 
     double account      = pymtp_tuning::FIRST_BALANCE; // time that drafting may still lose, in plain rounds
     double peek_account = 1.0; // time that peeks may still take, in plain rounds
 
-    int  depth           = 0;     // the depth of the current round
+    int    depth         = 0;     // the depth of the current round
     double peek_price    = 0.0;   // time of a peek in the current round, in plain rounds
-    bool is_peek         = false;
-    bool is_promising    = false; // half of the last first drafts were correct, or more
-    bool is_trial        = false; // the round times a depth whose time grew old
-    int  rounds_to_trial = pymtp_tuning::TRIAL_EVERY;
+    bool   is_peek       = false;
+    bool   is_promising  = false; // half of the last first drafts were correct, or more
+    bool   is_trial      = false; // the round tries another depth than the best, because its time is uncertain
 
-    std::vector<double> seconds; // estimated seconds of a round at each depth
+    double best_rate     = 0.0;   // expected tokens/s at the best depth
+
+    std::vector<double> seconds;     // estimated seconds of a round at each depth
+    std::vector<int>    limits;      // the most drafts that each sequence of the current round can use
+    std::vector<float>  confidences; // of the drafts of the current round
 };

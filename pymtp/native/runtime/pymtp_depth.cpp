@@ -32,12 +32,14 @@ uint32_t pymtp_thread_count_trials(void) {
 }
 
 void pymtp_costs_seed(
-        pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds) {
+        pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds,
+        double draft_first, double verify_first) {
     pymtp_guarded([&] {
         pymtp_require(n_seqs >= 1 && drafted >= 0, "a round has a sequence, and drafts are counted from zero");
+        pymtp_require(std::isfinite(draft_first) && std::isfinite(verify_first), "extra seconds are finite");
         pymtp_require(verify_seconds > 0 && std::isfinite(verify_seconds), "a verification takes time");
         pymtp_require(drafted == 0 || (draft_seconds > 0 && std::isfinite(draft_seconds)), "a chain takes time");
-        costs->seed(n_seqs, drafted, draft_seconds, verify_seconds);
+        costs->seed(n_seqs, drafted, {draft_seconds, verify_seconds, draft_first, verify_first});
     });
 }
 
@@ -71,11 +73,12 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
     delete acceptance;
 }
 
-void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t judged, int32_t correct, int32_t tokens) {
+void pymtp_acceptance_observe(
+        pymtp_acceptance * acceptance, int32_t drafted, int32_t judged, int32_t correct, int32_t tokens) {
     pymtp_guarded([&] {
-        pymtp_require(judged >= 0 && correct >= 0 && correct <= judged && tokens >= 0,
+        pymtp_require(correct >= 0 && correct <= judged && judged <= drafted && tokens >= 0,
                 "drafts and tokens are counted from zero");
-        acceptance->observe(judged, correct, tokens);
+        acceptance->observe(drafted, judged, correct, tokens);
     });
 }
 
@@ -112,8 +115,13 @@ int32_t pymtp_depth_idle_rounds(const pymtp_depth * depth) {
     return depth->idle_rounds();
 }
 
-int32_t pymtp_depth_n_to_verify(const pymtp_depth * depth, int32_t n_drafts) {
-    return depth->n_to_verify(n_drafts);
+int32_t pymtp_depth_n_to_verify(
+        pymtp_depth * depth, int32_t n_seqs, pymtp_acceptance * const * sequences, int32_t n_drafts,
+        const float * confidences) {
+    return pymtp_guarded<int32_t>(0, [&] {
+        pymtp_require(n_seqs >= 1 && n_drafts >= 0, "a round has a sequence, and drafts are counted from zero");
+        return depth->n_to_verify({sequences, sequences + n_seqs}, n_drafts, confidences);
+    });
 }
 
 void pymtp_depth_observe(

@@ -21,10 +21,12 @@ PYMTP_API uint32_t pymtp_thread_count_changes(void); // returns how often the nu
 // Returns how many graphs of this thread have tried another number of threads so far.
 PYMTP_API uint32_t pymtp_thread_count_trials(void);
 
-// Records a round of n_seqs sequences that was timed before the first real round: a chain of `drafted` steps, and a
-// verification of 1 + drafted rows of each sequence.
+// Records rounds of n_seqs sequences that were timed before the first real round: a chain of `drafted` steps, and a
+// verification of 1 + drafted rows of each sequence. draft_first, verify_first: the extra seconds in the first of
+// several such rounds in a row
 PYMTP_API void pymtp_costs_seed(
-        struct pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
+        struct pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds,
+        double draft_first, double verify_first);
 // Records a real round, whose verification had 1 + verified rows of each sequence.
 PYMTP_API void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_seqs, int32_t drafted, double draft_seconds, int32_t verified,
@@ -40,7 +42,7 @@ struct pymtp_acceptance;
 PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(struct pymtp_acceptance * prior);
 PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 PYMTP_API void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, int32_t tokens);
+        struct pymtp_acceptance * acceptance, int32_t drafted, int32_t judged, int32_t correct, int32_t tokens);
 // Writes the estimated acceptance of the first n drafts of a chain, each given that the earlier ones were accepted.
 PYMTP_API void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
 
@@ -56,7 +58,10 @@ PYMTP_API int32_t pymtp_depth_choose(
         const int32_t * limits, int32_t max_depth, int32_t n_idle);
 // Returns for how many of the next rounds of the same sequences nothing need be asked or told: they make no drafts.
 PYMTP_API int32_t pymtp_depth_idle_rounds(const struct pymtp_depth * depth);
-PYMTP_API int32_t pymtp_depth_n_to_verify(const struct pymtp_depth * depth, int32_t n_drafts);
+// confidences: the head's probability of each draft just made, n_drafts for each sequence.
+PYMTP_API int32_t pymtp_depth_n_to_verify(
+        struct pymtp_depth * depth, int32_t n_seqs, struct pymtp_acceptance * const * sequences, int32_t n_drafts,
+        const float * confidences);
 // judged, correct: the number of drafts that the target judged, and of judged drafts before the first wrong one.
 // n_tokens: the number of tokens that the round produced for the sequence
 PYMTP_API void    pymtp_depth_observe(

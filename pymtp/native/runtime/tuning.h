@@ -14,16 +14,19 @@ constexpr double PRIOR_DECAY = 0.996;
 // Assumed probability that the first draft of a chain is accepted, before any was observed. Published measurements of
 // the heads of Qwen3.5 and 3.6 report 0.6 to 0.8.
 constexpr double FIRST_GUESS = 0.65;
-// Weight of the expected acceptance of a position in its estimate, as a number of observed drafts: for a sequence, and
-// in the prior.
-constexpr double WEIGHT       = 4.0;
-constexpr double PRIOR_WEIGHT = 2.0;
+// Weight of the expected acceptance of a position in its estimate, as a number of observed drafts.
+constexpr double WEIGHT = 4.0;
 // When acceptance at a position deviates from the prior in the present passage of text, the next position is expected
 // to deviate by this share of it.
 constexpr double LINK = 0.7;
 // Expected acceptance at a position, as a share of the acceptance at the position before: it falls slowly along a
 // chain. Also the upper limit of an expected acceptance.
 constexpr double FADE = 0.99;
+// Boundaries between the bins of the head's probability of its own draft. They are closer near 1, where most drafts
+// are. And the factor of the weight of a draft in its bin for each later one: it fades slowly, because how far the
+// head's probabilities are off depends on model and temperature, not on the passage of text.
+constexpr double BINS[]    = {0.3, 0.6, 0.85, 0.97};
+constexpr double BIN_DECAY = 0.99;
 
 // ── Costs (costs.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -44,7 +47,7 @@ constexpr double KNOWN    = 8.0;
 constexpr double MISTIMED = 0.3;
 // Share by which a verification that was never timed may take less time than estimated. It falls with timings, whose
 // weight is multiplied by AGE for each later round.
-constexpr double DOUBT = 0.12;
+constexpr double DOUBT = 0.06;
 constexpr double AGE   = 0.999;
 
 // ── Depth (depth.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -52,18 +55,19 @@ constexpr double AGE   = 0.999;
 // How much higher the rate of another depth must be, as a share. Without this margin, depths of nearly the same rate
 // would alternate, and drafting would begin in doubt.
 constexpr double MARGIN = 0.03;
-// The account of the time that drafting may lose against plain decoding, in plain rounds: its balance in a new LLM, the
-// amount that each round adds to it and to the account of peeks, and the bounds of the balance. The aim: even if no
-// draft is ever accepted, a first request of 256 tokens loses at most 3% of its time, which is 7.7 tokens.
+// Number of rounds within which the gain of another depth must exceed the extra time of the change.
+constexpr double SOON = 8.0;
+// The accounts of the time that drafting and peeks may lose against plain decoding, in plain rounds: the balance of the
+// first in a new LLM, which is also the most that the second may hold; the amount that each round adds to both, and the
+// share of the first that each round moves to the second, so that gains pay for the search for more; and the most that
+// the first may hold. The aim: even if no draft is ever accepted, a first request of 256 tokens loses at most 3% of its
+// time, which is 7.7 tokens.
 constexpr double FIRST_BALANCE = 2.5;
 constexpr double EACH_ROUND    = 0.008;
-constexpr double MOST_BALANCE  = 8.0;
-constexpr double DEBT          = 1.0;
+constexpr double MOST_BALANCE  = 24.0;
 // A peek is made only if drafting would pay off with this acceptance of each draft.
 constexpr double HOPED_RATE = 0.9;
 // Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
 constexpr int MOST_IDLE = 64;
-// While drafts are accepted, the depth whose time is the oldest is timed again after this number of rounds.
-constexpr int TRIAL_EVERY = 128;
 
 } // namespace pymtp_tuning
