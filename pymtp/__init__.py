@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from pymtp.native.build_info import build_info  # isort: skip  # imported first: it reports a broken build
 
-from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Completion, Piece
 from pymtp.engine.stream import Stream
 from pymtp.errors import (
@@ -21,7 +20,7 @@ from pymtp.generate import generate
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams, TokenLogprobs
-from pymtp.stats import Stats
+from pymtp.stats import Figures, Stats
 
 if TYPE_CHECKING:
     from pymtp.async_llm import AsyncLLM

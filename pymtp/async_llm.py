@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from typing import Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from pymtp.chat import Chat, Message, OutputEvent, Tools
-from pymtp.engine.collect import collect_completions
-from pymtp.engine.engine_stats import Figures
 from pymtp.engine.prefix_files import Path, commit_saver
 from pymtp.engine.prepare import Params, Prompt
-from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter
+from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter, collect_completions
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.thread import EngineThread
 from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
 from pymtp.llm import LLM, check_stream, is_prompt
 from pymtp.model.model import Model
+from pymtp.options import LLMOptions, read_options
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
+from pymtp.stats import Figures
 
 T = TypeVar("T")
 PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
@@ -85,8 +85,20 @@ class AsyncLLM(HubMixin):
         """
         if isinstance(model, LLM) and keywords:
             raise InvalidRequestError(f"the LLM exists already: give {', '.join(keywords)} to LLM(…)")
-        self._shares_llm = isinstance(model, LLM)
-        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _warm_up_later=True)
+        if isinstance(model, LLM):
+            self._begin(model, shares_llm=True)
+        else:
+            self._begin(LLM.from_options(read_options("AsyncLLM()", model, keywords), warm_up_later=True))
+
+    @classmethod
+    def from_options(cls, options: LLMOptions) -> AsyncLLM:
+        """Load the model of options that are made already. Raises the errors of LLM."""
+        llm = cls.__new__(cls)
+        llm._begin(LLM.from_options(options, warm_up_later=True))
+        return llm
+
+    def _begin(self, llm: LLM, *, shares_llm: bool = False) -> None:
+        self.llm, self._shares_llm = llm, shares_llm
         self._engine_thread = self.llm._engine_thread
         self._engine_thread.warm_up_when_idle()
         self._requests: WeakSet[Request] = WeakSet()  # those of this AsyncLLM, which close() cancels
@@ -97,10 +109,6 @@ class AsyncLLM(HubMixin):
         # a separate pool: long prompts and large grammars delay other preparations, but no close(), save or load
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         self._process = os.getpid()
-
-    @classmethod
-    def _parameters(cls) -> Collection[str]:
-        return LLM._parameters()
 
     async def close(self) -> None:
         """Cancel the running requests, and close the LLM unless it was passed in."""

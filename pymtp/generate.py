@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import fields
-from inspect import signature
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any, overload
 
 from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
-from pymtp.model.options import MODEL_OPTION_NAMES
-from pymtp.model.rope import ROPE_OPTION_NAMES
-from pymtp.native.locking import in_children
-from pymtp.options import check_files, read_keywords
+from pymtp.native.process import in_children
+from pymtp.options import OPTION_NAMES, LLMOptions, read_options
 from pymtp.sampling import SamplingParams
 from pymtp.validation import absolute_path, is_hub_name
 
-_last: tuple[dict[str, Any], LLM] | None = None
+_last: tuple[LLMOptions, LLM] | None = None
 _last_lock = threading.RLock()
 
 
@@ -30,33 +25,20 @@ def _replace_lock() -> None:
     _last_lock = threading.RLock()
 
 
-def _keywords(function: Callable[..., Any]) -> set[str]:
-    return set(signature(function).parameters) - {"self"}
+def _with_absolute_paths(options: LLMOptions) -> LLMOptions:
+    """Return the options with absolute paths, so that they stay equal when the process changes its folder."""
+    model = options.model
+    if isinstance(model, str) and model and not is_hub_name(model):
+        model = absolute_path(model)
+    head = None if options.head is None else absolute_path(str(options.head))
+    return replace(options, model=model, head=head, lora=[(absolute_path(path), n) for path, n in options.adapters])
 
 
-def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _equal(one: LLMOptions, other: LLMOptions) -> bool:
     try:
         return one == other
-    except ValueError:  # NumPy arrays have no truth value; no keyword takes them, so LLM refuses them
+    except ValueError:  # a NumPy array in chat_template_kwargs has no truth value
         return False
-
-
-def _with_absolute_paths(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords with absolute paths, so that they stay equal when the process changes its folder.
-
-    Values that are not paths are returned unchanged: LLM refuses them.
-    """
-    found = dict(keywords)
-    if isinstance(model := found.get("model"), (str, os.PathLike)):
-        with suppress(TypeError):  # __fspath__ may raise it
-            path = os.fspath(model)
-            if isinstance(path, str) and path and not is_hub_name(path):
-                found["model"] = absolute_path(path)
-    if found.get("head") is not None:
-        found["head"] = absolute_path(found["head"])
-    if "lora" in found:
-        found["lora"] = tuple((absolute_path(path), scale) for path, scale in found["lora"])
-    return found
 
 
 @overload
@@ -77,17 +59,14 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     LLM.generate.
     """
     global _last
-    known = _keywords(LLM.__init__) - {"placing"} | MODEL_OPTION_NAMES | ROPE_OPTION_NAMES
-    names = {field.name for field in fields(SamplingParams)} - known  # both have draft_tokens: here it is LLM's
+    names = {field.name for field in fields(SamplingParams)} - OPTION_NAMES  # both have draft_tokens: here it is LLM's
     params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
-    if unknown := keywords.keys() - known:
-        raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
+    options = _with_absolute_paths(read_options("generate()", keywords.pop("model", None), keywords))
     with _last_lock:
-        wanted = _with_absolute_paths(read_keywords(keywords))
-        if _last is None or _last[1].closed or not _equal(_last[0], wanted):
-            check_files(wanted)  # raises before the loaded model is closed
+        if _last is None or _last[1].closed or not _equal(_last[0], options):
+            options.check_machine()  # raises before the loaded model is closed
             if _last is not None:
                 _last[1].close()
             _last = None
-            _last = (wanted, LLM(**wanted))
+            _last = (options, LLM.from_options(options))
         return _last[1].generate(prompts, params)  # under the lock: another thread would close this LLM to load its own

@@ -6,26 +6,23 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from operator import index
-from typing import Any, Literal, NoReturn, overload
+from dataclasses import replace
+from typing import Any, NoReturn, overload
 
 import numpy as np
 
-from pymtp.chat import Chat, ChatTemplate, Message, Tools, read_template, read_variables
+from pymtp.chat import Chat, ChatTemplate, Message, Tools
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
-from pymtp.context.gpu_layers import fitting_model
-from pymtp.context.host_memory import default_cache_bytes, read_cache_bytes
-from pymtp.context.options import check_keywords
-from pymtp.drafting.depth import MAX_AUTO, RoundCosts
-from pymtp.drafting.head_check import HeadCheck
+from pymtp.context.gpu_layers import planned_layers
+from pymtp.context.host_memory import default_cache_bytes
+from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.collect import collect_completions
 from pymtp.engine.engine import Engine
-from pymtp.engine.engine_stats import Figures
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
-from pymtp.engine.request import Completion, Request, Waiter
+from pymtp.engine.request import Completion, Request, Waiter, collect_completions
+from pymtp.engine.rounds import HeadCheck
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import Stream
 from pymtp.engine.thread import EngineThread
@@ -33,13 +30,12 @@ from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
 from pymtp.model.model import TAPS, Model
-from pymtp.model.options import MODEL_OPTION_NAMES, NONE_MEANS_DEFAULT
-from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
-from pymtp.native.cores import default_threads
-from pymtp.native.locking import refuse_copies
+from pymtp.native.process import refuse_copies
+from pymtp.options import LLMOptions, takes_keywords
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import default_chat_params, read_sampling_defaults
-from pymtp.validation import read_bool, shown
+from pymtp.stats import Figures
+from pymtp.validation import shown
 
 log = logging.getLogger(__name__)
 
@@ -68,114 +64,51 @@ class LLM(HubMixin):
         (`general.sampling.*`), by the names of SamplingParams. A warning in the log names each key that is ignored.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | Model | None = None,
-        *,
-        n_ctx: int = 8192,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
-        n_seq_max: int = 1,
-        n_threads: int | None = None,
-        all_threads: bool = False,
-        n_gpu_layers: int | Literal["auto"] | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        flash_attn: str = "auto",
-        draft_tokens: int | Literal["auto"] = "auto",
-        draft_vocab: int | Literal["auto", "all"] = "auto",
-        tap: str = "auto",
-        prefill: str = "fused",
-        draws: str = "auto",
-        cache_prompt: bool = True,
-        cache_bytes: int | None = None,
-        chat_template: str | os.PathLike[str] | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-        offload_kqv: bool = True,
-        **placing: Any,
-    ) -> None:
+    @takes_keywords(LLMOptions)
+    def __init__(self, options: LLMOptions) -> None:
         """
-        Load the model and make its contexts.
-
-        model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
-            share: close() leaves it open, and it has its own n_gpu_layers and ModelOptions.
-        draft_tokens: tokens to draft in each round, 0 for plain decoding. "auto" chooses the number for each round from
-            the measured acceptance and the measured time of rounds: from 0 to 7 (fewer where n_batch or n_ubatch is
-            less than 8), and 0 without a multi-token-prediction head. The first LLM of a model with "auto" times a few
-            decodes.
-        n_seq_max: sequences that run at once; further requests wait. Each sequence takes the memory of n_ctx tokens and
-            of its recurrent states.
-        cache_prompt: reuse the cached state of earlier prompts and completions for prompts that begin with the same
-            tokens.
-        cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
-            machine's memory, at most 8 GiB and at most half of the memory that the model leaves free. With 0, prompts
-            reuse only the states that sequences hold.
-        chat_template: a chat template in place of the file's own: Jinja source, or the path of a file with it.
-        chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
-            them.
-        n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit beside the context.
-        placing: further fields of ModelOptions and RopeOptions.
-        The keywords that are not explained here are those of `Context`.
+        Load the model and make its contexts. The keywords are the fields of `pymtp.options.LLMOptions`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
-        context_options: dict[str, Any] = {
-            "type_k": type_k,
-            "type_v": type_v,
-            "flash_attn": flash_attn,
-            "draft_vocab": draft_vocab,
-            "tap": tap,
-            "prefill": prefill,
-            "draws": draws,
-            "offload_kqv": offload_kqv,
-            "all_threads": all_threads,
-        }
-        sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
-        check_keywords({**context_options, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
-        own_template = read_template(chat_template)
-        template_variables = read_variables(chat_template_kwargs)
-        cache_bytes = read_cache_bytes(cache_bytes)
-        cache_prompt = read_bool("cache_prompt", cache_prompt)
-        model_options = {name: placing.pop(name) for name in MODEL_OPTION_NAMES & placing.keys()}
-        model_options = {
-            name: value for name, value in model_options.items() if value is not None or name not in NONE_MEANS_DEFAULT
-        }
-        warm_up_later = placing.pop("_warm_up_later", False)  # AsyncLLM sets it, and warms up while it is idle
-        if n_gpu_layers is not None:
-            model_options["n_gpu_layers"] = n_gpu_layers
-        if unknown := placing.keys() - ROPE_OPTION_NAMES:
-            raise TypeError(f"LLM() got an unexpected keyword argument {min(unknown)!r}")
-        context_options["rope"] = RopeOptions(**placing)
-        auto = draft_tokens == "auto"
-        if isinstance(model, Model):
-            if model_options:
-                raise InvalidRequestError(f"the Model is loaded already: give {', '.join(model_options)} to Model(…)")
-            self.model = model
-        else:
-            self.model = fitting_model(model, model_options, draft_tokens=draft_tokens, **sizes, **context_options)
+        self._load(options)
+
+    @classmethod
+    def from_options(cls, options: LLMOptions, *, warm_up_later: bool = False) -> LLM:
+        """Load the model of options that are made already, and make its contexts.
+
+        warm_up_later: leave the first timings for `draft_tokens="auto"` to the owner, who warms up while it is idle.
+
+        Raises the errors of the constructor.
+        """
+        llm = cls.__new__(cls)
+        llm._load(options, warm_up_later=warm_up_later)
+        return llm
+
+    def _load(self, options: LLMOptions, *, warm_up_later: bool = False) -> None:
+        given = options.model
+        self.model = given if isinstance(given, Model) else _load_model(given, options)
         self.sampling_defaults, notes = read_sampling_defaults(self.model.metadata)
         for note in notes:
             log.warning("%s", note)
-        max_auto = max(0, min(MAX_AUTO, index(n_batch) - 1, index(n_ubatch) - 1)) if self.model.mtp else 0
-        cost_options: dict[str, Any] = {  # options that change the time of a round
-            "n_threads": default_threads() if n_threads is None else n_threads,
-            "draft_tokens": max_auto if auto else draft_tokens,
-            **context_options,
-        }
-        self._context = Context(self.model, **sizes, **cost_options)
-        costs = RoundCosts() if auto else None
-        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
+        self._context = Context(self.model, options)
+        drafts = self._context.draft_tokens
+        costs = RoundCosts() if options.draft_tokens == "auto" else None
+        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, drafts, costs)
+        cache_bytes = options.cache_bytes
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
-        other_tap = TAPS[(self.model.tap if tap == "auto" else tap) == TAPS[0]]
+        other_tap = TAPS[self._context.tap == TAPS[0]]
         head_check = HeadCheck(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
         self._engine = Engine(
-            self._context, depth, cache_prompt=cache_prompt, cache_bytes=budget, head_check=head_check
+            self._context, depth, cache_prompt=options.cache_prompt, cache_bytes=budget, head_check=head_check
         )
-        options_key = (n_seq_max, *cost_options.values())
-        warm_up = WarmUp(depth, options_key, done=costs is None or not max_auto)
-        own_model = None if isinstance(model, Model) else self.model
-        self._engine_thread = EngineThread(self._engine, self._context, warm_up, own_model)
-        self._maker = RequestMaker(self.model, self._context, own_template, template_variables)
+        warm_up = WarmUp(depth, options.timing_key(drafts=drafts), done=costs is None or not drafts)
+        self._engine_thread = EngineThread(
+            self._engine, self._context, warm_up, None if given is self.model else self.model
+        )
+        self._maker = RequestMaker(
+            self.model, self._context, options.template_source, options.chat_template_kwargs or {}
+        )
         self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context)
         if not warm_up_later:
             self._engine_thread.warm_up_now()
@@ -184,7 +117,7 @@ class LLM(HubMixin):
         )
         self._repr = (
             f"LLM({self.model.path.name!r}, n_ctx={self._context.n_ctx}, n_seq_max={self._context.n_seq_max}, "
-            f"head={head!r}, draft_tokens={'auto' if auto else self._context.draft_tokens!r})"
+            f"head={head!r}, draft_tokens={'auto' if costs else drafts!r})"
         )
 
     def __repr__(self) -> str:
@@ -387,6 +320,14 @@ class LLM(HubMixin):
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
+
+
+def _load_model(path: str | os.PathLike[str] | None, options: LLMOptions) -> Model:
+    """Load the model of an LLM. Raises the errors of Model and, if n_gpu_layers is "auto", those of plan_memory."""
+    if options.n_gpu_layers == "auto":
+        layers = planned_layers(path, options, options, mtp=options.takes_head)
+        options = replace(options, n_gpu_layers=layers)
+    return Model(path, mtp=options.takes_head, options=options)
 
 
 def check_stream(params: object) -> None:

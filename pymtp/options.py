@@ -1,38 +1,128 @@
-"""Checks of an LLM's keywords before a model is downloaded or loaded."""
+"""The options of an LLM: one frozen object, which checks its values when it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, Concatenate, Literal, ParamSpec, cast
 
 from pymtp.chat import read_template, read_variables
-from pymtp.context.host_memory import read_cache_bytes
-from pymtp.context.options import check_keywords
-from pymtp.model.options import ModelOptions, read_options
-from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
-from pymtp.validation import read_bool
+from pymtp.context.options import ContextOptions
+from pymtp.errors import InvalidRequestError
+from pymtp.model.model import Model
+from pymtp.model.options import ModelOptions
+from pymtp.validation import check_keywords, read_bool, read_int
+
+Keywords = ParamSpec("Keywords")
 
 
-def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """Check the keywords of an LLM without reading its model files, and return them in a normal form.
+@dataclass(frozen=True, kw_only=True)
+class LLMOptions(ModelOptions, ContextOptions):
+    """The options of an LLM: its keywords. Those of its model and of its context are fields of the two base classes.
 
-    here: False if the LLM will run on another machine, which may have other GPUs and buffer types.
+    Values are checked when the object is made, on any machine; `check_machine` checks what the machine must have. Lists
+    and iterators become tuples, a template's path becomes its text, and numbers become Python's.
 
-    Raises InvalidRequestError for a value that cannot be valid.
+    model: a GGUF file; a name of the Hugging Face hub ("hf:OWNER/NAME"), which `pymtp.load.load` downloads; None for
+        the small model that ships with pymtp. Or a loaded Model, which several LLMs may share: close() leaves it open,
+        and it has its own ModelOptions.
+    draft_tokens: tokens to draft in each round, 0 for plain decoding. "auto" chooses the number for each round from
+        the measured acceptance and the measured time of rounds: from 0 to 7 (fewer where n_batch or n_ubatch is
+        less than 8), and 0 without a multi-token-prediction head. The first LLM of a model with "auto" times a few
+        decodes.
+    cache_prompt: reuse the cached state of earlier prompts and completions for prompts that begin with the same
+        tokens.
+    cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
+        machine's memory, at most 8 GiB and at most half of the memory that the model leaves free. With 0, prompts
+        reuse only the states that sequences hold.
+    chat_template: a chat template in place of the file's own: Jinja source, or the path of a file with it.
+    chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
+        them.
+
+    Raises InvalidRequestError for values outside their range.
     """
-    RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTION_NAMES})
-    check_keywords(keywords)
-    read_cache_bytes(keywords.get("cache_bytes"))
-    read_bool("cache_prompt", keywords.get("cache_prompt", True))
-    read = read_options(keywords, here=here)
-    if keywords.get("chat_template_kwargs") is not None:
-        read["chat_template_kwargs"] = read_variables(keywords["chat_template_kwargs"])
-    if keywords.get("chat_template") is not None:
-        # the template's text replaces its path: another machine may not have the file
-        read["chat_template"] = read_template(keywords["chat_template"])
-    return read
+
+    model: str | os.PathLike[str] | Model | None = field(default=None, kw_only=False)
+    draft_tokens: int | Literal["auto"] = "auto"
+    cache_prompt: bool = True
+    cache_bytes: int | None = None
+    chat_template: str | os.PathLike[str] | None = None
+    chat_template_kwargs: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        ContextOptions.__post_init__(self)
+        ModelOptions.__post_init__(self)
+        cache_bytes = None if self.cache_bytes is None else read_int("cache_bytes", self.cache_bytes, 0, 2**63 - 1)
+        for name, value in (
+            ("model", _read_model(self.model)),
+            ("cache_prompt", read_bool("cache_prompt", self.cache_prompt)),
+            ("cache_bytes", cache_bytes),
+            ("chat_template", read_template(self.chat_template)),
+            ("chat_template_kwargs", read_variables(self.chat_template_kwargs)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def template_source(self) -> str | None:
+        """Return the source of `chat_template`."""
+        return cast("str | None", self.chat_template)  # __post_init__ has read a path's file
+
+    @property
+    def takes_head(self) -> bool:
+        """Return whether the head must be loaded: for drafts, and for adapters, which may have tensors of the head."""
+        return self.draft_tokens != 0 or bool(self.adapters)
 
 
-def check_files(keywords: Mapping[str, Any]) -> None:
-    """Raise ModelLoadError for a head or an adapter whose file is missing or cannot be read."""
-    ModelOptions(head=keywords.get("head"), lora=keywords.get("lora", ())).check_files()
+OPTION_NAMES = frozenset(field.name for field in fields(LLMOptions)) - {"model"}
+
+
+def read_options(caller: str, model: Any, keywords: Mapping[str, Any]) -> LLMOptions:
+    """Make the options of an LLM from the arguments of a call.
+
+    caller: the called function, for the message about an unknown keyword.
+
+    Raises TypeError for an unknown keyword; InvalidRequestError for values outside their range, and for options of
+    loading a model where `model` is a Model that is loaded already.
+    """
+    check_keywords(caller, keywords, LLMOptions)
+    options = LLMOptions(model, **keywords)
+    if isinstance(model, Model):
+        loading = {field.name for field in fields(ModelOptions)}
+        if late := [name for name, value in keywords.items() if name in loading and value is not None]:
+            raise InvalidRequestError(f"the Model is loaded already: give {', '.join(late)} to Model(…)")
+    return options
+
+
+def takes_keywords(
+    options: Callable[Keywords, LLMOptions],
+) -> Callable[[Callable[[Any, LLMOptions], None]], Callable[Concatenate[Any, Keywords], None]]:
+    """Decorate a constructor that takes LLMOptions: it then takes their fields as keywords, also for type checkers."""
+
+    def decorate(init: Callable[[Any, LLMOptions], None]) -> Callable[Concatenate[Any, Keywords], None]:
+        caller = f"{init.__qualname__.partition('.')[0]}()"
+
+        @wraps(init)
+        def construct(self: Any, model: Any = None, **keywords: Any) -> None:
+            init(self, read_options(caller, model, keywords))
+
+        of_self, of_options = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), signature(options)
+        construct.__signature__ = of_options.replace(  # type: ignore[attr-defined]
+            parameters=[of_self, *of_options.parameters.values()]
+        )
+        return cast(Callable[Concatenate[Any, Keywords], None], construct)
+
+    return decorate
+
+
+def _read_model(model: object) -> str | Model | None:
+    """Return the model's path as a string; a Model and None unchanged. Raises InvalidRequestError for other values."""
+    if model is None or isinstance(model, (str, Model)):
+        return model
+    with suppress(TypeError):  # __fspath__ may raise it
+        if isinstance(model, os.PathLike) and isinstance(path := os.fspath(model), str):
+            return path
+    raise InvalidRequestError(f"a model must be a path or a Model, not {type(model).__name__}")

@@ -27,7 +27,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.grammar.json_schema import MAX_TEXT, schema_grammar, schema_text
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
-from pymtp.native.locking import refuse_copies
+from pymtp.native.process import refuse_copies
 from pymtp.validation import is_real, is_whole, read_bool, shown
 
 Logits = NDArray[np.float32]

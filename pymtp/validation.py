@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -42,6 +43,15 @@ def read_bool(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidRequestError(f"{name}={shown(value)} must be True or False", name)
     return bool(value)
+
+
+def check_keywords(caller: str, keywords: Mapping[str, object], options: Any) -> None:
+    """Raise TypeError, as Python does, for a keyword that is not a field of the dataclass `options`.
+
+    caller: the called function, for the message.
+    """
+    if unknown := keywords.keys() - {field.name for field in fields(options)}:
+        raise TypeError(f"{caller} got an unexpected keyword argument {min(unknown)!r}")
 
 
 def is_path(value: object) -> bool:

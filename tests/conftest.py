@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -36,6 +37,10 @@ settings.load_profile("pymtp")
 
 ROOT = Path(__file__).parent.parent
 
+# Write bytecode in any case: without it, each worker would rewrite the assertions of all test files in each run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A background job of a shell script ignores Ctrl-C, and so would the child processes that tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +48,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Each httpx client makes an SSL context, which takes 20 ms to load all certificates; no test needs its own.
 ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
 
-LAST = ("test_same_text.py", "test_packaging.py")  # the slowest tests
+FIRST = "test_cluster.py"  # its two tests take as long as hundreds of others: begun late, they would end alone
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -52,7 +57,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LAST.index(item.path.name) + 1 if item.path.name in LAST else 0)
+    items.sort(key=lambda item: item.path.name != FIRST)
 
 
 def pytest_collection_finish() -> None:

@@ -38,7 +38,7 @@ if(NOT MSVC)
 endif()
 
 # PYMTP_EMULATED_AMX is a header that replaces the AMX instructions, to test the AMX code on a processor without AMX
-# (tools/checks/processors.py).
+# (tools/checks/builds.py).
 if(PYMTP_EMULATED_AMX)
   get_target_property(ggml_cpu_directory ggml-cpu SOURCE_DIR)
   file(GLOB amx_sources ${ggml_cpu_directory}/ggml-cpu/amx/*.cpp)

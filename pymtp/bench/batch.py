@@ -20,14 +20,14 @@ from typing import Any, Literal
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.decode import AUTO, DEPTHS, MAX_DEPTH, NONE, digest, draft_tokens
-from pymtp.bench.paired import BenchSettings, PairedBench
+from pymtp.bench.paired import BenchSettings, Group, PairedBench
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.bench.traffic import Traffic, delays, prepare, run_on_engine_thread
 from pymtp.context.inspect import Counters
-from pymtp.engine.engine_stats import Figures
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
+from pymtp.stats import Figures
 
 ARMS = (NONE, *DEPTHS, AUTO)
 REAL = "real"  # acceptance by the target, not synthetic
@@ -155,20 +155,9 @@ class BatchMeasurement(TrafficResult):
     arriving: Arrival | None = field(kw_only=True)
 
 
-@dataclass(frozen=True)
-class BatchGroup:
-    """A group of measurements to compare: n sequences at one acceptance in one round."""
-
-    round: int
-    acceptance: str
-    n: int
-    arms: tuple[str, ...]
-
-
-def groups(settings: BatchSettings) -> list[BatchGroup]:
-    """List all groups in the order in which they are measured."""
-    cells = [(acceptance, n) for acceptance in settings.acceptance for n in settings.sequences]
-    return settings.plan(BatchGroup, settings.arms, cells)
+def groups(settings: BatchSettings) -> list[Group]:
+    """List all groups in the order in which they are measured. A cell is an acceptance and a number of sequences."""
+    return settings.plan(settings.arms, [(a, n) for a in settings.acceptance for n in settings.sequences])
 
 
 def rates(acceptance: str) -> list[float]:
@@ -186,18 +175,20 @@ class BatchArms:
         self._arriving = source.take(settings.arriving) if settings.arriving else None
         self._prompts: list[list[list[int]]] = []  # by bench round, then by request
 
-    def measure(self, group: BatchGroup, arm: str) -> BatchMeasurement:
+    def measure(self, group: Group, arm: str) -> BatchMeasurement:
         """Measure an arm in a new LLM. Raises NativeError if there is too little memory for its contexts."""
+        acceptance, n = group.cell
         with closing(self._new_llm(group, arm)) as llm:
-            run_requests(llm, self._warm_ups[: group.n], self._params(self._settings.warm_up))
-            n = group.n * self._settings.requests
-            due = delays(n, self._settings.rate, seed=group.round)
-            result = run_requests(llm, self._round_prompts(group.round)[:n], self._params(self._settings.tokens), due)
+            run_requests(llm, self._warm_ups[:n], self._params(self._settings.warm_up))
+            n_requests = n * self._settings.requests
+            due = delays(n_requests, self._settings.rate, seed=group.round)
+            prompts = self._round_prompts(group.round)[:n_requests]
+            result = run_requests(llm, prompts, self._params(self._settings.tokens), due)
             arriving = None
             if self._arriving is not None:
-                arriving = measure_arrival(llm, self._arriving, self._warm_ups[: group.n], self._params(None))
+                arriving = measure_arrival(llm, self._arriving, self._warm_ups[:n], self._params(None))
         return BatchMeasurement(
-            **vars(result), round=group.round, acceptance=group.acceptance, n=group.n, arm=arm, arriving=arriving
+            **vars(result), round=group.round, acceptance=acceptance, n=n, arm=arm, arriving=arriving
         )
 
     def _round_prompts(self, number: int) -> list[list[int]]:
@@ -210,27 +201,27 @@ class BatchArms:
     def _params(self, tokens: int | None) -> SamplingParams:
         return SamplingParams(max_tokens=tokens, temperature=self._settings.temperature, seed=0, ignore_eos=True)
 
-    def _new_llm(self, group: BatchGroup, arm: str) -> LLM:
-        settings = self._settings
+    def _new_llm(self, group: Group, arm: str) -> LLM:
+        settings, (acceptance, n) = self._settings, group.cell
         n_generated = max(settings.tokens, settings.warm_up)
         if settings.arriving is not None:
-            n_generated = max(n_generated, writer_token_limit(settings, group.n))
+            n_generated = max(n_generated, writer_token_limit(settings, n))
         keywords: dict[str, Any] = {
             "n_ctx": max(settings.prompt_tokens + n_generated, settings.arriving or 0),
             "n_ubatch": UBATCH,
-            "n_seq_max": group.n + (settings.arriving is not None),
+            "n_seq_max": n + (settings.arriving is not None),
             **settings.keywords,
             "draft_tokens": draft_tokens(arm),
             "draft_vocab": settings.draft_vocab,
             "cache_prompt": False,
         }
-        if group.acceptance == REAL:
+        if acceptance == REAL:
             return LLM(self._model, **keywords)
-        return SyntheticLLM(self._model, rates(group.acceptance), group.round, **keywords)
+        return SyntheticLLM(self._model, rates(acceptance), group.round, **keywords)
 
 
 @contextmanager
-def open_bench(model: Model, settings: BatchSettings) -> Iterator[PairedBench[BatchGroup, BatchMeasurement]]:
+def open_bench(model: Model, settings: BatchSettings) -> Iterator[PairedBench[BatchMeasurement]]:
     """Make a batch bench of a model."""
     yield PairedBench(groups(settings), BatchArms(model, settings, TokenSource.of(model)).measure)
 

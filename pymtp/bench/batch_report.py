@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pymtp.bench.batch import ARMS, REAL, Arrival, BatchGroup, BatchMeasurement, Delays
+from pymtp.bench.batch import ARMS, REAL, Arrival, BatchMeasurement, Delays
 from pymtp.bench.decode import AUTO, NONE, format_temperature
+from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
-from pymtp.bench.report import Report, describe_settings, group_by, synthetic_note
+from pymtp.bench.report import Report, describe_settings, group_by, paired_ratios, synthetic_note
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 
 ARRIVING = (
@@ -166,9 +168,10 @@ class BatchReport(Report):
             panels[1][0].set(ylabel="gap, 99th of 100, ms", ylim=(0, None))
 
     @staticmethod
-    def describe_start(group: BatchGroup, arm: str) -> str:
+    def describe_start(group: Group, arm: str) -> str:
         """Describe a measurement that is about to start, for the progress bar."""
-        return f"n = {group.n}, {describe_acceptance(group.acceptance)}, {arm}"
+        acceptance, n = group.cell
+        return f"n = {n}, {describe_acceptance(acceptance)}, {arm}"
 
     @staticmethod
     def describe_result(m: BatchMeasurement) -> str:
@@ -221,9 +224,7 @@ def _cell(acceptance: str, n: int, arm: str, by_cell: dict[tuple[str, int, str],
 
 
 def _speed_ratio(own: Sequence[BatchMeasurement], others: Sequence[BatchMeasurement]) -> Spread | None:
-    """Compute the ratio of the speeds in each bench round that has both measurements."""
-    speeds = {m.round: m.tokens_per_second for m in others}
-    return Spread.of([m.tokens_per_second / speeds[m.round] for m in own if m.round in speeds])
+    return paired_ratios(own, others, attrgetter("tokens_per_second"), attrgetter("round"))
 
 
 def _median_delays(delays: Sequence[Delays]) -> Delays | None:

@@ -7,17 +7,16 @@ temperature.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from pymtp.bench.paired import BenchSettings, PairedBench
+from pymtp.bench.paired import BenchSettings, Group, PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
-from pymtp.bench.traffic import Traffic, prepare, run_on_engine_thread
+from pymtp.bench.traffic import run_single
 from pymtp.context.inspect import Counters
-from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
@@ -62,15 +61,17 @@ class DecodeSettings(BenchSettings):
     draft_vocab: int | Literal["auto", "all"] = "auto"
 
 
-@dataclass(frozen=True)
-class DecodeResult:
-    """The result of one completion, which continues after end tokens.
+@dataclass(frozen=True, kw_only=True)
+class DecodeMeasurement:
+    """The measurement of one arm on one prompt: a completion that continues after end tokens.
 
-    token_ids: the generated tokens; empty if the result was loaded from a file.
+    token_ids: the generated tokens; empty if the measurement was loaded from a file.
     phase_seconds: time of each phase of decoding, without the prefill and the first token. PHASES add up to the total
         time, where "python" is the time outside of native calls; "sample" is a part of "draft" and "verify".
     target_launches, draft_launches: llama_decode calls of the target and of the head while decoding.
     digest: hash of token_ids.
+    round: index of the bench round.
+    kind: kind of the prompt, from KINDS.
     """
 
     token_ids: list[int] = field(compare=False)
@@ -79,24 +80,14 @@ class DecodeResult:
     target_launches: int
     draft_launches: int
     digest: str = ""
+    round: int
+    kind: str
+    temperature: float
+    arm: str
 
     def __post_init__(self) -> None:
         if not self.digest:
             object.__setattr__(self, "digest", digest(self.token_ids))
-
-
-@dataclass(frozen=True)
-class DecodeMeasurement(DecodeResult):
-    """The measurement of one arm on one prompt.
-
-    round: index of the bench round.
-    kind: kind of the prompt, from KINDS.
-    """
-
-    round: int = field(kw_only=True)
-    kind: str = field(kw_only=True)
-    temperature: float = field(kw_only=True)
-    arm: str = field(kw_only=True)
 
     @property
     def group(self) -> tuple[int, str, float]:
@@ -104,47 +95,18 @@ class DecodeMeasurement(DecodeResult):
         return self.round, self.kind, self.temperature
 
 
-@dataclass(frozen=True)
-class DecodeGroup:
-    """A group of measurements to compare: one prompt at one temperature in one round."""
-
-    round: int
-    kind: str
-    temperature: float
-    arms: tuple[str, ...]
-
-
 def digest(token_ids: Sequence[int]) -> str:
     """Return a hash of the tokens of a completion."""
     return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 
-def groups(settings: DecodeSettings) -> list[DecodeGroup]:
-    """List all groups in the order in which they are measured."""
-    cells = [(kind, temperature) for temperature in settings.temperatures for kind in settings.kinds]
-    return settings.plan(DecodeGroup, settings.arms, cells)
-
-
-def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> DecodeResult:
-    """Generate after a prompt, and measure the decoding."""
-    context, submit = llm.context, prepare(llm, tokens, params)
-
-    def run() -> tuple[Completion, Counters, Counters]:
-        traffic = Traffic(llm._engine)
-        timing = traffic.add(submit())
-        traffic.step_until(lambda: bool(timing.pieces))  # only the prefill and the first token
-        before = context.counters
-        traffic.step_until(lambda: False)
-        return timing.request.completion, before, context.counters
-
-    completion, before, after = run_on_engine_thread(llm, run)
-    phases = phase_seconds(completion.stats.decode_seconds, before, after)
-    launches = after.target_decodes - before.target_decodes, after.draft_decodes - before.draft_decodes
-    return DecodeResult(completion.token_ids, completion.stats, phases, *launches)
+def groups(settings: DecodeSettings) -> list[Group]:
+    """List all groups in the order in which they are measured. A cell is a kind of prompt and a temperature."""
+    return settings.plan(settings.arms, [(kind, t) for t in settings.temperatures for kind in settings.kinds])
 
 
 def phase_seconds(total: float, before: Counters, after: Counters) -> dict[str, float]:
-    """Split `total` seconds of decoding into phases, see DecodeResult."""
+    """Split `total` seconds of decoding into phases, see DecodeMeasurement."""
     native = {
         name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
         for name in ("draft", "verify", "rewind", "sample")
@@ -164,17 +126,31 @@ class DecodeArms:
         self._prompts = {(kind, i): prompt(model, kind, i) for kind in settings.kinds for i in range(VARIANTS)}
         self._llms: dict[str, LLM] = {}
 
-    def run(self, group: DecodeGroup, arm: str) -> DecodeResult:
+    def measure(self, group: Group, arm: str) -> DecodeMeasurement:
         """Measure one arm: generate after the prompt of a group. Raises NativeError if memory is too small."""
-        tokens = self._prompts[group.kind, group.round % VARIANTS]
-        params = self._params(self._settings.tokens, group.temperature, group.round)
+        kind, temperature = group.cell
+        tokens = self._prompts[kind, group.round % VARIANTS]
+        params = self._params(self._settings.tokens, temperature, group.round)
         if arm.endswith(NEW):
             with closing(self._new_llm(arm, seed=group.round)) as llm:
-                return decode(llm, tokens, params)
-        if arm not in self._llms:
-            self._llms[arm] = self._new_llm(arm)
-            self._warm_up(self._llms[arm])
-        return decode(self._llms[arm], tokens, params)
+                run = run_single(llm, tokens, params)
+        else:
+            if arm not in self._llms:
+                self._llms[arm] = self._new_llm(arm)
+                self._warm_up(self._llms[arm])
+            run = run_single(self._llms[arm], tokens, params)
+        before, after, completion = run.prefilled, run.ended, run.completion
+        return DecodeMeasurement(
+            token_ids=completion.token_ids,
+            stats=completion.stats,
+            phase_seconds=phase_seconds(completion.stats.decode_seconds, before, after),
+            target_launches=after.target_decodes - before.target_decodes,
+            draft_launches=after.draft_decodes - before.draft_decodes,
+            round=group.round,
+            kind=kind,
+            temperature=temperature,
+            arm=arm,
+        )
 
     @staticmethod
     def _params(tokens: int, temperature: float, seed: int) -> SamplingParams:
@@ -205,41 +181,16 @@ class DecodeArms:
             llm.close()
 
 
-def decode_bench(
-    settings: DecodeSettings, run_arm: Callable[[DecodeGroup, str], DecodeResult], **more: Any
-) -> PairedBench[DecodeGroup, DecodeMeasurement]:
-    """Make a decode bench.
-
-    run_arm: measures one arm of a group, such as DecodeArms.run.
-    more: further fields of PairedBench.
-    """
-
-    def measure(group: DecodeGroup, arm: str) -> DecodeMeasurement:
-        result = run_arm(group, arm)
-        return DecodeMeasurement(
-            **vars(result), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm
-        )
-
-    return PairedBench(groups(settings), measure, **more)
-
-
 @contextmanager
-def open_bench(model: Model, settings: DecodeSettings) -> Iterator[PairedBench[DecodeGroup, DecodeMeasurement]]:
+def open_bench(model: Model, settings: DecodeSettings) -> Iterator[PairedBench[DecodeMeasurement]]:
     """Make a decode bench of a model, and free its contexts at the end."""
     with closing(DecodeArms(model, settings)) as arms:
-        yield decode_bench(settings, arms.run)
+        yield PairedBench(groups(settings), arms.measure)
 
 
-class _HasKind(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def temperature(self) -> float: ...
-
-
-def describe_prompts(group: _HasKind) -> str:
-    """Describe the kind of prompt and the temperature of a group or a measurement."""
-    return f"{group.kind}, {format_temperature(group.temperature)}"
+def describe_prompts(kind: str, temperature: float) -> str:
+    """Describe a kind of prompt and a temperature."""
+    return f"{kind}, {format_temperature(temperature)}"
 
 
 def format_temperature(temperature: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from pymtp.bench.decode import (
     AUTO,
     NONE,
     PHASES,
-    DecodeGroup,
     DecodeMeasurement,
     describe_prompts,
     format_temperature,
 )
+from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
 from pymtp.bench.prompts import KINDS
-from pymtp.bench.report import Report, accepted_per_position, describe_settings, synthetic_note
+from pymtp.bench.report import Report, accepted_per_position, describe_settings, paired_ratios, synthetic_note
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 
 ALL = "all"  # in place of a kind of prompt: all kinds together
@@ -85,8 +86,8 @@ class DecodeReport(Report):
             for kind in (m.kind, ALL) if ALL in kinds else (m.kind,):
                 by_cell.setdefault((m.temperature, kind, m.arm), []).append(m)
         order = sorted(by_cell, key=lambda key: (key[0], kinds.index(key[1]), ARMS.index(key[2])))
-        baselines = {m.group: m for m in self.measurements if m.arm == NONE}
-        return [_cell(key, by_cell[key], baselines) for key in order]
+        without = [m for m in self.measurements if m.arm == NONE]
+        return [_cell(*key, by_cell[key], without) for key in order]
 
     def csv_lines(self) -> list[dict[str, Any]]:
         """Return a line per cell, with the phases of a round in seconds."""
@@ -140,8 +141,8 @@ class DecodeReport(Report):
         return [
             f"same text: no, {len(self.differences)} of {self.texts_compared} texts differ between numbers of drafts",
             *(
-                f"first difference at token {d.at + 1}: {describe_prompts(d)}, round {d.round + 1}, "
-                f"{d.arm} and {d.compared_with}"
+                f"first difference at token {d.at + 1}: {describe_prompts(d.kind, d.temperature)}, "
+                f"round {d.round + 1}, {d.arm} and {d.compared_with}"
                 for d in named
             ),
             *([f"and {n_more} more, in the JSON"] if n_more else []),
@@ -179,19 +180,16 @@ class DecodeReport(Report):
         axes.set_xlabel("round of one completion")
 
     @staticmethod
-    def describe_start(group: DecodeGroup, arm: str) -> str:
+    def describe_start(group: Group, arm: str) -> str:
         """Describe a measurement that is about to start, for the progress bar."""
-        return f"{describe_prompts(group)}, {arm}"
+        return f"{describe_prompts(*group.cell)}, {arm}"
 
     @staticmethod
     def describe_result(m: DecodeMeasurement) -> str:
         """Describe a finished measurement in one line."""
         drafts = f", {m.stats.mean_accepted_length:.2f} tokens per round" if m.stats.drafted else ""
         speed = f"{m.stats.decode_tokens_per_second:.1f}/s"
-        return f"round {m.round + 1}: {describe_prompts(m)}, {m.arm}: {speed}{drafts}"
-
-
-load, as_json = DecodeReport.load, DecodeReport.as_json
+        return f"round {m.round + 1}: {describe_prompts(m.kind, m.temperature)}, {m.arm}: {speed}{drafts}"
 
 
 def compare_texts(measurements: Sequence[DecodeMeasurement]) -> tuple[int, list[Difference]]:
@@ -216,24 +214,24 @@ def _first_difference(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _cell(
-    key: tuple[float, str, str],
+    temperature: float,
+    kind: str,
+    arm: str,
     measurements: Sequence[DecodeMeasurement],
-    baselines: dict[tuple[int, str, float], DecodeMeasurement],
+    without: Sequence[DecodeMeasurement],
 ) -> Cell:
-    def rate(m: DecodeMeasurement) -> float:
-        return m.stats.decode_tokens_per_second
-
     def per_round(amount: Callable[[DecodeMeasurement], float]) -> float:
         return sum(map(amount, measurements)) / rounds if rounds else 0.0
 
+    rate = attrgetter("stats.decode_tokens_per_second")
     rounds = sum(m.stats.rounds for m in measurements)
     return Cell(
-        **dict(zip(("temperature", "kind", "arm"), key, strict=True)),
+        temperature=temperature,
+        kind=kind,
+        arm=arm,
         measurements=len(measurements),
         decode=Spread.of([rate(m) for m in measurements]),
-        decode_ratio=Spread.of(
-            [rate(m) / rate(baselines[m.group]) for m in measurements if m.arm != NONE and m.group in baselines]
-        ),
+        decode_ratio=None if arm == NONE else paired_ratios(measurements, without, rate, attrgetter("group")),
         mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
         accepted_per_position=accepted_per_position([m.stats for m in measurements]),
         drafts=per_round(lambda m: m.stats.drafted),

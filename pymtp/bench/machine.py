@@ -12,8 +12,6 @@ from typing import Any
 
 from pymtp.native.cores import physical_cores
 
-_PROC = Path("/proc/self")
-
 
 def machine() -> dict[str, Any]:
     """Describe this machine: its system, CPU, memory and GPUs, the cores that this process may use, and Python.
@@ -64,24 +62,29 @@ class PeakMemory:
 
     def __init__(self) -> None:
         _trim_heap()
-        self.before = _status("VmRSS") if _reset_peak() else None
+        self.before = memory_status("VmRSS") if _reset_peak() else None
 
     @property
     def peak(self) -> int | None:
         """Return the largest resident memory since this object was made; None if unknown."""
-        return None if self.before is None else _status("VmHWM")
+        return None if self.before is None else memory_status("VmHWM")
 
 
 def _reset_peak() -> bool:
     try:
-        (_PROC / "clear_refs").write_text("5")  # proc(5): resets VmHWM
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
     except OSError:
         return False
     return True
 
 
-def _status(name: str) -> int:
-    match = re.search(rf"^{name}:\s*(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
+def memory_status(name: str, pid: int | None = None) -> int:
+    """Return a figure of /proc/PID/status in bytes, such as "VmHWM", the peak of the resident memory; 0 if unknown.
+
+    pid: None for this process. Raises OSError if the system is not Linux.
+    """
+    status = Path(f"/proc/{pid or 'self'}/status").read_text()
+    match = re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 

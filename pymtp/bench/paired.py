@@ -10,21 +10,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pymtp.bench.order import balanced_order
 from pymtp.errors import NativeError
 
 
-class ComparedGroup(Protocol):
-    """A group of arms that are compared with each other."""
+@dataclass(frozen=True)
+class Group:
+    """A group of arms that are compared with each other.
 
-    @property
-    def arms(self) -> tuple[str, ...]: ...
+    round: index of the bench round.
+    cell: what all arms have in common, such as the size of the prompt; each bench says what it is.
+    arms: the arms in the order in which they are measured.
+    """
+
+    round: int
+    cell: tuple[Any, ...]
+    arms: tuple[str, ...]
 
 
-G = TypeVar("G", bound=ComparedGroup)
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,87 +54,70 @@ class BenchSettings:
         """Return the keywords of LLM and Context that all benches set."""
         return {"n_threads": self.threads, "type_k": self.cache_type, "type_v": self.cache_type}
 
-    def plan(self, group: Callable[..., G], arms: Sequence[str], cells: Sequence[tuple[Any, ...]] = ((),)) -> list[G]:
-        """List all groups in the order in which they are measured.
-
-        group: makes a group from its bench round, the fields of a cell, and its arms in a balanced order.
-        cells: fields of the groups of a bench round.
-        """
+    def plan(self, arms: Sequence[str], cells: Sequence[tuple[Any, ...]] = ((),)) -> list[Group]:
+        """List all groups of a bench in the order in which they are measured. cells: those of a bench round."""
         return [
-            group(turn, *cell, balanced_order(arms, turn + i))
+            Group(turn, cell, balanced_order(arms, turn + i))
             for turn in range(self.rounds)
             for i, cell in enumerate(cells)
         ]
 
 
+def balanced_order(items: Sequence[T], turn: int) -> tuple[T, ...]:
+    """Return the items in an order that depends on `turn`, so that no position favours one of them.
+
+    Let n be the number of items. Over n successive turns, each item is once at each of the n positions. If n is even,
+    each item is also once directly after each other item: Williams, "Experimental designs balanced for the estimation
+    of residual effects of treatments" (1949).
+    """
+    zigzag = [(i + 1) // 2 * (-1 if i % 2 == 0 else 1) for i in range(len(items))]  # 0 1 -1 2 …
+    return tuple(items[(turn + step) % len(items)] for step in zigzag)
+
+
 @dataclass
-class PairedBench(Generic[G, M]):
-    """A bench of paired measurements. `measurements`, `late` and `failed` keep the results if `run` is interrupted.
+class PairedBench(Generic[M]):
+    """A bench of paired measurements. `measurements` and `failed` keep the results if `run` is interrupted.
 
     measure: measures one arm of a group. If it raises NativeError, the bench continues with the next arm.
     on_start: called before each measurement with the group, the arm, and the estimated seconds until the bench ends
         (None before the first measurement).
     on_done: called after each measurement that did not fail.
     estimate: estimates the seconds of an arm of a group from the finished measurements; None if all take the same time.
-    time_budget: most seconds that the bench takes; groups that would end later are left out. None for no limit.
-    name: names a failed arm of a group, or a group that was left out, for which the arm is None.
+    name: names a failed arm of a group.
     fields: further fields of the report.
     failed: number of failed measurements, by "NAME: ERROR".
-    late: number of groups that were left out because of the time budget, by name.
     """
 
-    groups: Sequence[G]
-    measure: Callable[[G, str], M]
-    on_start: Callable[[G, str, float | None], object] = lambda group, arm, left: None
+    groups: Sequence[Group]
+    measure: Callable[[Group, str], M]
+    on_start: Callable[[Group, str, float | None], object] = lambda group, arm, left: None
     on_done: Callable[[M], object] = lambda measurement: None
     clock: Callable[[], float] = time.perf_counter
-    estimate: Callable[[Sequence[M], G, str], float] | None = None
-    time_budget: float | None = None
-    name: Callable[[G, str | None], str] = lambda group, arm: arm or "groups"
+    estimate: Callable[[Sequence[M], Group, str], float] | None = None
+    name: Callable[[Group, str], str] = lambda group, arm: arm
     fields: dict[str, Any] = field(default_factory=dict)
     measurements: list[M] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
-    late: Counter[str] = field(default_factory=Counter)
 
     @property
     def left_out(self) -> list[str]:
-        """Return a line for each name of groups without time, and one for each different failure."""
-        planned = Counter(self.name(group, None) for group in self.groups)
-        late = [f"{name}: no time for {n} of {planned[name]} comparisons" for name, n in self.late.items()]
-        return late + [f"{failure} ({n} times)" for failure, n in self.failed.items()]
+        """Return a line for each different failure."""
+        return [f"{failure} ({n} times)" for failure, n in self.failed.items()]
 
     def run(self) -> None:
-        """Measure all groups that fit into the time budget."""
-        started, n_started = self.clock(), 0
-        n_left = sum(len(group.arms) for group in self.groups)
-        for i, group in enumerate(self.groups):
-            if self.time_budget is not None:
-                end = self.clock() - started + self._estimate([(group, group.arms)])
-                if end > self.time_budget:
-                    self.late[self.name(group, None)] += 1
-                    n_left -= len(group.arms)
-                    continue
-            for j, arm in enumerate(group.arms):
-                spent = self.clock() - started
-                if self.estimate is None:
-                    seconds_left = spent / n_started * n_left if n_started else 0.0
-                else:
-                    later = ((other, other.arms) for other in self.groups[i + 1 :])
-                    seconds_left = self._estimate([(group, group.arms[j:]), *later])
-                if self.time_budget is not None:
-                    seconds_left = min(seconds_left, self.time_budget - spent)
-                self.on_start(group, arm, seconds_left if n_started else None)
-                n_started, n_left = n_started + 1, n_left - 1
-                try:
-                    measurement = self.measure(group, arm)
-                except NativeError as error:  # e.g. too little memory: other arms may need less, so the bench goes on
-                    self.failed[f"{self.name(group, arm)}: {error}"] += 1
-                    continue
-                self.measurements.append(measurement)
-                self.on_done(measurement)
-
-    def _estimate(self, parts: Sequence[tuple[G, Sequence[str]]]) -> float:
-        """Estimate the seconds of some arms of groups; 0 without an estimator."""
-        if self.estimate is None:
-            return 0.0
-        return sum(self.estimate(self.measurements, group, arm) for group, arms in parts for arm in arms)
+        """Measure all groups."""
+        started = self.clock()
+        planned = [(group, arm) for group in self.groups for arm in group.arms]
+        for i, (group, arm) in enumerate(planned):
+            if self.estimate is None:
+                seconds_left = (self.clock() - started) / i * (len(planned) - i) if i else None
+            else:
+                seconds_left = sum(self.estimate(self.measurements, *later) for later in planned[i:]) if i else None
+            self.on_start(group, arm, seconds_left)
+            try:
+                measurement = self.measure(group, arm)
+            except NativeError as error:  # e.g. too little memory: other arms may need less, so the bench goes on
+                self.failed[f"{self.name(group, arm)}: {error}"] += 1
+                continue
+            self.measurements.append(measurement)
+            self.on_done(measurement)

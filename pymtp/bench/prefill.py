@@ -9,22 +9,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
-from pymtp.bench.paired import BenchSettings, PairedBench
-from pymtp.bench.synthetic import SyntheticContext
-from pymtp.context.context import Context
-from pymtp.context.inspect import Counters
+from pymtp.bench.paired import BenchSettings, Group, PairedBench
+from pymtp.bench.synthetic import SyntheticLLM
+from pymtp.bench.traffic import run_single
 from pymtp.context.memory import DeviceMemory
 from pymtp.context.options import PREFILL_MODES
-from pymtp.drafting.depth import FixedDepth
-from pymtp.engine.rounds import SingleSequenceContext, generate_single
 from pymtp.errors import NativeError
+from pymtp.llm import LLM
 from pymtp.model.model import Model
-from pymtp.sampling import Sampler, SamplingParams
-from pymtp.stats import DraftStats, Stats, collect
+from pymtp.sampling import SamplingParams
+from pymtp.stats import Stats
 
 NONE = "none"  # no head, no drafts
 MODES = (NONE, *reversed(PREFILL_MODES))
@@ -40,9 +39,7 @@ class PrefillSettings(BenchSettings):
     depths: numbers of drafts per round.
     gen: number of tokens to generate after each prompt.
     prompt: name of the text from which prompts are cut, for the report.
-    cache_prompt: whether all bench rounds use the same prompt.
     synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
-    time_budget: most seconds that the bench takes; None for no limit.
     """
 
     modes: tuple[str, ...]
@@ -50,9 +47,7 @@ class PrefillSettings(BenchSettings):
     depths: tuple[int, ...]
     gen: int
     prompt: str
-    cache_prompt: bool
     synthetic: tuple[float, ...] | None
-    time_budget: float | None
 
 
 @dataclass(frozen=True)
@@ -114,130 +109,59 @@ class PrefillMeasurement:
         return sum(devices) if devices else None
 
 
-@dataclass(frozen=True)
-class PrefillGroup:
-    """A group of measurements to compare: one prompt at one depth in one round."""
-
-    round: int
-    size: int
-    depth: int
-    modes: tuple[str, ...]
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Return the modes, for PairedBench."""
-        return self.modes
+def groups(settings: PrefillSettings) -> list[Group]:
+    """List all groups in the order in which they are measured. A cell is the size of a prompt and a depth."""
+    return settings.plan(settings.modes, [(size, depth) for size in settings.sizes for depth in settings.depths])
 
 
-def groups(settings: PrefillSettings) -> list[PrefillGroup]:
-    """List all groups in the order in which they are measured."""
-    cells = [(size, depth) for size in settings.sizes for depth in settings.depths]
-    return settings.plan(PrefillGroup, settings.modes, cells)
+# called with the mode, the number of drafts per round and n_ctx; returns a new LLM
+LLMFactory = Callable[[str, int, int], LLM]
 
 
-class BenchContext(SingleSequenceContext, Protocol):
-    """The methods of Context that the prefill bench needs, besides those of SingleSequenceContext."""
+def llms(model: Model, settings: PrefillSettings) -> LLMFactory:
+    """Return a function that makes LLMs of a model for the bench."""
 
-    @property
-    def counters(self) -> Counters: ...
-    def set_sampling(self, sampler: Sampler) -> None: ...
-    def memory(self) -> list[DeviceMemory]: ...
-    def clear(self) -> None: ...
-    def close(self) -> None: ...
-
-
-# called with the mode, the number of drafts per round and n_ctx; returns a new context
-ContextFactory = Callable[[str, int, int], BenchContext]
-
-
-def contexts(model: Model, settings: PrefillSettings) -> ContextFactory:
-    """Return a function that makes contexts of a model for the bench."""
-
-    def make(mode: str, draft_tokens: int, n_ctx: int) -> BenchContext:
-        context = Context(
-            model,
-            n_ctx=n_ctx,
-            **settings.keywords,
-            draft_tokens=0 if mode == NONE else draft_tokens,
-            prefill=PREFILL_MODES[0] if mode == NONE else mode,
+    def make(mode: str, draft_tokens: int, n_ctx: int) -> LLM:
+        keywords: dict[str, Any] = {"n_ctx": n_ctx, **settings.keywords, "cache_prompt": False}
+        if mode == NONE:
+            return LLM(model, draft_tokens=0, **keywords)
+        keywords |= {"draft_tokens": draft_tokens, "prefill": mode}
+        return (
+            LLM(model, **keywords)
+            if settings.synthetic is None
+            else SyntheticLLM(model, settings.synthetic, **keywords)
         )
-        if mode == NONE or settings.synthetic is None:
-            return context
-        return cast(BenchContext, SyntheticContext(context, settings.synthetic))
 
     return make
 
 
 def measure(
-    make: ContextFactory,
-    group: PrefillGroup,
-    mode: str,
-    prompt: Sequence[int],
-    warm_up: Sequence[int],
-    gen: int,
-    clock: Callable[[], float] = time.perf_counter,
+    make: LLMFactory, group: Group, mode: str, prompt: Sequence[int], warm_up: Sequence[int], gen: int
 ) -> PrefillMeasurement:
-    """Prefill `prompt` and generate `gen` tokens greedily, in a new context that is first warmed up with `warm_up`."""
-    started = clock()
+    """Prefill `prompt` and generate `gen` tokens greedily, in a new LLM that is first warmed up with `warm_up`."""
+    (size, depth), started = group.cell, time.perf_counter()
     host = PeakMemory()
-    draft_tokens = 0 if mode == NONE else group.depth
-    with closing(make(mode, group.depth, group.size + gen)) as context:
-        # enough tokens for two rounds, so that the warm-up includes a round after a rewind
-        _generate(context, warm_up[: group.size], draft_tokens, 2 * (draft_tokens + 1), clock)
-        context.clear()
-        before = context.counters
-        run = _generate(context, prompt, draft_tokens, gen, clock)
-        after = context.counters
-        memory = [MemoryUse.of(device) for device in context.memory()]
+    two_rounds = 2 * (1 + (0 if mode == NONE else depth))  # so that the warm-up includes a round after a rewind
+    with closing(make(mode, depth, size + max(gen, two_rounds))) as llm:
+        run_single(llm, warm_up[:size], SamplingParams(two_rounds, ignore_eos=True))
+        run = run_single(llm, prompt, SamplingParams(gen, ignore_eos=True))
+        memory = [MemoryUse.of(device) for device in llm.context.memory()]
         peak = host.peak
     return PrefillMeasurement(
         round=group.round,
-        size=group.size,
-        depth=group.depth,
+        size=size,
+        depth=depth,
         mode=mode,
-        stats=collect(len(prompt), gen, run.prefill_seconds, run.decode_seconds, run.draft_stats, before, after),
-        first_token_seconds=run.first_token_seconds,
-        elapsed_seconds=clock() - started,
-        hidden_bytes=run.prefilled.hidden_bytes - before.hidden_bytes,
-        logits_bytes=run.prefilled.logits_bytes - before.logits_bytes,
-        embeddings_bytes=run.prefilled.embeddings_bytes - before.embeddings_bytes,
+        stats=run.completion.stats,
+        first_token_seconds=run.completion.stats.time_to_first_token,
+        elapsed_seconds=time.perf_counter() - started,
+        hidden_bytes=run.prefilled.hidden_bytes - run.started.hidden_bytes,
+        logits_bytes=run.prefilled.logits_bytes - run.started.logits_bytes,
+        embeddings_bytes=run.prefilled.embeddings_bytes - run.started.embeddings_bytes,
         host_before_bytes=host.before,
         host_peak_bytes=peak,
         memory=memory,
     )
-
-
-@dataclass(frozen=True)
-class _Generated:
-    """The times and figures of one generation.
-
-    prefill_seconds: time to the first token, without sampling it.
-    prefilled: the context's counters after the first token.
-    """
-
-    first_token_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
-    draft_stats: DraftStats
-    prefilled: Counters
-
-
-def _generate(
-    context: BenchContext, prompt: Sequence[int], draft_tokens: int, n: int, clock: Callable[[], float]
-) -> _Generated:
-    draft_stats = DraftStats()
-    context.set_sampling(Sampler(SamplingParams()))
-    rounds = generate_single(context, prompt, lambda token: False, draft_stats, FixedDepth(draft_tokens), max_tokens=n)
-    before = context.counters.sample_seconds
-    started = clock()
-    next(rounds)  # only the prefill and the first token
-    first = clock() - started
-    prefilled = context.counters
-    prefill = first - (prefilled.sample_seconds - before)
-    started = clock()
-    for _ in rounds:
-        pass
-    return _Generated(first, prefill, clock() - started, draft_stats, prefilled)
 
 
 def estimate(done: Sequence[PrefillMeasurement], size: int, mode: str) -> float:
@@ -260,48 +184,39 @@ def estimate(done: Sequence[PrefillMeasurement], size: int, mode: str) -> float:
     return prefill + extrapolate(lambda m: m.elapsed_seconds - m.stats.prefill_seconds)
 
 
+# a `measure` that already has its factory
+RunMode = Callable[[Group, str, Sequence[int], Sequence[int], int], PrefillMeasurement]
+
+
 class PrefillArms:
     """The modes of a prefill bench: all modes and depths of a bench round and size have one prompt."""
 
-    def __init__(
-        self,
-        settings: PrefillSettings,
-        make: ContextFactory,
-        source: TokenSource,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._settings, self._make, self._source, self._clock = settings, make, source, clock
+    def __init__(self, settings: PrefillSettings, run: RunMode, source: TokenSource) -> None:
+        self._settings, self._run, self._source = settings, run, source
         self._warm_up = source.take(WARM_UP)
-        self._fixed = source.take(max(settings.sizes)) if settings.cache_prompt else None
         self._prompt: tuple[tuple[int, int], list[int]] | None = None  # with the bench round and size that it is of
 
-    def measure(self, group: PrefillGroup, mode: str) -> PrefillMeasurement:
-        """Measure a mode. Raises NativeError if there is too little memory for its context."""
+    def measure(self, group: Group, mode: str) -> PrefillMeasurement:
+        """Measure a mode. Raises NativeError if there is too little memory for its LLM."""
+        size, _ = group.cell
         if self._prompt is None:
             # the first use of a model reads its weights into memory; no measurement should include that time
             with suppress(NativeError):
-                measure(self._make, group, self._settings.modes[-1], self._warm_up[: group.size], self._warm_up, 2)
-        if self._prompt is None or self._prompt[0] != (group.round, group.size):
-            prompt = self._source.take(group.size) if self._fixed is None else self._fixed[: group.size]
-            self._prompt = (group.round, group.size), prompt
-        return measure(self._make, group, mode, self._prompt[1], self._warm_up, self._settings.gen, self._clock)
+                self._run(group, self._settings.modes[-1], self._warm_up[:size], self._warm_up, 2)
+        if self._prompt is None or self._prompt[0] != (group.round, size):
+            self._prompt = (group.round, size), self._source.take(size)
+        return self._run(group, mode, self._prompt[1], self._warm_up, self._settings.gen)
 
 
 def prefill_bench(
-    settings: PrefillSettings, make: ContextFactory, source: TokenSource, **more: Any
-) -> PairedBench[PrefillGroup, PrefillMeasurement]:
-    """Make a prefill bench. make: makes a context, see `contexts`. more: further fields of PairedBench."""
-
-    def name(group: PrefillGroup, mode: str | None) -> str:
-        return format_size(group.size) + ("" if mode is None else f" {mode}, {group.depth} drafts")
-
-    arms = PrefillArms(settings, make, source, more.get("clock", time.perf_counter))
+    settings: PrefillSettings, run: RunMode, source: TokenSource, **more: Any
+) -> PairedBench[PrefillMeasurement]:
+    """Make a prefill bench. run: measures a mode. more: further fields of PairedBench."""
     return PairedBench(
         groups(settings),
-        arms.measure,
-        estimate=lambda done, group, mode: estimate(done, group.size, mode),
-        time_budget=settings.time_budget,
-        name=name,
+        PrefillArms(settings, run, source).measure,
+        estimate=lambda done, group, mode: estimate(done, group.cell[0], mode),
+        name=lambda group, mode: f"{format_size(group.cell[0])} {mode}, {group.cell[1]} drafts",
         **more,
     )
 
@@ -309,9 +224,9 @@ def prefill_bench(
 @contextmanager
 def open_bench(
     model: Model, settings: PrefillSettings, text: str | None = None
-) -> Iterator[PairedBench[PrefillGroup, PrefillMeasurement]]:
+) -> Iterator[PairedBench[PrefillMeasurement]]:
     """Make a prefill bench of a model. text: cut prompts from this text; None for the standard library."""
-    yield prefill_bench(settings, contexts(model, settings), TokenSource.of(model, text))
+    yield prefill_bench(settings, partial(measure, llms(model, settings)), TokenSource.of(model, text))
 
 
 def format_size(n_tokens: int) -> str:

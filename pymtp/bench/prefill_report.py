@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
+from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
-from pymtp.bench.prefill import MODES, NONE, PrefillGroup, PrefillMeasurement, format_size
-from pymtp.bench.report import Report, describe_settings, group_by, synthetic_note
+from pymtp.bench.prefill import MODES, NONE, PrefillMeasurement, format_size
+from pymtp.bench.report import Report, describe_settings, group_by, paired_ratios, synthetic_note
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
-from pymtp.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class PrefillReport(Report):
 
     def cells(self) -> list[Cell]:
         """Return the cells, sorted by size, then in the order of MODES, then by depth."""
-        baselines = {(m.round, m.size, m.depth): m for m in self.measurements if m.mode == NONE}
+        without = [m for m in self.measurements if m.mode == NONE]
         by_cell = group_by(
             self.measurements,
             lambda m: (m.size, m.mode, 0 if m.mode == NONE else m.depth),
             lambda key: (key[0], MODES.index(key[1]), key[2]),
         )
-        return [_cell(key, own, baselines) for key, own in by_cell.items()]
+        return [_cell(*key, own, without) for key, own in by_cell.items()]
 
     def tables(self) -> list[Table]:
         """Build two tables, of the prefill and of the generation after it; an empty list without measurements."""
@@ -100,9 +101,10 @@ class PrefillReport(Report):
             panels[0][0].legend()
 
     @staticmethod
-    def describe_start(group: PrefillGroup, mode: str) -> str:
+    def describe_start(group: Group, mode: str) -> str:
         """Describe a measurement that is about to start, for the progress bar."""
-        return f"{format_size(group.size)} {mode}{'' if mode == NONE else f', {group.depth} drafts'}"
+        size, depth = group.cell
+        return f"{format_size(size)} {mode}{'' if mode == NONE else f', {depth} drafts'}"
 
     @staticmethod
     def describe_result(m: PrefillMeasurement) -> str:
@@ -114,22 +116,13 @@ class PrefillReport(Report):
         )
 
 
-load, as_json = PrefillReport.load, PrefillReport.as_json
-
-
 def _cell(
-    key: tuple[int, str, int],
-    measurements: Sequence[PrefillMeasurement],
-    baselines: dict[tuple[int, int, int], PrefillMeasurement],
+    size: int, mode: str, depth: int, measurements: Sequence[PrefillMeasurement], without: Sequence[PrefillMeasurement]
 ) -> Cell:
-    size, mode, depth = key
-    pairs = [(m, baselines[m.round, m.size, m.depth]) for m in measurements if (m.round, m.size, m.depth) in baselines]
-
-    def rates(rate: Callable[[Stats], float]) -> Spread | None:
-        return Spread.of([rate(m.stats) for m in measurements])
-
-    def ratios(rate: Callable[[Stats], float]) -> Spread | None:
-        return Spread.of([rate(m.stats) / rate(none.stats) for m, none in pairs if mode != NONE])
+    def ratios(value: Callable[[PrefillMeasurement], float]) -> Spread | None:
+        return (
+            None if mode == NONE else paired_ratios(measurements, without, value, attrgetter("round", "size", "depth"))
+        )
 
     def largest(values: Sequence[int | None]) -> int | None:
         return max((value for value in values if value is not None), default=None)
@@ -142,10 +135,10 @@ def _cell(
         mode=mode,
         depth=depth,
         measurements=len(measurements),
-        prefill=rates(lambda stats: stats.prefill_tokens_per_second),
-        prefill_ratio=ratios(lambda stats: stats.prefill_tokens_per_second),
-        decode=rates(lambda stats: stats.decode_tokens_per_second),
-        decode_ratio=ratios(lambda stats: stats.decode_tokens_per_second),
+        prefill=Spread.of([m.stats.prefill_tokens_per_second for m in measurements]),
+        prefill_ratio=ratios(attrgetter("stats.prefill_tokens_per_second")),
+        decode=Spread.of([m.stats.decode_tokens_per_second for m in measurements]),
+        decode_ratio=ratios(attrgetter("stats.decode_tokens_per_second")),
         acceptance_rate=accepted / drafted if drafted else None,
         mean_accepted_length=1 + accepted / rounds if drafted else None,
         first_token_seconds=statistics.median(m.first_token_seconds for m in measurements),

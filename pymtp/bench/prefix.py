@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pymtp.bench.order import balanced_order
-from pymtp.bench.paired import BenchSettings, PairedBench
+from pymtp.bench.paired import BenchSettings, Group, PairedBench, balanced_order
 from pymtp.bench.traces import DISK, Trace, TraceHistory, TraceRequest, TraceVocabulary, make, unseen
 from pymtp.bench.traffic import RequestTiming, Traffic, prepare, run_on_engine_thread
 from pymtp.llm import LLM
@@ -96,19 +95,6 @@ class PrefixMeasurement:
     saved: Saved | None = None
 
 
-@dataclass(frozen=True)
-class PrefixGroup:
-    """One bench round: each trace is measured once. `arms` holds the names of the traces, for PairedBench."""
-
-    round: int
-    arms: tuple[str, ...]
-
-
-def groups(settings: PrefixSettings) -> list[PrefixGroup]:
-    """List the bench rounds in order."""
-    return settings.plan(PrefixGroup, settings.traces)
-
-
 def half_of_prefix_bytes(trace: Trace, cell_bytes: int, state_bytes: int) -> int | None:
     """Return the bytes of half of a trace's prefixes, each with its K and V and one recurrent state.
 
@@ -174,7 +160,7 @@ class PrefixArms:
         limit = settings.requests
         self.traces = {trace.name: trace if limit is None else trace.first(limit) for trace in traces}
 
-    def measure(self, group: PrefixGroup, arm: str) -> PrefixMeasurement:
+    def measure(self, group: Group, arm: str) -> PrefixMeasurement:
         """Measure the trace whose name is `arm`.
 
         Raises NativeError if a request fails, or if memory is too small for the contexts.
@@ -218,7 +204,7 @@ class PrefixArms:
     def _cache_limit(self, trace: Trace, llm: LLM) -> int | None:
         if self._settings.cache_bytes is not None:
             return self._settings.cache_bytes
-        return half_of_prefix_bytes(trace, llm.context.cell_bytes, llm.context.state_bytes)
+        return half_of_prefix_bytes(trace, llm.context.state.cell_bytes, llm.context.state.max_bytes)
 
     def _new_llm(self, trace: Trace, **keywords: Any) -> LLM:
         settings = self._settings
@@ -250,6 +236,6 @@ class PrefixArms:
 
 
 @contextmanager
-def open_bench(model: Model, settings: PrefixSettings) -> Iterator[PairedBench[PrefixGroup, PrefixMeasurement]]:
+def open_bench(model: Model, settings: PrefixSettings) -> Iterator[PairedBench[PrefixMeasurement]]:
     """Make a prefix bench of a model."""
-    yield PairedBench(groups(settings), PrefixArms(model, settings).measure)
+    yield PairedBench(settings.plan(settings.traces), PrefixArms(model, settings).measure)

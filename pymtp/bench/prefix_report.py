@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pymtp.bench.paired import Group
 from pymtp.bench.plot import saved_figure
-from pymtp.bench.prefix import PrefixGroup, PrefixMeasurement, Saved
+from pymtp.bench.prefix import PrefixMeasurement, Saved
 from pymtp.bench.report import Report, describe_settings
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 from pymtp.bench.traces import NAMES
@@ -146,7 +147,7 @@ class PrefixReport(Report):
             left.legend(fontsize="small")
 
     @staticmethod
-    def describe_start(group: PrefixGroup, arm: str) -> str:
+    def describe_start(group: Group, arm: str) -> str:
         """Describe a measurement that is about to start, for the progress bar. arm: name of the trace."""
         return f"round {group.round + 1}, trace {arm}"
 

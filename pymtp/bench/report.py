@@ -14,7 +14,7 @@ from rich.console import Group as Stack
 
 from pymtp.bench import table
 from pymtp.bench.machine import machine
-from pymtp.bench.table import SPREAD_NOTE, Cell, Table
+from pymtp.bench.table import SPREAD_NOTE, Cell, Spread, Table
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
@@ -190,6 +190,17 @@ def group_by(measurements: Sequence[M], key: Callable[[M], K], order: Callable[[
     for m in measurements:
         groups.setdefault(key(m), []).append(m)
     return {found: groups[found] for found in sorted(groups, key=order)}
+
+
+def paired_ratios(
+    own: Sequence[M], others: Sequence[M], value: Callable[[M], float], group: Callable[[M], Any]
+) -> Spread | None:
+    """Compute the ratios of the values of measurements to that of the other measurement in the same group.
+
+    others: at most one measurement of each group. Measurements without another one are left out.
+    """
+    values = {group(m): value(m) for m in others}
+    return Spread.of([value(m) / values[group(m)] for m in own if group(m) in values])
 
 
 def accepted_per_position(all_stats: Sequence[Stats]) -> list[float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pymtp.bench.corpus import TokenSource
-from pymtp.bench.paired import BenchSettings, PairedBench
+from pymtp.bench.paired import BenchSettings, Group, PairedBench
 from pymtp.context.context import Context
 from pymtp.context.inspect import Counters, Operation, memory_seconds
 from pymtp.context.options import draft_vocab_size
@@ -76,9 +76,18 @@ class MemoryReads:
     seconds: list[float]
 
 
+class TimedOperations(Protocol):
+    """The methods of Context.inspect that the rows bench needs."""
+
+    def time_operations(self, on: bool = True) -> None: ...
+    def operations(self) -> list[Operation]: ...
+
+
 class RowsContext(Protocol):
     """The methods of Context that the rows bench needs."""
 
+    @property
+    def inspect(self) -> TimedOperations: ...
     @property
     def n_past(self) -> int: ...
     @property
@@ -89,8 +98,6 @@ class RowsContext(Protocol):
     def verify_chain(self, tokens: Sequence[int]) -> object: ...
     def rewind(self, n_keep: int) -> None: ...
     def clear(self) -> None: ...
-    def time_operations(self, on: bool = True) -> None: ...
-    def operations(self) -> list[Operation]: ...
 
 
 def open_context(model: Model, settings: RowsSettings) -> Context:
@@ -107,23 +114,14 @@ def open_context(model: Model, settings: RowsSettings) -> Context:
     )
 
 
-@dataclass(frozen=True)
-class RowsGroup:
-    """One bench round: all verifications and chains are measured once. `arms` holds their names, see `describe`."""
-
-    round: int
-    arms: tuple[str, ...]
-
-
 def describe(what: str, n: int) -> str:
     """Name a verification of n rows or a chain of n drafts: "1 row", "3 drafts"."""
     return f"{n} {what.removesuffix('s')}{'s' if n > 1 else ''}"
 
 
-def groups(settings: RowsSettings) -> list[RowsGroup]:
-    """List the bench rounds in order."""
-    arms = [describe(ROWS, n) for n in settings.rows] + [describe(DRAFT, n) for n in settings.steps]
-    return settings.plan(RowsGroup, arms)
+def groups(settings: RowsSettings) -> list[Group]:
+    """List the bench rounds in order. Their arms are all verifications and chains, see `describe`."""
+    return settings.plan([describe(ROWS, n) for n in settings.rows] + [describe(DRAFT, n) for n in settings.steps])
 
 
 class RowsArms:
@@ -153,7 +151,7 @@ class RowsArms:
         self.failed: Counter[str] = Counter()
         context.set_sampling(Sampler(SamplingParams()))
 
-    def measure(self, group: RowsGroup, arm: str) -> RowsMeasurement:
+    def measure(self, group: Group, arm: str) -> RowsMeasurement:
         """Measure an arm. The first of a bench round reads memory and prefills the prompt before."""
         if self._round != group.round:
             self._round = group.round
@@ -178,9 +176,9 @@ class RowsArms:
             self._verify(2)  # so that the head has processed all tokens, as after a round with drafts
         decode(n)
         seconds = [decode(n) for _ in range(REPEATS)]
-        self._context.time_operations()
-        observed = [(decode(n), self._context.operations()) for _ in range(REPEATS)]
-        self._context.time_operations(False)
+        self._context.inspect.time_operations()
+        observed = [(decode(n), self._context.inspect.operations()) for _ in range(REPEATS)]
+        self._context.inspect.time_operations(False)
         by_operation: dict[tuple[str, str], list[Operation]] = {}
         for _, operations in observed:
             for o in operations:
@@ -210,14 +208,14 @@ def rows_bench(
     tokens: Sequence[int],
     read: Callable[[int, int, int], list[float]] = memory_seconds,
     **more: Any,
-) -> PairedBench[RowsGroup, RowsMeasurement]:
+) -> PairedBench[RowsMeasurement]:
     """Make a rows bench. context, tokens, read: see RowsArms. more: further fields of PairedBench."""
     arms = RowsArms(settings, context, tokens, read)
     return PairedBench(groups(settings), arms.measure, fields={"reads": arms.reads}, failed=arms.failed, **more)
 
 
 @contextmanager
-def open_bench(model: Model, settings: RowsSettings) -> Iterator[PairedBench[RowsGroup, RowsMeasurement]]:
+def open_bench(model: Model, settings: RowsSettings) -> Iterator[PairedBench[RowsMeasurement]]:
     """Make a rows bench of a model, and free its context at the end."""
     with closing(open_context(model, settings)) as context:
         yield rows_bench(settings, context, TokenSource.of(model).take(4 * PROMPT))

@@ -10,9 +10,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
 from pymtp.bench.report import Report, describe_settings, group_by
-from pymtp.bench.rows import DRAFT, ROWS, MemoryReads, RowsGroup, RowsMeasurement, describe
+from pymtp.bench.rows import DRAFT, ROWS, MemoryReads, RowsMeasurement, describe
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table, format_spread
 from pymtp.context.inspect import Operation
 
@@ -162,7 +163,7 @@ class RowsReport(Report):
         return Table("By processor, of one row", columns, [self])
 
     @staticmethod
-    def describe_start(group: RowsGroup, arm: str) -> str:
+    def describe_start(group: Group, arm: str) -> str:
         """Describe a measurement that is about to start, for the progress bar."""
         return arm
 

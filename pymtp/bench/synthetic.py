@@ -8,7 +8,6 @@ from itertools import pairwise
 from random import Random
 from typing import Any, cast
 
-from pymtp.context.context import Context
 from pymtp.context.options import draft_vocab_size
 from pymtp.engine.context import EngineContext
 from pymtp.errors import PymtpError
@@ -128,4 +127,4 @@ class SyntheticLLM(LLM):
             keywords["draft_vocab"] = draft_vocab_size("auto", model.n_vocab) or "all"
         super().__init__(model, **keywords)
         # only requests get the synthetic acceptance: the warm-up has timed rounds of the context itself
-        self._engine.lifecycle.context = cast(Context, SyntheticContext(self.context, rates, seed))
+        self._engine.run_on(cast(EngineContext, SyntheticContext(self.context, rates, seed)))

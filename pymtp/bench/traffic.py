@@ -9,8 +9,9 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
+from pymtp.context.inspect import Counters
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Request, Waiter
+from pymtp.engine.request import Completion, Request, Waiter
 from pymtp.errors import NativeError
 from pymtp.llm import LLM
 from pymtp.sampling import SamplingParams
@@ -115,6 +116,31 @@ def prepare(llm: LLM, prompt: Sequence[int], params: SamplingParams, **options: 
         return request
 
     return submit
+
+
+@dataclass(frozen=True)
+class SingleRun:
+    """A completion, and the context's counters before its prompt, after its first token, and after its last token."""
+
+    completion: Completion
+    started: Counters
+    prefilled: Counters
+    ended: Counters
+
+
+def run_single(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> SingleRun:
+    """Generate after one prompt while the LLM runs nothing else. Raises NativeError if the request fails."""
+    context, submit = llm.context, prepare(llm, prompt, params)
+
+    def run() -> SingleRun:
+        traffic, started = Traffic(llm._engine), context.counters
+        timing = traffic.add(submit())
+        traffic.step_until(lambda: bool(timing.pieces))  # only the prefill and the first token
+        prefilled = context.counters
+        traffic.step_until(lambda: False)
+        return SingleRun(timing.request.completion, started, prefilled, context.counters)
+
+    return run_on_engine_thread(llm, run)
 
 
 def run_on_engine_thread(llm: LLM, function: Callable[[], T]) -> T:

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.bench_output import ReportOptions, Synthetic, bench_model
-from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.options import DraftVocab, ModelName, expand_options
-from pymtp.cli.running import BenchOptions
+from pymtp.cli.running import BenchOptions, read_draft_vocab
 
 MAX_TOKENS = 16 * 1024
 

@@ -70,7 +70,7 @@ def bench_model(name: str | None, settings: dict[str, Any], *, with_head: bool =
         return header
 
 
-def run_with_progress(bench: PairedBench[Any, Any], report: type[Report]) -> list[str]:
+def run_with_progress(bench: PairedBench[Any], report: type[Report]) -> list[str]:
     """Run a bench, and show its progress.
 
     If Ctrl-C interrupts the bench, return a list with a line for `left_out` of the report, else an empty list.
@@ -116,7 +116,7 @@ class ReportOptions:
         self,
         settings: BenchSettings,
         file: Path,
-        open_bench: Callable[[Model, Any], AbstractContextManager[PairedBench[Any, Any]]],
+        open_bench: Callable[[Model, Any], AbstractContextManager[PairedBench[Any]]],
         report: type[Report],
         left_out: Sequence[str] = (),
     ) -> None:

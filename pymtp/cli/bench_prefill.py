@@ -45,12 +45,7 @@ def prefill(
             "for those of these options that are not given.",
         ),
     ] = False,
-    time_budget: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="MINUTES", help="Leave out measurements that would end later."),
-    ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
-    cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
     synthetic_acceptance: Synthetic = None,
     run_options: BenchOptions,
     report_options: ReportOptions,
@@ -94,9 +89,7 @@ def prefill(
         gen=gen,
         rounds=_or_default(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
-        cache_prompt=cache_prompt,
         synthetic=rates,
-        time_budget=None if time_budget is None else 60 * time_budget,
         **run_settings,
     )
     report_options.measure(settings, header.path, partial(open_bench, text=text), PrefillReport, left_out)

@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pymtp.cli.load import option_names, read_draft_tokens, read_draft_vocab, read_gpu_layers
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
-from pymtp.cli.model_file import model_headers, show_note
-from pymtp.cli.options import (
-    AsJson,
-    Cache,
-    CacheType,
-    Ctx,
-    Drafts,
-    DraftVocab,
-    LayersOrAuto,
-    ModelArgument,
-    SeqMax,
-    expand_options,
-)
+from pymtp.cli.model_file import model_headers, model_name, show_note
+from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
 from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes, host_memory
-from pymtp.context.options import check_keywords, whole_ctx
-from pymtp.drafting.depth import MAX_AUTO
+from pymtp.context.options import whole_ctx
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
-from pymtp.model.options import ModelOptions
-from pymtp.model.rope import RopeOptions
 from pymtp.native.build_info import build_info
+from pymtp.options import LLMOptions
 from pymtp.sampling_defaults import read_sampling_defaults
 from pymtp.validation import is_hub_name
 
 ALWAYS_ALLOWED = {"name", "head", "memory", "json_output"}  # all other options need --memory
-
-
-@dataclass(frozen=True)
-class MemoryOptions:
-    """Options of the memory plan, beside those of PlacementOptions."""
-
-    draft_tokens: Drafts = "auto"
-    draft_vocab: DraftVocab = "auto"
-    ctx: Ctx = 8192
-    n_seq_max: SeqMax = 1
-    gpu_layers: LayersOrAuto = "-1"
-    cache_type: CacheType = "f16"
-    cache: Cache = None
 
 
 @expand_options
@@ -66,25 +40,28 @@ def info(
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that the model needs with the options below.")
     ] = False,
-    memory_options: MemoryOptions,
+    n_seq_max: SeqMax = 1,
     placing: PlacementOptions,
     json_output: AsJson = False,
 ) -> None:
     """Describe a model or a saved prefix, and this build of pymtp. No weights are read."""
+    if not memory:
+        _check_needs_memory(context)
+    options = placing.options(model_name(name), n_seq_max=n_seq_max)
     if memory:
-        with option_names():
-            _show_memory(name, memory_options, placing, json_output)
+        with option_names(PlacementOptions):
+            _show_memory(options, placing.cache_type, json_output)
         return
-    _check_needs_memory(context)
     build = build_info()
-    with model_headers(name, {"head": placing.model_options().get("head")}) as (model, keywords):
-        if model and is_prefix(model):
-            kind, about = "prefix", about_prefix(model)
+    with model_headers(options) as local:
+        file = None if local.model is None else Path(str(local.model))
+        if file and is_prefix(file):
+            kind, about = "prefix", about_prefix(file)
         else:
-            kind, about = "model", _about_model(model, keywords["head"])
+            kind, about = "model", _about_model(file, local.head)
     for key in ("file", "head_file"):
-        if name and is_hub_name(name) and key in about and not (file := Path(str(about[key]))).exists():
-            about[key] = f"{file.name} of {name}"  # only a header was downloaded, into a temporary file
+        if name and is_hub_name(name) and key in about and not (path := Path(str(about[key]))).exists():
+            about[key] = f"{path.name} of {name}"  # only a header was downloaded, into a temporary file
     if json_output:
         print(json.dumps({kind: about, "build": build}, ensure_ascii=False))
         return
@@ -110,7 +87,7 @@ def _check_needs_memory(context: typer.Context) -> None:
             )
 
 
-def _about_model(model: Path | None, head: str | None) -> dict[str, object]:
+def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dict[str, object]:
     with Model(model, vocab_only=True, head=head) as loaded:
         sampling, notes = read_sampling_defaults(loaded.metadata)
         for note in notes:
@@ -136,46 +113,33 @@ def _about_model(model: Path | None, head: str | None) -> dict[str, object]:
         }
 
 
-def _show_memory(name: str | None, wanted: MemoryOptions, placing: PlacementOptions, json_output: bool) -> None:
-    drafts, vocabulary = read_draft_tokens(wanted.draft_tokens), read_draft_vocab(wanted.draft_vocab)
-    gpu_layers = read_gpu_layers(wanted.gpu_layers)
-    model_options = ModelOptions(n_gpu_layers=gpu_layers, **placing.model_options())
-    adapter_bytes = model_options.adapter_bytes()  # shown separately, because the plan does not count adapters
-    context_options: dict[str, Any] = {
-        "draft_tokens": drafts,
-        "draft_vocab": vocabulary,
-        "n_ctx": wanted.ctx,
-        "n_seq_max": wanted.n_seq_max,
-        "type_k": wanted.cache_type,
-        "type_v": wanted.cache_type,
-        "offload_kqv": placing.kv_offload,
-    }
-    check_keywords(context_options)  # already here, so that invalid options are found before a download
-    context_options["rope"] = RopeOptions(**placing.rope_options())
-    with model_headers(name, {**context_options, **placing.model_options()}) as (model, keywords):
-        model_options = replace(model_options, head=keywords.get("head"))
+def _show_memory(given: LLMOptions, cache_type: str, json_output: bool) -> None:
+    given.check_machine()  # before a download of headers
+    adapter_bytes = given.adapter_bytes()  # shown separately, because the plan does not count adapters
+    with model_headers(given) as local:
+        model = None if local.model is None else Path(str(local.model))
         if model and is_prefix(model):
             raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
-        with Model(model, vocab_only=True, head=model_options.head) as header:
-            n_drafts = drafts if drafts != "auto" else MAX_AUTO if header.has_head else 0
+        with Model(model, vocab_only=True, head=local.head) as header:
             row_bytes = 4 * (header.n_vocab + header.n_embd)
-            ctx = whole_ctx(wanted.ctx or header.n_ctx_train)
-        context_options |= {"draft_tokens": n_drafts, "n_ctx": ctx}
-        model_options.check_adapters(header.path)
-        if gpu_layers == "auto":
-            gpu_layers = planned_layers(model, model_options, **context_options)
-        plans = compare_plans(model, n_gpu_layers=gpu_layers, placing=model_options, **context_options)
-    if wanted.cache is None:
+            ctx = whole_ctx(local.n_ctx or header.n_ctx_train)
+            planned = replace(local, n_ctx=ctx, draft_tokens=local.max_drafts(mtp=header.has_head))
+        planned.check_adapters(header.path)
+        if planned.n_gpu_layers == "auto":
+            gpu_layers = planned_layers(model, planned, planned, mtp=planned.takes_head)
+        else:
+            gpu_layers = planned.layers
+        plans = compare_plans(planned, n_gpu_layers=gpu_layers)
+    cache_bytes = planned.cache_bytes
+    if cache_bytes is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
-    else:
-        cache_bytes = wanted.cache * 2**20
-    prefixes = plan_prefix_memory(plans, cache_bytes, n_ctx=ctx, n_seq_max=wanted.n_seq_max, row_bytes=row_bytes)
+    prefixes = plan_prefix_memory(plans, cache_bytes, n_ctx=ctx, n_seq_max=planned.n_seq_max, row_bytes=row_bytes)
     options = {
         "n_ctx": ctx,
-        "n_seq_max": wanted.n_seq_max,
-        "draft_tokens": n_drafts,
-        "draft_vocab": vocabulary,
-        "cache_type": wanted.cache_type,
+        "n_seq_max": planned.n_seq_max,
+        "draft_tokens": planned.draft_tokens,
+        "draft_vocab": planned.draft_vocab,
+        "cache_type": cache_type,
         "gpu_layers": gpu_layers,
     }
     build, total = build_info(), host_memory()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
 
 from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.model.model import Model
-from pymtp.model.options import ModelOptions
+from pymtp.options import LLMOptions
 
 WORDS = {
     "weights": "weights",
@@ -49,28 +48,21 @@ class MemoryComparison:
         }
 
 
-def compare_plans(
-    path: str | os.PathLike[str] | None,
-    *,
-    draft_tokens: int,
-    placing: ModelOptions | None = None,
-    n_gpu_layers: int = -1,
-    **options: Any,
-) -> list[MemoryComparison]:
+def compare_plans(options: LLMOptions, *, n_gpu_layers: int = -1) -> list[MemoryComparison]:
     """Plan the memory without and with the head, for each device that one of the plans uses.
 
-    Both plans are equal if draft_tokens is 0. Raises the errors of `Model` and `plan_memory`.
+    Both plans are equal if no drafts are made. Raises the errors of `Model` and `plan_memory`.
 
-    options: further keywords of plan_memory.
+    options: those of an LLM whose model is a file, or None for the shipped model.
+    n_gpu_layers: as for plan_memory.
     """
-    placing = placing or ModelOptions()
-    with Model(path, vocab_only=True, mtp=False) as bare:
-        without = with_mtp = plan_memory(bare, placing=placing, n_gpu_layers=n_gpu_layers, **options)
-    if draft_tokens:
-        with Model(path, vocab_only=True, head=placing.head) as whole:
-            with_mtp = plan_memory(
-                whole, placing=placing, n_gpu_layers=n_gpu_layers, draft_tokens=draft_tokens, **options
-            )
+    assert not isinstance(options.model, Model)
+    with Model(options.model, vocab_only=True, mtp=False) as bare:
+        plain = replace(options, draft_tokens=0)
+        without = with_mtp = plan_memory(bare, plain, placing=options, n_gpu_layers=n_gpu_layers)
+    if options.draft_tokens:
+        with Model(options.model, vocab_only=True, head=options.head) as whole:
+            with_mtp = plan_memory(whole, options, placing=options, n_gpu_layers=n_gpu_layers)
     devices = {m.device: m.host for m in (*without, *with_mtp)}
     return [
         MemoryComparison(*(_device_plan(plan, name, host) for plan in (without, with_mtp)))

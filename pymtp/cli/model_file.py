@@ -14,49 +14,58 @@ from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.from_pretrained import fetch_headers, fetch_model
 from pymtp.hub.names import hub_name_hint, read_name
+from pymtp.options import LLMOptions
 from pymtp.validation import is_hub_name
 
 
-def model_file(
-    name: str | None, keywords: Mapping[str, Any], *, with_head: bool = True
-) -> tuple[Path | None, dict[str, Any]]:
-    """Find the file of a model. Return its path (None for the shipped model), and the keywords.
+def model_name(name: str | None) -> str | None:
+    """Return the path of a model file on this machine, or a name of the hub, unchanged; None for the shipped model.
 
-    A model "hf:…" is downloaded from the hub. If the head is in a separate file, that is downloaded too and added to
-    the returned keywords, unless the keywords name a head or ask for no drafts.
-
-    keywords: some or all keywords of LLM.
-    with_head: False if no drafts will be made, so that no head is downloaded.
-
-    Raises the errors of `local_file` and of `pymtp.hub.from_pretrained.fetch_model`.
-    """
-    if name is not None and is_hub_name(name):
-        return fetch_model(read_name(name), keywords, with_head=with_head, notify=show_note)
-    return local_file(name), dict(keywords)
-
-
-def local_file(name: str | None) -> Path | None:
-    """Return the path of a model file on this machine; None stands for the shipped model.
-
-    Raises ModelLoadError if the file does not exist but looks like a name of the hub without "hf:", and
-    InvalidRequestError for an empty name.
+    Raises InvalidRequestError for an empty name and for an invalid name of the hub; ModelLoadError if the file does not
+    exist but looks like a name of the hub without "hf:".
     """
     if name is None:
         return None
     if not name:
         raise InvalidRequestError("the name of the model is empty")
-    if (meant := hub_name_hint(name)) and not os.path.exists(name):
+    if is_hub_name(name):
+        read_name(name)
+    elif (meant := hub_name_hint(name)) and not os.path.exists(name):
         raise ModelLoadError(f"no such file: {name}{meant}")
-    return Path(name)
+    return name
+
+
+def model_file(
+    name: str | None, placing: Mapping[str, Any], *, with_head: bool = True
+) -> tuple[Path | None, dict[str, Any]]:
+    """Find the file of a model. Return its path (None for the shipped model), and the keywords of Model.
+
+    A model "hf:…" is downloaded from the hub. If the head is in a separate file, that is downloaded too and added to
+    the returned keywords, unless the keywords name a head.
+
+    placing: keywords of Model.
+    with_head: False if no drafts will be made, so that no head is downloaded.
+
+    Raises the errors of `model_name` and of `pymtp.hub.from_pretrained.fetch_model`.
+    """
+    name = model_name(name)
+    if name is None or not is_hub_name(name):
+        return None if name is None else Path(name), dict(placing)
+    options = fetch_model(read_name(name), LLMOptions(**placing), with_head=with_head, notify=show_note)
+    return Path(str(options.model)), {**placing, **({} if options.head is None else {"head": options.head})}
 
 
 @contextmanager
-def model_headers(name: str | None, keywords: Mapping[str, Any]) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """Find a model as `model_file` does, but download only the headers of files. Delete them after the block."""
-    if name is None or not is_hub_name(name):
-        yield local_file(name), dict(keywords)
+def model_headers(options: LLMOptions) -> Iterator[LLMOptions]:
+    """Yield options whose model and head are files on this machine.
+
+    Of a model of the hub, only the headers of its files are downloaded, and deleted after the block. Raises the errors
+    of `pymtp.hub.from_pretrained.fetch_model`.
+    """
+    if not isinstance(options.model, str) or not is_hub_name(options.model):
+        yield options
         return
-    with fetch_headers(read_name(name), keywords, notify=show_note) as headers:
+    with fetch_headers(read_name(options.model), options, notify=show_note) as headers:
         yield headers
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pymtp.cli.load import option_names
-from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP
+from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP, option_names
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import normalize_sampling
 
@@ -56,6 +55,6 @@ class ModelSamplingOptions:
         """
         values = {**asdict(self), **more}
         params = normalize_sampling({name: value for name, value in values.items() if value is not None})
-        with option_names():
+        with option_names(ModelSamplingOptions, max_tokens="--max-tokens", seed="--seed"):
             SamplingParams(**params)
         return params

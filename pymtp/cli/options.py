@@ -1,11 +1,16 @@
-"""Options that several commands share, and the support for dataclasses that group options."""
+"""Options that several commands share, and the support for dataclasses that group options.
+
+The fields of a group have the names that the options have in Python: in LLMOptions, ServerSettings or SamplingParams.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -53,6 +58,7 @@ Prefix = Annotated[
 Cache = Annotated[
     int | None,
     typer.Option(
+        "--cache",
         min=0,
         max=2**40,
         metavar="MIB",
@@ -63,7 +69,9 @@ Cache = Annotated[
 
 TemplateFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The chat template, in Jinja.", show_default="the model's"),
+    typer.Option(
+        "--chat-template-file", metavar="FILE", help="The chat template, in Jinja.", show_default="the model's"
+    ),
 ]
 TemplateVariables = Annotated[
     str | None,
@@ -115,6 +123,49 @@ class SamplingOptions:
     top_p: TopP = 0.95
     min_p: MinP = 0.05
     seed: Seed = 0
+
+
+# options whose parameter has another name, or is not in a group
+_SHARED = {"type_k": "--cache-type", "type_v": "--cache-type", "n_seq_max": "--n-seq-max"}
+
+
+@cache
+def _spellings(group: type) -> dict[str, str]:
+    """Return how each option of a group is written on the command line, by its name in Python: "n_ctx" → "--ctx"."""
+    found = {}
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        (option,) = hint.__metadata__
+        # typer keeps the first spelling as the default
+        names = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
+        long = next((each for each in names if each.startswith("--")), f"--{name.replace('_', '-')}")
+        found[name] = long.partition("/")[0]
+    return found
+
+
+@contextmanager
+def option_names(*groups: type, **more: str) -> Iterator[None]:
+    """Replace Python's names of options in an InvalidRequestError that the block raises: "n_ctx=1" → "--ctx 1".
+
+    groups: dataclasses of options. more: further spellings, by the names in Python.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        names = {name: spelling for group in groups for name, spelling in _spellings(group).items()} | _SHARED | more
+        message = str(error)
+        if error.param in names and message.startswith(f"{error.param} "):  # such as for an API key, without its value
+            message = names[error.param] + message.removeprefix(error.param)
+        error.args = (re.sub(rf"\b({'|'.join(names)})=", lambda match: f"{names[match[1]]} ", message),)
+        raise
+
+
+def read_word(option: str, text: str, *words: str) -> Any:
+    """Parse a whole number, or one of `words`. Raises InvalidRequestError for any other text."""
+    try:
+        return text if text in words else int(text)
+    except ValueError as error:
+        allowed = ", ".join(["a whole number", *(f'"{word}"' for word in words[:-1])]) + f' or "{words[-1]}"'
+        raise InvalidRequestError(f"{option} {text!r} must be {allowed}") from error
 
 
 def thinking_params(budget: int, message: str) -> dict[str, Any]:

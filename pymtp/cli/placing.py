@@ -8,18 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+from pymtp.cli.options import (
+    Cache,
+    CacheType,
+    Ctx,
+    Drafts,
+    DraftVocab,
+    LayersOrAuto,
+    option_names,
+    read_word,
+)
 from pymtp.errors import InvalidRequestError
-from pymtp.model.options import MODEL_OPTION_NAMES
 from pymtp.model.placement import MAX_NUMBER
-from pymtp.model.rope import ROPE_OPTION_NAMES
-
-# option of the command line, by the name of the same option in Python
-OPTIONS = {
-    **{name: f"--{name.replace('_', '-')}" for name in (MODEL_OPTION_NAMES | ROPE_OPTION_NAMES) - {"n_gpu_layers"}},
-    "use_mmap": "--mmap",
-    "use_mlock": "--mlock",
-    "offload_kqv": "--kv-offload",
-}
+from pymtp.options import LLMOptions
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class WeightOptions:
         str,
         typer.Option("--split-mode", "-sm", metavar="none|layer|row", help="How the model is split over several GPUs."),
     ] = "layer"
-    mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
-    mlock: Annotated[
+    use_mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
+    use_mlock: Annotated[
         bool, typer.Option("--mlock", help="Lock the model in memory, so that the system cannot swap it out.")
     ] = False
     numa: Annotated[
@@ -72,45 +73,50 @@ class WeightOptions:
         typer.Option(metavar="FILE:SCALE", help="A LoRA adapter and its scale. May be given several times."),
     ] = None
 
-    def model_options(self) -> dict[str, Any]:
-        """Return the options as keywords of ModelOptions. Raises InvalidRequestError for values of a wrong form."""
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as keywords of LLM. Raises InvalidRequestError for values of a wrong form."""
+        given = dict(vars(self))
+        given["override_tensor"] = ",".join(self.override_tensor or ())
+        given["tensor_split"] = [
+            _number("--tensor-split", self.tensor_split, share)
+            for share in (self.tensor_split.split(",") if self.tensor_split else ())
+        ]
         lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
         if not all(self.lora or ()):
             raise InvalidRequestError("--lora '' must name a file")
-        for text in self.lora_scaled or ():
+        for text in given.pop("lora_scaled") or ():
             path, _, scale = text.rpartition(":")
             if not path:
                 raise InvalidRequestError(f"--lora-scaled {text!r} must be FILE:SCALE")
             if abs(number := _number("--lora-scaled", text, scale)) > MAX_NUMBER:
                 raise InvalidRequestError(f"--lora-scaled {text!r}: a scale is at most {MAX_NUMBER:.0e}")
             lora.append((path, number))
-        return {
-            "head": self.head,
-            "n_cpu_moe": self.n_cpu_moe,
-            "override_tensor": ",".join(self.override_tensor or ()),
-            "tensor_split": [
-                _number("--tensor-split", self.tensor_split, share)
-                for share in (self.tensor_split.split(",") if self.tensor_split else ())
-            ],
-            "main_gpu": self.main_gpu,
-            "split_mode": self.split_mode,
-            "use_mmap": self.mmap,
-            "use_mlock": self.mlock,
-            "numa": self.numa,
-            "lora": lora,
-        }
+        given["lora"] = lora
+        if "cache_type" in given:
+            given["type_k"] = given["type_v"] = given.pop("cache_type")
+        return given
 
-    def non_default(self) -> dict[str, Any]:
-        """Return the keywords of ModelOptions whose values differ from their defaults."""
-        defaults = WeightOptions().model_options()
-        return {name: value for name, value in self.model_options().items() if value != defaults[name]}
+    def options(self, model: str | None = None, **more: Any) -> LLMOptions:
+        """Return the options as LLMOptions. Raises InvalidRequestError for values that are invalid for any model.
+
+        more: further keywords of LLM.
+        """
+        keywords = self.keywords()
+        with option_names(type(self)):
+            return LLMOptions(model, **keywords, **more)
 
 
 @dataclass(frozen=True)
 class PlacementOptions(WeightOptions):
-    """Options for the fields of ModelOptions and RopeOptions, and of the K and V cache, named as in llama.cpp."""
+    """Options of everything that takes memory, and of RoPE, named as in llama.cpp."""
 
-    kv_offload: Annotated[
+    draft_tokens: Drafts = "auto"
+    draft_vocab: DraftVocab = "auto"
+    n_ctx: Ctx = LLMOptions.n_ctx
+    n_gpu_layers: LayersOrAuto = "-1"
+    cache_type: CacheType = LLMOptions.type_k
+    cache_bytes: Cache = None
+    offload_kqv: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
     ] = True
     rope_scaling: Annotated[
@@ -135,9 +141,15 @@ class PlacementOptions(WeightOptions):
         float | None, typer.Option(help="YaRN: dimensions with fewer rotations are fully scaled.")
     ] = None
 
-    def rope_options(self) -> dict[str, Any]:
-        """Return the options as keywords of RopeOptions."""
-        return {name: getattr(self, name) for name in sorted(ROPE_OPTION_NAMES)}
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as keywords of LLM. Raises InvalidRequestError for values of a wrong form."""
+        given = super().keywords()
+        given["draft_tokens"] = read_word("--draft-tokens", self.draft_tokens, "auto")
+        given["draft_vocab"] = read_word("--draft-vocab", self.draft_vocab, "auto", "all")
+        given["n_gpu_layers"] = read_word("--gpu-layers", self.n_gpu_layers, "auto")
+        if self.cache_bytes is not None:
+            given["cache_bytes"] = self.cache_bytes * 2**20
+        return given
 
 
 def _number(option: str, value: str, text: str) -> float:

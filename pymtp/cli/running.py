@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from pymtp.cli.load import option_names
-from pymtp.cli.options import CacheType, Layers, Threads
-from pymtp.cli.placing import WeightOptions
-from pymtp.context.options import check_options
+from pymtp.cli.options import CacheType, Layers, Threads, option_names, read_word
+from pymtp.cli.placing import PlacementOptions, WeightOptions
+from pymtp.context.options import ContextOptions
 from pymtp.model.options import ModelOptions
 from pymtp.native.cores import default_threads
 
@@ -17,8 +16,8 @@ from pymtp.native.cores import default_threads
 class RunOptions(WeightOptions):
     """Options of `pymtp tap` and of all benches."""
 
-    gpu_layers: Layers = -1
-    threads: Threads = None
+    n_gpu_layers: Layers = -1
+    n_threads: Threads = None
 
     def settings(self) -> dict[str, Any]:
         """Return the options by the names of fields that the settings of all benches have.
@@ -26,22 +25,32 @@ class RunOptions(WeightOptions):
         Call this method before a model is downloaded, so that mistakes are found early. Raises InvalidRequestError for
         invalid values, and ModelLoadError for a head or adapters that do not exist.
         """
-        threads = default_threads() if self.threads is None else self.threads
-        placing = self.non_default()
-        with option_names():
-            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).check_files()
-            check_options(n_threads=threads)
-        return {"gpu_layers": self.gpu_layers, "threads": threads, "placing": placing}
+        with option_names(type(self)):
+            self.options().check_machine()
+        threads = default_threads() if self.n_threads is None else self.n_threads
+        return {"gpu_layers": self.n_gpu_layers, "threads": threads, "placing": self._non_default()}
+
+    def _non_default(self) -> dict[str, Any]:
+        """Return the keywords of Model whose values differ from their defaults, without n_gpu_layers."""
+        given, defaults = self.keywords(), WeightOptions().keywords()
+        names = {field.name for field in fields(ModelOptions)} & defaults.keys()
+        return {name: value for name, value in given.items() if name in names and value != defaults[name]}
 
 
 @dataclass(frozen=True)
 class BenchOptions(RunOptions):
     """Options of all benches."""
 
-    cache_type: CacheType = "f16"
+    cache_type: CacheType = ContextOptions.type_k
 
     def settings(self) -> dict[str, Any]:
         """Return the options of RunOptions.settings, and `cache_type`. Raises the same errors."""
-        with option_names():
-            check_options(type_k=self.cache_type, type_v=self.cache_type)
         return {**super().settings(), "cache_type": self.cache_type}
+
+
+def read_draft_vocab(tokens: str) -> Any:
+    """Parse the value of --draft-vocab: a number, "auto" or "all". Raises InvalidRequestError for any other."""
+    vocabulary = read_word("--draft-vocab", tokens, "auto", "all")
+    with option_names(PlacementOptions):
+        ContextOptions(draft_vocab=vocabulary)
+    return vocabulary

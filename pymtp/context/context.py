@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import count
-from typing import Any, Literal
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context.host_memory import check_room
-from pymtp.context.options import native_options
-from pymtp.context.state import Saving
+from pymtp.context.inspect import Counters, Inspection
+from pymtp.context.memory import DeviceMemory, read_memory
+from pymtp.context.options import ContextOptions
+from pymtp.context.state import SequenceState
 from pymtp.drafting.depth import watch_quotas
-from pymtp.errors import InvalidRequestError, NativeError, PymtpError
+from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model.model import TAPS, Model
-from pymtp.model.rope import RopeOptions
-from pymtp.native import check, ends_before_exit, ffi, last_error, lib
-from pymtp.native.batch_results import Outcomes, only, read_logprobs
-from pymtp.native.cores import default_threads
-from pymtp.native.locking import alone
+from pymtp.native import Handle, alone, check, ffi, lib
+from pymtp.native.process import refuse_copies
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
+from pymtp.validation import check_keywords, read_int
 
 
-class Context(Saving):
+class Context:
     """A target context and, with drafts, the head's draft context. The caches of both hold the same sequences.
 
     The target holds `tokens_held(seq)` tokens of a sequence. `draft` is called with the token after these, then with
@@ -34,59 +35,26 @@ class Context(Saving):
     Calls from several threads run one after the other. Ctrl-C, or any exception that a handler raises, ends the call on
     the main thread. The sequences of that call are then empty, and the next call works. All methods raise ClosedError
     after close().
+
+    options: the ContextOptions that the context was made with.
+    state: saves and loads the state of sequences.
+    inspect: shows the computed nodes and the times of operations.
+    cancels: the number of calls of `cancel`. cancelled: whether `cancel()` was called without a later `cancel(False)`.
     """
 
     def __init__(
         self,
         model: Model,
+        options: ContextOptions | None = None,
         *,
-        n_ctx: int,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
-        n_seq_max: int = 1,
-        n_threads: int | None = None,
-        all_threads: bool = False,
-        type_k: str = "f16",
-        type_v: str = "f16",
-        flash_attn: str = "auto",
-        draft_tokens: int = 0,
-        tap: str = "auto",
-        prefill: str = "fused",
-        draws: str = "auto",
-        draft_vocab: int | Literal["auto", "all"] = "auto",
-        offload_kqv: bool = True,
-        rope: RopeOptions | None = None,
         max_outputs: int = 1,
         embeddings: bool = False,
         trace: bool = False,
+        **keywords: Any,
     ) -> None:
         """Allocate the caches, and the draft context where there are drafts.
 
-        n_ctx: tokens per sequence, rounded up to a multiple of 256; 0 takes the training length.
-        n_batch, n_ubatch: the largest number of prompt tokens in a decode, and of tokens in one computed graph.
-            n_ubatch is at most n_batch, and both are at least 1 + draft_tokens.
-        n_seq_max: number of sequences.
-        n_threads: the largest number of computing threads. None for one per fast core, within a container's limit.
-        all_threads: always compute with n_threads threads. If False, fewer threads compute where that is faster: while
-            other programs use the cores, and for small graphs.
-        type_k, type_v: types of the K cache and of the V cache, each one of CACHE_TYPES. A quantized V needs flash
-            attention.
-        draft_tokens: the largest number of drafts per round; 0 for no draft context.
-        tap: the hidden state that the head reads: "post_norm", "pre_norm", or "auto" for the tap of `model`.
-        prefill: how hidden states of prompts reach the head, one of PREFILL_MODES. "fused": the target's graph fills
-            the head's cache. The other two are for comparison. "host-copy": hidden states are copied to the host, and
-            the head's whole block computes them, as in llama.cpp. "all-outputs": every token is an output with
-            embeddings; this needs the post-norm tap.
-        draws: where tokens are sampled, one of DRAWS; the sampled tokens are the same. "device": greedy tokens are
-            picked on the device of the logits, and for a top_k of up to 128 only the candidates are copied to the
-            host. For a logit bias, penalties, grammars, logprobs and a larger top_k, whole rows of logits are copied.
-            "host": tokens are sampled from whole rows. "auto": "device" on CUDA and Vulkan, otherwise "host".
-        draft_vocab: the number of tokens that drafts are chosen from, rounded up to a multiple of 64, at least 128; or
-            "all". These tokens change with the text; the text does not depend on them. "auto": 32,768 tokens, or all
-            tokens of a vocabulary of less than twice that size. It has an effect only with prefill="fused".
-        offload_kqv: keep K and V on the GPU of each layer, and compute attention there. False: keep them in the host's
-            memory.
-        rope: rotary position embeddings; None for those of the model's file.
+        options: None for those of `keywords`, the fields of ContextOptions.
         max_outputs: the largest number of logit rows that `prefill_logits` computes at once.
         embeddings: keep the embeddings of prompts for the method `embeddings`. Every prompt token is then an output.
         trace: record the computed nodes for the method `trace`. This makes calls slower.
@@ -94,55 +62,33 @@ class Context(Saving):
         Raises InvalidRequestError for values outside their range, and where K, V and states do not fit in the
         host's memory; NativeError when llama.cpp cannot make the contexts.
         """
-        super().__init__()
-        params, options = native_options(
-            model,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq_max=n_seq_max,
-            n_threads=default_threads() if n_threads is None else n_threads,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            draft_tokens=draft_tokens,
-            tap=tap,
-            prefill=prefill,
-            draws=draws,
-            draft_vocab=draft_vocab,
-            offload_kqv=offload_kqv,
-            rope=rope,
-            max_outputs=max_outputs,
-            embeddings=embeddings,
-            trace=trace,
-            all_threads=all_threads,
+        check_keywords("Context()", keywords, ContextOptions)
+        options = ContextOptions(**keywords) if options is None else options
+        params, pair_options = options.context_params(
+            model, max_outputs=max_outputs, embeddings=embeddings, trace=trace
         )
-        check_room(model, params, options)
+        check_room(model, params, pair_options)
         watch_quotas()
-        ends_before_exit(self._lock)
-        with self._lock:
-            pair = lib.pymtp_pair_init(model.handle, params, options)
-        if pair == ffi.NULL:
-            raise NativeError(last_error())
-        # A running call, also of cancel(), holds a reference of its own. The pair is freed with the last reference.
-        self._pair = ffi.gc(pair, lib.pymtp_pair_free)
-        check(lib.PYMTP_OK)
+        self._handle = Handle(
+            "Context", lambda: lib.pymtp_pair_init(model.handle, params, pair_options), lib.pymtp_pair_free
+        )
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
-        self._outcomes = Outcomes(options.n_seq_max, 1 + options.n_draft)
+        self._outcomes = _Outcomes(options.n_seq_max, 1 + pair_options.n_draft)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
         self._keeps_embeddings = embeddings
         self.model = model
-        self.rope = rope or RopeOptions()
-        self.tap = TAPS[options.tap]
-        self.draft_tokens: int = options.n_draft
+        self.options = options
+        self.tap = TAPS[pair_options.tap]
+        self.draft_tokens: int = pair_options.n_draft
         self.n_seq_max = options.n_seq_max
-        self.n_ctx = lib.pymtp_pair_n_ctx(pair)
-        self.n_ubatch = min(int(n_batch), int(n_ubatch))
-        self.cancels = 0  # number of calls of `cancel`
+        self.n_ctx: int = lib.pymtp_pair_n_ctx(self._handle.pointer)
+        self.n_ubatch = min(options.n_batch, options.n_ubatch)
+        self.state = SequenceState(self._handle, self.n_ctx, self.n_seq_max)
+        self.inspect = Inspection(self._handle, self.n_seq_max)
+        self.cancels, self.cancelled = 0, False
         self._cancel_numbers = count(1)
-        self._cancelled = False
         self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
         self._logprobs: dict[int, list[TokenLogprobs]] = {}
 
@@ -151,10 +97,28 @@ class Context(Saving):
         """Return the number of tokens that the target holds for sequence 0."""
         return self.tokens_held()
 
+    def _check_seq(self, seq: int) -> None:
+        read_int("seq", seq, 0, self.n_seq_max - 1)
+
     @property
-    def n_head_rows(self) -> int:
-        """Return the number of rows that the head's cache holds for sequence 0, one per token; see `rows_held`."""
-        return self.rows_held()
+    @alone
+    def counters(self) -> Counters:
+        """Return the work done since the context was made."""
+        c = ffi.new("struct pymtp_counters *")
+        lib.pymtp_pair_counters(self._handle.pointer, c)
+        return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
+
+    @alone
+    def check(self) -> None:
+        """Raise NativeError where an earlier failure left the context unusable: see pymtp_status in pymtp.h."""
+        # a rewind to the current length changes nothing, but on an unusable context it fails like every other call
+        pair = self._handle.pointer
+        check(lib.pymtp_pair_rewind(pair, 0, lib.pymtp_pair_n_past(pair, 0)))
+
+    @alone
+    def memory(self) -> list[DeviceMemory]:
+        """Return the memory in use on each device. Compute buffers grow with the first round of each depth."""
+        return read_memory(lambda rows, limit: lib.pymtp_pair_memory(self._handle.pointer, rows, limit))
 
     @alone
     def tokens_held(self, seq: int = 0) -> int:
@@ -163,24 +127,25 @@ class Context(Saving):
         Raises InvalidRequestError for an unknown sequence.
         """
         self._check_seq(seq)
-        return int(lib.pymtp_pair_n_past(self._pair, seq))
+        return int(lib.pymtp_pair_n_past(self._handle.pointer, seq))
 
     @alone
     def tokens(self, seq: int = 0) -> list[int]:
         """Return the tokens that the target holds for a sequence, in order."""
         self._check_seq(seq)
-        n = lib.pymtp_pair_n_past(self._pair, seq)
-        return list(ffi.unpack(lib.pymtp_pair_tokens(self._pair, seq), n)) if n else []
+        n = lib.pymtp_pair_n_past(self._handle.pointer, seq)
+        return list(ffi.unpack(lib.pymtp_pair_tokens(self._handle.pointer, seq), n)) if n else []
 
     @alone
-    def rows_held(self, seq: int = 0) -> int:
-        """Return the number of rows that the head's cache holds for a sequence.
-
-        The head computes one row for each token, from the target's hidden state. In rounds without drafts it falls up
-        to 63 rows behind the target; it catches up before the next draft. Raises as `tokens_held`.
-        """
+    def begins_with(self, tokens: NDArray[np.int32], seq: int = 0) -> bool:
+        """Return whether the tokens of a sequence begin with `tokens`."""
         self._check_seq(seq)
-        return int(lib.pymtp_pair_n_head(self._pair, seq))
+        pair = self._handle.pointer
+        n = lib.pymtp_pair_n_past(pair, seq)
+        if len(tokens) > n:
+            return False
+        held = np.frombuffer(ffi.buffer(lib.pymtp_pair_tokens(pair, seq), 4 * n), dtype=np.int32) if n else tokens
+        return bool(np.array_equal(held[: len(tokens)], tokens))
 
     def _rows(self, n: int) -> Logits:
         return _floats(self._logits[0], n, self._n_vocab)
@@ -221,7 +186,7 @@ class Context(Saving):
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
         lengths = [len(prompts[seq]) for seq in seqs]
         self._n_embeddings = 0  # the embeddings of the last prefill are lost, even if this one fails
-        check(lib.pymtp_pair_prefill(self._pair, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
+        check(lib.pymtp_pair_prefill(self._handle.pointer, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
         self._n_embeddings = sum(lengths)
         return self._rows(sum(lengths) if all_logits else len(seqs))
 
@@ -234,7 +199,7 @@ class Context(Saving):
         """
         if not self._keeps_embeddings:
             raise InvalidRequestError("the context keeps no embeddings: make it with embeddings=True")
-        return _floats(lib.pymtp_pair_embeddings(self._pair), self._n_embeddings, self.model.n_embd)
+        return _floats(lib.pymtp_pair_embeddings(self._handle.pointer), self._n_embeddings, self.model.n_embd)
 
     @alone
     def draft(self, token: int, seq: int = 0) -> Logits:
@@ -245,14 +210,14 @@ class Context(Saving):
 
         Raises InvalidRequestError after `draft_tokens` steps, ContextFullError when the context is full.
         """
-        check(lib.pymtp_pair_draft_step(self._pair, seq, token, self._logits))
+        check(lib.pymtp_pair_draft_step(self._handle.pointer, seq, token, self._logits))
         return self._rows(1).reshape(-1)
 
     @alone
     def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Decode 1 to 1+draft_tokens tokens with the target, and return the logits of each, (len(tokens), n_vocab)."""
         array = ffi.new("llama_token[]", list(tokens))  # list() refuses a number, which cffi would use as a length
-        check(lib.pymtp_pair_verify(self._pair, seq, array, len(tokens), self._logits))
+        check(lib.pymtp_pair_verify(self._handle.pointer, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
 
     @alone
@@ -269,7 +234,7 @@ class Context(Saving):
         if list(bias.values()).count(-math.inf) == self._n_vocab:
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
-            check(lib.pymtp_pair_set_sampling(self._pair, seq, native))
+            check(lib.pymtp_pair_set_sampling(self._handle.pointer, seq, native))
         self._logprobs.pop(seq, None)
         (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
@@ -279,7 +244,7 @@ class Context(Saving):
 
         Raises InvalidRequestError when the grammar allows no token; the sequence keeps its tokens.
         """
-        check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
+        check(lib.pymtp_pair_first_token(self._handle.pointer, seq, self._token))
         self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
@@ -300,11 +265,9 @@ class Context(Saving):
 
         tokens: the token after the last one that the target holds, by sequence number.
         """
-        seqs, out = sorted(tokens), self._outcomes
+        seqs, out, pair = sorted(tokens), self._outcomes, self._handle.pointer
         first = [tokens[seq] for seq in seqs]
-        check(
-            lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, out.tokens, out.confidences, out.native)
-        )
+        check(lib.pymtp_pair_draft_tokens(pair, len(seqs), seqs, first, n, out.tokens, out.confidences, out.native))
         return out.drafts(seqs, n)
 
     @property
@@ -315,12 +278,12 @@ class Context(Saving):
         With draft_vocab="auto", drafts are chosen from all tokens while too many of the text's tokens are missing in
         the draft vocabulary.
         """
-        return int(lib.pymtp_pair_draft_vocab_size(self._pair))
+        return int(lib.pymtp_pair_draft_vocab_size(self._handle.pointer))
 
     @alone
     def drafts_over(self, token: int) -> bool:
         """Return whether the last `draft_chain` could have drafted `token`."""
-        return bool(lib.pymtp_pair_in_draft_vocab(self._pair, token))
+        return bool(lib.pymtp_pair_in_draft_vocab(self._handle.pointer, token))
 
     @alone
     def forget_chosen(self) -> None:
@@ -328,7 +291,7 @@ class Context(Saving):
 
         By this share, draft_vocab="auto" chooses between the draft vocabulary and all tokens.
         """
-        lib.pymtp_pair_reset_draft_vocab(self._pair)
+        lib.pymtp_pair_reset_draft_vocab(self._handle.pointer)
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """Verify a token and its drafts, and return the accepted drafts and one more sampled token.
@@ -337,7 +300,10 @@ class Context(Saving):
         if a grammar allows no further token. Raises as `verify`, and as `first_token` if the grammar allows no token
         after the first row.
         """
-        return only(self.verify_chains({seq: tokens}))
+        outcome = self.verify_chains({seq: tokens})[seq]
+        if isinstance(outcome, PymtpError):
+            raise outcome
+        return outcome
 
     @alone
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
@@ -348,10 +314,10 @@ class Context(Saving):
         fails, its value in the result is its error, and the other sequences have their tokens. If the call raises an
         exception, all its sequences are empty.
         """
-        seqs, out = sorted(chains), self._outcomes
+        seqs, out, pair = sorted(chains), self._outcomes, self._handle.pointer
         lengths = [len(chains[seq]) for seq in seqs]
         tokens = [token for seq in seqs for token in chains[seq]]
-        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, lengths, out.tokens, out.native))
+        check(lib.pymtp_pair_verify_tokens(pair, len(seqs), seqs, tokens, lengths, out.tokens, out.native))
         if self._reports:
             for k, seq in enumerate(seqs):
                 self._keep_logprobs(seq, out.native[k].n)  # also for tokens before a dead end
@@ -367,7 +333,11 @@ class Context(Saving):
     def _keep_logprobs(self, seq: int, n_sampled: int) -> None:
         if seq not in self._reports:
             return
-        pairs = read_logprobs(self._pair, seq) if n_sampled else []
+        pairs: list[tuple[int, float]] = []
+        if n_sampled:
+            found = ffi.new("const struct pymtp_logprob **")
+            n = lib.pymtp_pair_logprobs(self._handle.pointer, seq, found)
+            pairs = [(p.token, p.logprob) for p in found[0][0:n]]
         each = max(1, len(pairs) // max(1, n_sampled))
         starts = range(0, len(pairs), each)
         self._logprobs[seq] = [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in starts]
@@ -380,7 +350,7 @@ class Context(Saving):
         instead, the recurrent layers replay fewer tokens in the next decode. Raises InvalidRequestError if other tokens
         would be removed.
         """
-        check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
+        check(lib.pymtp_pair_rewind(self._handle.pointer, seq, n_keep))
 
     @alone
     def copy(self, source: int, seq: int) -> None:
@@ -392,12 +362,12 @@ class Context(Saving):
         Raises InvalidRequestError when `seq` is not empty. After CancelledError and NativeError, `seq` is empty. The
         tokens of the source never change.
         """
-        check(lib.pymtp_pair_copy(self._pair, source, seq))
+        check(lib.pymtp_pair_copy(self._handle.pointer, source, seq))
 
     @alone
     def move(self, source: int, seq: int) -> None:
         """Move a sequence, with its sampling, into an empty one; `source` is empty afterwards. Raises as `copy`."""
-        check(lib.pymtp_pair_move(self._pair, source, seq))
+        check(lib.pymtp_pair_move(self._handle.pointer, source, seq))
         (self._reports.add if source in self._reports else self._reports.discard)(seq)
         self._logprobs.pop(seq, None)
         if source in self._logprobs:
@@ -407,12 +377,7 @@ class Context(Saving):
     def clear(self, seq: int | None = None) -> None:
         """Remove all tokens of one sequence, or of all sequences if `seq` is None."""
         for number in range(self.n_seq_max) if seq is None else [seq]:
-            check(lib.pymtp_pair_clear(self._pair, number))
-
-    @property
-    def cancelled(self) -> bool:
-        """Return whether `cancel()` was called without a later `cancel(False)`."""
-        return self._cancelled
+            check(lib.pymtp_pair_clear(self._handle.pointer, number))
 
     def cancel(self, cancelled: bool = True) -> None:
         """Set or unset cancellation. May be called from any thread or handler at any time.
@@ -424,44 +389,91 @@ class Context(Saving):
         if cancelled:
             self.cancels = next(self._cancel_numbers)
         else:
-            self._cancelled = False
-        pair = self._pair  # this reference keeps the pair alive during a close()
+            self.cancelled = False
+        pair = self._handle.pointer  # this reference keeps the pair alive during a close()
         if pair is not None:
             lib.pymtp_pair_cancel(pair, cancelled)
         # set last and unset first: otherwise, if threads set and unset it at the same time, native calls could stay
         # cancelled while `cancelled` returns False
         if cancelled:
-            self._cancelled = True
+            self.cancelled = True
 
-    def _free(self) -> None:
-        self._pair = None
+    def close(self) -> None:
+        """Refuse new calls, wait for the running call, and free both contexts.
 
-    @alone
-    def break_on_purpose(self, fault: str) -> None:
-        """Inject a fault into all later calls, until the fault "none" is injected. For tests.
-
-        fault: a name of enum pymtp_fault, in lower case and without its prefix. Faults of the head do not change greedy
-            text; acceptance and the head's logits show them.
+        Call `cancel()` first to wait less. Within a call of the same thread, close() cancels that call, which frees
+        everything at its end. A second close() does nothing.
         """
-        lib.pymtp_pair_inject_fault(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+        self._handle.close(self.cancel)
 
-    @alone
-    def compute_as_devices(self) -> None:
-        """Compute recurrent layers in host memory with the operations for GPUs from now on. For tests."""
-        check(lib.pymtp_pair_force_device_ops(self._pair, True))
+    @property
+    def closed(self) -> bool:
+        """Return whether close() was called."""
+        return self._handle.closed
 
-    @alone
-    def head_state(self, seq: int = 0) -> bytes:
-        """Return the head's cache of a sequence as llama.cpp saves it: positions, then rows of K, then rows of V.
+    @property
+    def in_call_of_this_thread(self) -> bool:
+        """Return whether this thread is in a call of the context: then a signal or log handler runs."""
+        return self._handle.in_call_of_this_thread
 
-        The result is empty if the context makes no drafts.
+    def lose(self) -> None:
+        """Close the context in a forked child, without freeing it: a thread that used it does not exist there."""
+        self._handle.lose()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
+class _Outcomes:
+    """Buffers for the tokens of each sequence of a round.
+
+    They are allocated once, because a round of a small model takes only a few hundred microseconds.
+    """
+
+    def __init__(self, n_seqs: int, n_tokens: int) -> None:
+        """Allocate buffers for n_tokens tokens of each of n_seqs sequences."""
+        self.native = ffi.new("struct pymtp_outcome[]", n_seqs)
+        self.tokens = ffi.new("llama_token[]", n_seqs * n_tokens)
+        self.confidences = ffi.new("float[]", n_seqs * n_tokens)
+
+    def drafts(self, seqs: Sequence[int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        """Read the drafts and confidences of a call that drafted up to n tokens per sequence."""
+        tokens, confidences = ffi.unpack(self.tokens, len(seqs) * n), ffi.unpack(self.confidences, len(seqs) * n)
+        found: dict[int, tuple[list[int], list[float]]] = {}
+        for k, seq in enumerate(seqs):
+            i, j = k * n, k * n + self.native[k].n
+            found[seq] = tokens[i:j], confidences[i:j]
+        return found
+
+    def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:
+        """Read the tokens of a call that sampled up to `lengths` tokens per sequence.
+
+        If a grammar allows some tokens and then no further one, these tokens are returned without an error. The next
+        call raises the error, unless the text ends with these tokens.
         """
-        self._check_seq(seq)
-        needed = ffi.new("size_t *")
-        check(lib.pymtp_pair_head_state(self._pair, seq, ffi.NULL, 0, needed))
-        data = ffi.new("uint8_t[]", needed[0])
-        check(lib.pymtp_pair_head_state(self._pair, seq, data, needed[0], needed))
-        return bytes(ffi.buffer(data))
+        tokens = ffi.unpack(self.tokens, sum(lengths))
+        found: dict[int, list[int] | PymtpError] = {}
+        start = 0
+        for k, seq in enumerate(seqs):
+            outcome = self.native[k]
+            some = outcome.status == lib.PYMTP_OK or (outcome.status == lib.PYMTP_DEAD_END and outcome.n > 0)
+            found[seq] = tokens[start : start + outcome.n] if some else self._error(k)
+            start += lengths[k]
+        return found
+
+    def _error(self, k: int) -> PymtpError:
+        """Return the error of the k-th sequence, which has no tokens."""
+        try:
+            check(lib.pymtp_outcome_error(self.native + k))
+        except PymtpError as error:
+            return error
+        raise AssertionError("a failed outcome has an error")
 
 
 def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:

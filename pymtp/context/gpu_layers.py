@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pymtp.context.memory import DeviceMemory, plan_memory
-from pymtp.drafting.depth import MAX_AUTO
+from pymtp.context.options import ContextOptions
 from pymtp.model.model import Model
-from pymtp.model.options import ModelOptions, read_options
+from pymtp.model.options import ModelOptions
 from pymtp.native.build_info import free_gpu_memory
 
 # Bytes left free on each GPU for kernels, their libraries and the display, as with llama.cpp's --fit-target.
@@ -46,49 +45,22 @@ def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
 
 
 def planned_layers(
-    path: str | os.PathLike[str] | None, options: ModelOptions, *, draft_tokens: int | str, **of_context: Any
+    path: str | os.PathLike[str] | None, placing: ModelOptions, context: ContextOptions, *, mtp: bool
 ) -> int:
     """Choose n_gpu_layers by the GPUs' free memory at this moment. Return 0 without a GPU.
 
-    of_context: keywords of Context.
+    mtp: whether the head will be loaded, if the model has one.
 
     Raises the errors of Model and plan_memory, and ModelLoadError for an adapter that does not exist.
     """
     free = free_gpu_memory()
     if not free:
         return 0
-    room = {device: n - MARGIN - options.adapter_bytes() for device, n in free.items()}
-    with Model(path, vocab_only=True, mtp=_takes_head(options, draft_tokens), head=options.head) as looked_at:
-        most = draft_tokens
-        if most == "auto":
-            rows = [int(of_context[name]) - 1 for name in ("n_batch", "n_ubatch") if name in of_context]
-            most = max(0, min([MAX_AUTO, *rows])) if looked_at.mtp else 0
+    room = {device: n - MARGIN - placing.adapter_bytes() for device, n in free.items()}
+    with Model(path, vocab_only=True, mtp=mtp, head=placing.head) as header:
 
         def plan(layers: int) -> Sequence[DeviceMemory]:
-            return plan_memory(looked_at, n_gpu_layers=layers, placing=options, draft_tokens=most, **of_context)
+            return plan_memory(header, context, placing=placing, n_gpu_layers=layers)
 
         # the trunk's blocks, the head's block and the output layer
-        return layers_that_fit(plan, room, looked_at.n_layer + 2)
-
-
-def fitting_model(
-    path: str | os.PathLike[str] | None, keywords: Mapping[str, Any], *, draft_tokens: int | str, **of_context: Any
-) -> Model:
-    """Load a Model for a context with these options.
-
-    keywords: keywords of ModelOptions.
-    of_context: keywords of Context.
-
-    Raises the errors of Model and, if n_gpu_layers is "auto", those of plan_memory.
-    """
-    keywords = read_options(keywords)
-    options = ModelOptions(**keywords)
-    if options.n_gpu_layers == "auto":
-        layers = planned_layers(path, options, draft_tokens=draft_tokens, **of_context)
-        keywords = {**keywords, "n_gpu_layers": layers}
-    return Model(path, mtp=_takes_head(options, draft_tokens), **keywords)
-
-
-def _takes_head(options: ModelOptions, draft_tokens: int | str) -> bool:
-    """Return whether the head must be loaded: for drafts, and for adapters, which may have tensors of the head."""
-    return draft_tokens != 0 or bool(options.adapters)
+        return layers_that_fit(plan, room, header.n_layer + 2)

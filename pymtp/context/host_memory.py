@@ -16,7 +16,6 @@ from pymtp.context.memory import DeviceMemory, least_memory
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
-from pymtp.validation import read_int
 
 MAX_DEFAULT_CACHE = 8 * 2**30  # bytes
 
@@ -29,14 +28,6 @@ SWAP = Path("/proc/meminfo")
 # Files with the memory limit of a container. Each holds a number of bytes, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SWAP_LIMIT = Path("/sys/fs/cgroup/memory.swap.max")
-
-
-def read_cache_bytes(value: int | None) -> int | None:
-    """Return a checked value of cache_bytes; None stands for the default budget.
-
-    Raises InvalidRequestError for a value outside the range.
-    """
-    return None if value is None else read_int("cache_bytes", value, 0, 2**63 - 1)
 
 
 def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:
@@ -68,7 +59,7 @@ def check_room(model: Model, params: Any, options: Any) -> None:
     Without this check, the system would grant the allocation, and would kill this process or another one as soon as
     the memory is written to.
 
-    params, options: the structs that `native_options` returned.
+    params, options: the structs that `ContextOptions.context_params` returned.
 
     Also raises the errors of least_memory.
     """

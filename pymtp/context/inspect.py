@@ -1,45 +1,21 @@
-"""Inspection of a context: counters, memory, computed graph nodes and operation times."""
+"""Inspection of a context: its counters, the computed graph nodes, the times of operations, and the head's cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from pymtp.context.memory import DeviceMemory, read_memory
 from pymtp.errors import NativeError
-from pymtp.native import check, ffi, last_error, lib
-from pymtp.native.locking import Exclusive, alone
+from pymtp.native import Handle, alone, check, ffi, last_error, lib
 from pymtp.validation import read_int
 
 
-class Inspected(Exclusive):
-    """The methods of a Context that read its state and change no sequence."""
+class Inspection:
+    """The part of a Context that shows what it computed, and that tests use to break it. It changes no sequence."""
 
-    _pair: Any  # the C handle
-    n_seq_max: int
-
-    def _check_seq(self, seq: int) -> None:
-        read_int("seq", seq, 0, self.n_seq_max - 1)
-
-    @property
-    @alone
-    def counters(self) -> Counters:
-        """Return the work done since the context was made."""
-        c = ffi.new("struct pymtp_counters *")
-        lib.pymtp_pair_counters(self._pair, c)
-        return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
-
-    @alone
-    def check(self) -> None:
-        """Raise NativeError where an earlier failure left the context unusable: see pymtp_status in pymtp.h."""
-        # a rewind to the current length changes nothing, but on an unusable context it fails like every other call
-        check(lib.pymtp_pair_rewind(self._pair, 0, lib.pymtp_pair_n_past(self._pair, 0)))
-
-    @alone
-    def memory(self) -> list[DeviceMemory]:
-        """Return the memory in use on each device. Compute buffers grow with the first round of each depth."""
-        return read_memory(lambda rows, limit: lib.pymtp_pair_memory(self._pair, rows, limit))
+    def __init__(self, handle: Handle, n_seq_max: int) -> None:
+        self._handle, self._n_seq_max = handle, n_seq_max
 
     @alone
     def trace(self) -> list[Node]:
@@ -47,7 +23,7 @@ class Inspected(Exclusive):
 
         The context must have been made with trace=True.
         """
-        return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
+        return read_trace(ffi.string(lib.pymtp_pair_trace(self._handle.pointer)).decode())
 
     @alone
     def time_operations(self, on: bool = True) -> None:
@@ -55,12 +31,50 @@ class Inspected(Exclusive):
 
         Timing adds a few clock readings to each node.
         """
-        check(lib.pymtp_pair_time_ops(self._pair, on))
+        check(lib.pymtp_pair_time_ops(self._handle.pointer, on))
 
     @alone
     def operations(self) -> list[Operation]:
         """Return the times of the operations computed since the last call of `operations`, while timing was on."""
-        return read_operations(lambda rows, limit: lib.pymtp_pair_op_times(self._pair, rows, limit))
+        return read_operations(lambda rows, limit: lib.pymtp_pair_op_times(self._handle.pointer, rows, limit))
+
+    @alone
+    def head_rows(self, seq: int = 0) -> int:
+        """Return the number of rows that the head's cache holds for a sequence.
+
+        The head computes one row for each token, from the target's hidden state. In rounds without drafts it falls up
+        to 63 rows behind the target; it catches up before the next draft. Raises InvalidRequestError for an unknown
+        sequence.
+        """
+        read_int("seq", seq, 0, self._n_seq_max - 1)
+        return int(lib.pymtp_pair_n_head(self._handle.pointer, seq))
+
+    @alone
+    def head_state(self, seq: int = 0) -> bytes:
+        """Return the head's cache of a sequence as llama.cpp saves it: positions, then rows of K, then rows of V.
+
+        The result is empty if the context makes no drafts.
+        """
+        read_int("seq", seq, 0, self._n_seq_max - 1)
+        needed = ffi.new("size_t *")
+        check(lib.pymtp_pair_head_state(self._handle.pointer, seq, ffi.NULL, 0, needed))
+        data = ffi.new("uint8_t[]", needed[0])
+        check(lib.pymtp_pair_head_state(self._handle.pointer, seq, data, needed[0], needed))
+        return bytes(ffi.buffer(data))
+
+    @alone
+    def break_on_purpose(self, fault: str) -> None:
+        """Inject a fault into all later calls, until the fault "none" is injected. For tests.
+
+        fault: a name of enum pymtp_fault, in lower case and without its prefix. Faults of the head do not change greedy
+            text; acceptance and the head's logits show them.
+        """
+        lib.pymtp_pair_inject_fault(self._handle.pointer, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+
+    @alone
+    def compute_as_devices(self) -> None:
+        """Compute recurrent layers in host memory with the operations for GPUs from now on. For tests."""
+        check(lib.pymtp_pair_force_device_ops(self._handle.pointer, True))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pymtp.context.options import native_options
+from pymtp.context.options import ContextOptions
 from pymtp.errors import NativeError
 from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions
@@ -72,7 +72,7 @@ def read_memory(fill: Callable[[Any, int], int]) -> list[DeviceMemory]:
 def least_memory(model: Model, params: Any, options: Any) -> int:
     """Return the bytes of host memory, without the weights, that a Context writes to at least.
 
-    params, options: the structs that `native_options` returned.
+    params, options: the structs that `ContextOptions.context_params` returned.
 
     Raises ClosedError for a closed model, NativeError when llama.cpp fails.
     """
@@ -83,21 +83,26 @@ def least_memory(model: Model, params: Any, options: Any) -> int:
 
 
 def plan_memory(
-    model: Model, *, n_gpu_layers: int = -1, placing: ModelOptions | None = None, **options: Any
+    model: Model,
+    context: ContextOptions | None = None,
+    *,
+    placing: ModelOptions | None = None,
+    n_gpu_layers: int = -1,
+    **keywords: Any,
 ) -> list[DeviceMemory]:
     """Return the memory that a model and a Context will use once rounds of every depth have run.
 
     `Context.memory` reports less before such rounds. Nothing is allocated, and only the file's header is read.
 
     model: a Model opened with vocab_only=True; with mtp=False, the plan is for a model without the head.
-    n_gpu_layers: the number of layers on the GPU, -1 for all.
-    placing: the other options that the model would be loaded with. Adapters are not counted.
-    options: keywords of Context.
+    context: None for the fields of ContextOptions in `keywords`.
+    placing: the options that the model would be loaded with; None for the defaults. Adapters are not counted.
+    n_gpu_layers: the number of layers on the GPU in place of that of `placing`, -1 for all.
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.
     """
     n_gpu_layers = read_int("n_gpu_layers", n_gpu_layers, -1)
-    loaded, _kept = (placing or ModelOptions()).native(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
-    params, given = native_options(model, **options)
+    loaded, _kept = (placing or ModelOptions()).model_params(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
+    params, pair_options = (ContextOptions(**keywords) if context is None else context).context_params(model)
     name = os.fsencode(model.path)
-    return read_memory(lambda rows, limit: lib.pymtp_plan_memory(name, loaded, params, given, rows, limit))
+    return read_memory(lambda rows, limit: lib.pymtp_plan_memory(name, loaded, params, pair_options, rows, limit))

@@ -1,4 +1,4 @@
-"""Saved state of sequences: K and V cells and recurrent states, to the host's memory and back."""
+"""The state of sequences: K and V and recurrent states, to the host's memory and back."""
 
 from __future__ import annotations
 
@@ -9,52 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context.host_memory import host_bytes
-from pymtp.context.inspect import Inspected
 from pymtp.context.options import PREFILL_MODES
 from pymtp.errors import ContextFullError, InvalidRequestError, NativeError
-from pymtp.native import check, ffi, last_error, lib
+from pymtp.native import Handle, alone, check, ffi, last_error, lib
 from pymtp.native.build_info import kernels
-from pymtp.native.locking import alone
 from pymtp.validation import read_int
 
 Bytes = NDArray[np.uint8]
 
 
-class Saving(Inspected):
-    """The methods of a Context that save the state of a sequence and load it into another.
+class SequenceState:
+    """The part of a Context that saves the state of a sequence, and loads it into another.
 
     A prefix has two parts: K and V of its tokens, which can be cut between any two tokens, and the recurrent state at
     one position, which cannot be cut. A sequence gets a prefix in two steps. First it gets K and V, by any number of
     calls of `load_cells`, `copy_cells` and `keep_cells`, each of which continues where the one before ended; meanwhile
-    the sequence holds no tokens. Then `load_state` loads the state and gives the sequence its tokens. K and V without a
+    the sequence holds no tokens. Then `load` loads the state and gives the sequence its tokens. K and V without a
     state are dropped when the sequence is emptied or gets tokens in another way.
+
+    cell_bytes: the number of bytes that K and V of one token have. K and V of the target's layers come before those of
+        the head; in each layer, K comes before V.
+    max_bytes: the largest size of a state with logits, in bytes: see `save`.
     """
 
-    n_ctx: int
-
-    @property
-    @alone
-    def cell_bytes(self) -> int:
-        """Return the number of bytes that K and V of one token have.
-
-        K and V of the target's layers come before those of the head; in each layer, K comes before V.
-        """
-        return self._cell_bytes()
-
-    def _cell_bytes(self) -> int:
-        n: int = lib.pymtp_pair_cell_bytes(self._pair)
-        if n < 0:
+    def __init__(self, handle: Handle, n_ctx: int, n_seq_max: int) -> None:
+        self._handle, self._n_ctx, self._n_seq_max = handle, n_ctx, n_seq_max
+        self.cell_bytes: int = lib.pymtp_pair_cell_bytes(handle.pointer)
+        self.max_bytes: int = lib.pymtp_pair_state_bytes(handle.pointer)
+        if self.cell_bytes < 0 or self.max_bytes < 0:
             raise NativeError(last_error())
-        return n
-
-    @property
-    @alone
-    def state_bytes(self) -> int:
-        """Return the largest size of a state with logits, in bytes: see `save_state`."""
-        n: int = lib.pymtp_pair_state_bytes(self._pair)
-        if n < 0:
-            raise NativeError(last_error())
-        return n
 
     @property
     @alone
@@ -65,7 +48,7 @@ class Saving(Inspected):
         not, and the instruction sets that the kernels were compiled for.
         """
         found = ffi.new("struct pymtp_cell_format *")
-        check(lib.pymtp_pair_cell_format(self._pair, found))
+        check(lib.pymtp_pair_cell_format(self._handle.pointer, found))
         return {
             "type_k": ffi.string(found.type_k).decode(),
             "type_v": ffi.string(found.type_v).decode(),
@@ -77,16 +60,6 @@ class Saving(Inspected):
         }
 
     @alone
-    def begins_with(self, tokens: NDArray[np.int32], seq: int = 0) -> bool:
-        """Return whether the tokens of a sequence begin with `tokens`."""
-        self._check_seq(seq)
-        n = lib.pymtp_pair_n_past(self._pair, seq)
-        if len(tokens) > n:
-            return False
-        held = np.frombuffer(ffi.buffer(lib.pymtp_pair_tokens(self._pair, seq), 4 * n), dtype=np.int32) if n else tokens
-        return bool(np.array_equal(held[: len(tokens)], tokens))
-
-    @alone
     def save_cells(self, seq: int, first: int, n: int) -> Bytes:
         """Return K and V of n tokens from position `first` on: one row per token, shape (n, cell_bytes).
 
@@ -96,12 +69,12 @@ class Saving(Inspected):
         Raises InvalidRequestError for tokens that the sequence does not hold, and CancelledError. After CancelledError
         the sequence may be empty, if the head had pending hidden states.
         """
-        self._check_seq(seq)
-        held = lib.pymtp_pair_n_past(self._pair, seq)
+        read_int("seq", seq, 0, self._n_seq_max - 1)
+        held = lib.pymtp_pair_n_past(self._handle.pointer, seq)
         first = read_int("first", first, 0, held)
         n = read_int("n", n, 0, held - first)
-        cells = host_bytes(n, self._cell_bytes())
-        check(lib.pymtp_pair_save_cells(self._pair, seq, first, n, _pointer(cells)))
+        cells = host_bytes(n, self.cell_bytes)
+        check(lib.pymtp_pair_save_cells(self._handle.pointer, seq, first, n, _pointer(cells)))
         return cells
 
     @alone
@@ -115,18 +88,18 @@ class Saving(Inspected):
         shape, and ContextFullError for more tokens than n_ctx; in all these cases nothing is changed. After
         CancelledError and NativeError the sequence is empty.
         """
-        width = self._cell_bytes()
+        width = self.cell_bytes
         for rows in cells:
             if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != width or not rows.flags.c_contiguous:
                 raise InvalidRequestError(
                     f"K and V are contiguous rows of {width} bytes, not {rows.dtype} of shape {rows.shape}"
                 )
-        first = read_int("first", first, 0, self.n_ctx)
+        first = read_int("first", first, 0, self._n_ctx)
         n = sum(map(len, cells))
-        if first + n > self.n_ctx:
-            raise ContextFullError(f"{first} tokens and {n} more exceed n_ctx = {self.n_ctx}")
+        if first + n > self._n_ctx:
+            raise ContextFullError(f"{first} tokens and {n} more exceed n_ctx = {self._n_ctx}")
         for rows in cells:
-            check(lib.pymtp_pair_load_cells(self._pair, seq, first, len(rows), _pointer(rows)))
+            check(lib.pymtp_pair_load_cells(self._handle.pointer, seq, first, len(rows), _pointer(rows)))
             first += len(rows)
 
     @alone
@@ -136,7 +109,7 @@ class Saving(Inspected):
         The source's drafts are dropped and its head catches up first, as for `save_cells`. The conditions for `seq` and
         the errors are those of `load_cells`.
         """
-        check(lib.pymtp_pair_copy_cells(self._pair, source, seq, first, n))
+        check(lib.pymtp_pair_copy_cells(self._handle.pointer, source, seq, first, n))
 
     @alone
     def keep_cells(self, n: int, seq: int = 0) -> None:
@@ -144,10 +117,10 @@ class Saving(Inspected):
 
         Raises InvalidRequestError for a sequence of fewer than n tokens.
         """
-        check(lib.pymtp_pair_retain_cells(self._pair, seq, n))
+        check(lib.pymtp_pair_retain_cells(self._handle.pointer, seq, n))
 
     @alone
-    def save_state(self, seq: int = 0, *, logits: bool = True) -> Bytes:
+    def save(self, seq: int = 0, *, logits: bool = True) -> Bytes:
         """Return the state of a sequence except K and V: the recurrent states and a hidden state for the head.
 
         logits: include the logits of the last token, if `first_token` could sample from them now.
@@ -155,24 +128,24 @@ class Saving(Inspected):
         Drafts are dropped and the head catches up first, as for `save_cells`. Raises as `save_cells`.
         """
         needed = ffi.new("size_t *")
-        check(lib.pymtp_pair_save_state(self._pair, seq, logits, ffi.NULL, 0, needed))
+        check(lib.pymtp_pair_save_state(self._handle.pointer, seq, logits, ffi.NULL, 0, needed))
         state = host_bytes(needed[0])
-        check(lib.pymtp_pair_save_state(self._pair, seq, logits, _pointer(state), len(state), needed))
+        check(lib.pymtp_pair_save_state(self._handle.pointer, seq, logits, _pointer(state), len(state), needed))
         return state
 
     @alone
-    def check_state(self, tokens: Sequence[int], state: Bytes | bytes) -> bool:
+    def check(self, tokens: Sequence[int], state: Bytes | bytes) -> bool:
         """Return whether a state has the logits of the last token.
 
-        Raises InvalidRequestError, which names the mismatch, for a state that `load_state` would refuse with these
+        Raises InvalidRequestError, which names the mismatch, for a state that `load` would refuse with these
         tokens.
         """
         data, logits = ffi.from_buffer("uint8_t[]", state), ffi.new("bool *")
-        check(lib.pymtp_pair_check_state(self._pair, list(tokens), len(tokens), data, len(data), logits))
+        check(lib.pymtp_pair_check_state(self._handle.pointer, list(tokens), len(tokens), data, len(data), logits))
         return bool(logits[0])
 
     @alone
-    def load_state(self, seq: int, tokens: Sequence[int], state: Bytes | bytes) -> None:
+    def load(self, seq: int, tokens: Sequence[int], state: Bytes | bytes) -> None:
         """Load a state into a sequence that has K and V of `tokens`; the sequence holds these tokens from then on.
 
         The sequence continues with the logits, drafts and text of the saved sequence. It keeps its own sampling, which
@@ -183,7 +156,7 @@ class Saving(Inspected):
         CancelledError and NativeError the sequence is empty.
         """
         data = ffi.from_buffer("uint8_t[]", state)
-        check(lib.pymtp_pair_load_state(self._pair, seq, list(tokens), len(tokens), data, len(data)))
+        check(lib.pymtp_pair_load_state(self._handle.pointer, seq, list(tokens), len(tokens), data, len(data)))
 
 
 def replays(state: Bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from pymtp.native import ffi, lib
 from pymtp.native.cores import control_groups
-from pymtp.native.locking import refuse_copies
+from pymtp.native.process import refuse_copies
 
 # The maximum depth of "auto". Verifications of up to eight rows have kernels of their own (CUDA's MMVQ, pymtp's for
 # AMX); where these are used, a ninth row costs far more than the others.

@@ -15,15 +15,10 @@ from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
-DEPTHS = (
-    0,
-    1,
-    3,
-    7,
-    2,
-    5,
-)  # depths of measured rounds, the most informative first; the costs of 4 and 6 are interpolated
-MIN_REPEATS, MAX_REPEATS = 2, 6  # the first run allocates memory; no third repeat after ENOUGH_SECONDS
+# Depths of measured rounds, the most informative first. The costs of 4 and 6 are interpolated.
+DEPTHS = (0, 1, 3, 7, 2, 5)
+MIN_RUNS = 2  # of each depth: the first one allocates memory
+MAX_REPEATS = 6  # fewer after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.1
 PAIR_SECONDS = 0.02  # rounds that take less are measured in pairs
 MAX_SECONDS = 2.0  # no round begins that would end later; the first token counts, too, which may load weights from disk
@@ -143,9 +138,11 @@ def _measure_rounds(
     depths = [d for d in DEPTHS if d <= context.draft_tokens and n * (1 + d) <= context.n_ubatch]
     firsts: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
     times: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
+    runs = dict.fromkeys(depths, 0)
 
     def run(depth: int) -> tuple[float, float]:
         nonlocal n_past
+        runs[depth] += 1
         chains = {seq: [tokens[(seq + n_past + i) % N_TOKENS] for i in range(1 + depth)] for seq in range(n)}
         started = clock()
         if depth:
@@ -161,27 +158,28 @@ def _measure_rounds(
                 context.rewind(n_past, seq)
         return drafted - started, clock() - drafted
 
-    for repeat in range(MAX_REPEATS):
-        if repeat >= MIN_REPEATS and clock() - begun > ENOUGH_SECONDS:
+    for _ in range(MAX_REPEATS):
+        if clock() - begun > ENOUGH_SECONDS and min(runs.values()) >= MIN_RUNS:
             break
         longest = 0.0
         for depth in depths:
-            expected = 2 * longest if depth > 1 else longest  # an earlier depth has at least half as many rows
+            # an earlier depth has at least half as many rows
+            expected = sum(times[depth][-1]) if times[depth] else 2 * longest if depth > 1 else longest
             if clock() + expected > deadline or expected > max_delay or stopped():
                 break
             took = run(depth)
-            # after a round without drafts, the head must first catch up with the target
-            twice = depth == 1 or sum(took) < PAIR_SECONDS
+            # Plain rounds matter most, and before a draft after them the head must catch up with the target.
+            twice = depth <= 1 or sum(took) < PAIR_SECONDS
             if twice and clock() + sum(took) <= deadline and not stopped():
-                if repeat:  # the very first one allocated memory
+                if runs[depth] > 1:  # the very first one allocated memory
                     firsts[depth].append(took)
                 took = run(depth)
             times[depth].append(took)
             longest = max(longest, sum(took))
     context.clear()
     # The first run of rounds of several sequences says little. After a stop, no run is kept that was the first.
-    enough = MIN_REPEATS if n > 1 or stopped() else 1
-    return {(n, d): time for d, time in fastest(times, firsts).items() if len(times[d]) >= enough}
+    enough = MIN_RUNS if n > 1 or stopped() else 1
+    return {(n, d): time for d, time in fastest(times, firsts).items() if runs[d] >= enough}
 
 
 def fastest(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,14 +14,13 @@ from pymtp.sampling import Logits, TokenLogprobs
 MAX_LOGITS_ROWS = 16  # largest number of rows of logits in memory at a time: a row may take a megabyte
 
 
-def closing_batches(requests: Iterable[Request]) -> list[list[Request]]:
-    """Return the requests whose thinking must be closed, in batches.
+def closing_batches(requests: Sequence[Request]) -> list[list[Request]]:
+    """Return requests whose thinking must be closed, in batches.
 
     All requests without log-probabilities share a batch; each request with log-probabilities has its own.
     """
-    closing = [request for request in requests if request.must_close_thinking]
-    shared = [request for request in closing if request.logprobs is None]
-    return [*([shared] if shared else []), *([request] for request in closing if request.logprobs is not None)]
+    shared = [request for request in requests if request.logprobs is None]
+    return [*([shared] if shared else []), *([request] for request in requests if request.logprobs is not None)]
 
 
 def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
@@ -65,7 +64,7 @@ def _add_closing_tokens(request: Request) -> bool:
 
 def _sample_next(context: EngineContext, request: Request) -> None:
     state = request.require_decode_state()
-    context.set_sampling(request.samplers.after_thinking(0), state.seq)
+    context.set_sampling(request.sampler_after_thinking(0), state.seq)
     state.n_past += 1 + len(state.new_tokens)
     try:
         state.token = context.first_token(state.seq)

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import cast
 
-from pymtp.drafting.head_check import HeadCheck
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
-from pymtp.engine.engine_stats import Figures
-from pymtp.engine.lifecycle import RequestLifecycle
-from pymtp.engine.prefill import Prefill
 from pymtp.engine.request import Request
-from pymtp.engine.rounds import run_round
+from pymtp.engine.rounds import HeadCheck
+from pymtp.engine.runner import RequestRunner
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
+from pymtp.stats import Figures
 
 
 class Engine:
     """Runs requests on a context, as many at the same time as the context has sequences.
 
-    Any thread may call `submit` and `cancel`. Only one thread at a time may call the other methods; see
+    Any thread may call `submit`, `cancel` and `figures`. Only one thread at a time may call the other methods; see
     thread.EngineThread. The output of a request does not depend on other requests: its prompt is prefilled in chunks
     that end at multiples of n_ubatch, and neither rounds nor their depths change the sampled tokens.
+
+    scheduler: decides which requests get a sequence.
+    runner: runs the requests that have one.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Engine:
         head_check: warns about a head that does not fit the model; None for a warning without file names.
         clock: returns the time in seconds.
         """
-        self.depth, self.cache_prompt = depth, cache_prompt
+        self.depth, self.cache_prompt, self._clock = depth, cache_prompt, clock
         self.prefix_cache = PrefixCache(context, cache_bytes if cache_prompt else 0)
-        self.lifecycle = RequestLifecycle(context, depth, self.prefix_cache, head_check or HeadCheck(), clock)
-        self._prefill = Prefill(self.lifecycle)
+        self.scheduler = Scheduler(context.n_seq_max, context.n_ctx)
+        self.runner = RequestRunner(context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock)
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
         self._cancelled_requests: deque[Request] = deque()
@@ -61,13 +61,20 @@ class Engine:
         # numbers of the running requests when moves were last planned: between these requests, gaps may stay
         self._uncompacted: list[int] = []
 
+    def run_on(self, context: EngineContext) -> None:
+        """Run requests on another view of the context from the next step on, such as one that changes its results.
+
+        The prefix cache keeps the context that the engine was made with.
+        """
+        self.runner.context = context
+
     def submit(self, request: Request) -> None:
         """Add a request, which the next steps run. After close(), the request ends at once."""
         if request.cancel_count is None:
-            request.cancel_count = self.lifecycle.context.cancels
+            request.cancel_count = self.runner.context.cancels
         request.number = next(self._numbers)
-        request.arrival_time = self.lifecycle.clock()
-        self.lifecycle.unfinished[request] = None
+        request.arrival_time = self._clock()
+        self.runner.unfinished[request] = None
         self._new_requests.append(request)
         # Must be read after the previous line; otherwise a close() between the two would leave a request that hangs
         if self._close_error is not None:
@@ -82,18 +89,15 @@ class Engine:
     def figures(self) -> Figures:
         """Return a snapshot of the statistics."""
         cancelled = list(self._cancelled_requests)  # not counted: the next step will end them
-        seqs = [
-            request.seq for request in list(self.lifecycle.unfinished) if not request.ended and request not in cancelled
-        ]
+        unfinished = list(self.runner.unfinished)
+        seqs = [request.seq for request in unfinished if not request.ended and request not in cancelled]
         n_waiting = seqs.count(None)
-        return self.lifecycle.stats.figures(
-            len(seqs) - n_waiting, n_waiting, self._prefill.n_prefilled, self.prefix_cache.figures()
-        )
+        return self.runner.stats.figures(len(seqs) - n_waiting, n_waiting, self.prefix_cache.figures())
 
     @property
     def idle(self) -> bool:
         """Return whether a step would do nothing: there are no requests, or all are paused streams."""
-        return not self._has_events and self.lifecycle.scheduler.idle
+        return not self._has_events and self.scheduler.idle
 
     @property
     def closing(self) -> bool:
@@ -103,30 +107,31 @@ class Engine:
     @property
     def _has_events(self) -> object:
         """Return a true value if there are new or cancelled requests."""
-        return self._new_requests or self._cancelled_requests or self._late_cancel or self.lifecycle.context.cancelled
+        return self._new_requests or self._cancelled_requests or self._late_cancel or self.runner.context.cancelled
 
     def process_queues(self) -> None:
         """Take new requests from their queue, and end cancelled ones."""
         if not self._has_events:
             return
+        context, scheduler = self.runner.context, self.scheduler
         # Must be read first: then the next lines take all these requests from the queue of new ones before they end
         n_cancelled = len(self._cancelled_requests)
         while self._new_requests:
             request = self._new_requests.popleft()
             if request.ended:  # fail_all() ended it
                 continue
-            self.lifecycle.scheduler.add(request)
-            self._late_cancel |= cast(int, request.cancel_count) < self.lifecycle.context.cancels
-        if self._late_cancel or self.lifecycle.context.cancelled:
-            self.lifecycle.context.cancel(False)
+            scheduler.add(request)
+            self._late_cancel |= cast(int, request.cancel_count) < context.cancels
+        if self._late_cancel or context.cancelled:
+            context.cancel(False)
             # Must be read after the previous line; otherwise a cancel() between the two would be missed
-            cancel_count = self.lifecycle.context.cancels
-            for request in list(self.lifecycle.scheduler):
+            cancel_count = context.cancels
+            for request in list(scheduler):
                 if cast(int, request.cancel_count) < cancel_count:
-                    self.lifecycle.abort(request, emit_piece=True)
+                    self.runner.abort(request, emit_piece=True)
             self._late_cancel = False
         for _ in range(n_cancelled):
-            self.lifecycle.abort(self._cancelled_requests.popleft())
+            self.runner.abort(self._cancelled_requests.popleft())
 
     def step(self) -> bool:
         """Admit requests, prefill a share of their prompts, run a round, and emit its tokens.
@@ -134,147 +139,104 @@ class Engine:
         Returns False if there was nothing to do. The error of a request that fails is stored in the request.
         """
         self.process_queues()
-        scheduler = self.lifecycle.scheduler
-        if scheduler.n_waiting or scheduler.has_gap or len(scheduler.decoding()) < len(scheduler.running):
-            self.hand_over()
-        if scheduler.n_waiting:
-            scheduler.requeue_preempted()
-            self._admit()
-        if scheduler.has_gap:
-            self._close_gaps()
+        scheduler, prefilled = self.scheduler, False
         decoding = scheduler.decoding()
-        must_prefill = len(decoding) < len(scheduler.running)
-        prefilled = must_prefill and self._prefill.step(scheduler.prefilling())
-        in_round = [request for request in decoding if not request.must_close_thinking]
-        for batch in closing_batches(decoding):
-            self.lifecycle.run_guarded(batch, self._close_thinking)
-        # a failed batch may have restarted some of these requests
-        in_round = [request for request in in_round if request.decode_state is not None]
-        if in_round:
-            self.lifecycle.run_guarded(in_round, self._run_round)
+        if len(decoding) < len(scheduler.running) or scheduler.n_waiting or scheduler.has_gap:
+            self.hand_over()
+            if scheduler.n_waiting:
+                scheduler.requeue_preempted()
+                self._admit()
+            if scheduler.has_gap:
+                self._close_gaps()
+            decoding = scheduler.decoding()
+            if len(decoding) < len(scheduler.running):
+                prefilled = self.runner.prefill(scheduler.prefilling())
+        self.runner.decode(decoding)
         return prefilled or bool(decoding)
 
     def hand_over(self) -> None:
         """Wake the readers of streams with unread pieces, before work that may take long."""
-        for request in self.lifecycle.scheduler.running:
+        for request in self.scheduler.running:
             request.hand_over()
 
     def close(self, error: PymtpError) -> None:
         """End with an error the streams, the requests that wait for a sequence, and all later ones. The others run."""
         self._close_error = error
         self._reject_new_requests(error)
-        for request in list(self.lifecycle.scheduler):
+        for request in list(self.scheduler):
             if request.seq is None or request.max_unread is not None:
-                self.lifecycle.abort(request, error)
+                self.runner.abort(request, error)
 
     def fail_all(self, error: PymtpError) -> None:
         """End all requests with an error, after an error that no request caused. Cached prefixes stay."""
         self._reject_new_requests(error)
-        self.lifecycle.scheduler = Scheduler(self.lifecycle.context.n_seq_max, self.lifecycle.context.n_ctx)
+        self.scheduler.forget_all()
         self._uncompacted = []
-        for request in list(self.lifecycle.unfinished):
+        for request in list(self.runner.unfinished):
             request.seq = request.prefill_state = None
         self.prefix_cache.recover()
-        for request in list(self.lifecycle.unfinished):
-            self.lifecycle.abort(request, error)
+        for request in list(self.runner.unfinished):
+            self.runner.abort(request, error)
 
     def _reject_new_requests(self, error: PymtpError) -> None:
         """End the requests that are still in the queue of new ones."""
         with suppress(IndexError):
             while True:
-                self.lifecycle.reject(self._new_requests.popleft(), error)
+                self.runner.reject(self._new_requests.popleft(), error)
 
     # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _admit(self) -> None:
+        scheduler, runner = self.scheduler, self.runner
         while True:
-            request = self.lifecycle.scheduler.next_waiting()
+            request = scheduler.next_waiting()
             if request is None:
-                preempted = self.lifecycle.scheduler.choose_preempted()
+                preempted = scheduler.choose_preempted()
                 if preempted is None:
                     return
                 preempted.preempted, preempted.number = True, next(self._numbers)
-                self.lifecycle.restart(preempted)
+                runner.restart(preempted)
                 continue
             group = None if self.cache_prompt else request.group or object()
             branch_points = request.branch_points
             if request.group is not None:
                 branch_points = (*branch_points, len(request.prompt))
             state = self.prefix_cache.begin(
-                request.prompt,
-                self.lifecycle.scheduler.free,
-                request.rank,
-                branch_points,
-                group,
-                self._prefill.max_reuse(request),
+                request.prompt, scheduler.free, request.rank, branch_points, group, runner.max_reuse(request)
             )
             request.prefill_state = state
-            self.lifecycle.scheduler.start(request, state.seq)
+            scheduler.start(request, state.seq)
             try:
                 if not request.start_time:
-                    request.start_time = self.lifecycle.clock()
-                    request.counters_before = self.lifecycle.context.counters
-                self.lifecycle.context.set_sampling(request.prefill_sampler, state.seq)
+                    request.start_time = self._clock()
+                    request.counters_before = runner.context.counters
+                runner.context.set_sampling(request.prefill_sampler, state.seq)
             except PymtpError as error:
-                self.lifecycle.fail(request, error)
+                runner.fail(request, error)
 
     def _close_gaps(self) -> None:
         # moves were not worth their cost for these requests, which by now have even fewer tokens to gain by
         if self._running_numbers == self._uncompacted:
             return
-        moves = self.lifecycle.scheduler.plan_moves(
-            self.prefix_cache.reuse_value if self.cache_prompt else lambda seq: 0
-        )
+        moves = self.scheduler.plan_moves(self.prefix_cache.reuse_value if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
             if request.seq is not None:  # None if an earlier failed move has restarted the request
-                self.lifecycle.run_guarded([request], self._move_sequence, seq)
+                self.runner.run_guarded([request], self._move_sequence, request, seq)
         self._uncompacted = self._running_numbers
 
     @property
     def _running_numbers(self) -> list[int]:
-        return [request.number for request in self.lifecycle.scheduler.running]
+        return [request.number for request in self.scheduler.running]
 
-    def _move_sequence(self, requests: Sequence[Request], seq: int) -> None:
-        (request,) = requests
+    def _move_sequence(self, request: Request, seq: int) -> None:
+        context = self.runner.context
         assert request.seq is not None
         try:
             self.prefix_cache.spill(seq)
-            self.lifecycle.context.clear(seq)
-            self.lifecycle.context.move(request.seq, seq)
+            context.clear(seq)
+            context.move(request.seq, seq)
         except (CancelledError, NativeError):
-            self.lifecycle.restart_lost_requests()
+            self.runner.restart_lost_requests()
             return  # the request stays in its sequence
         self.prefix_cache.on_move(request.seq, seq)
-        self.lifecycle.scheduler.move(request, seq)
-
-    # ── Rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _run_round(self, requests: Sequence[Request]) -> None:
-        states = [request.decode_state for request in requests if request.decode_state is not None]
-        rows = run_round(self.lifecycle.context, states, self.depth, self.lifecycle.clock)
-        now = self.lifecycle.clock()
-        n_tokens = 0
-        for request, state in zip(requests, states, strict=True):
-            if state.error is not None:
-                self.lifecycle.fail(request, state.error)
-                continue
-            n_tokens += len(state.new_tokens)
-            self.lifecycle.stats.add_drafts(len(state.verified_drafts), state.n_accepted)
-            self.lifecycle.head_check.add(
-                len(state.made_drafts), state.n_correct, state.head_failed, request.params.temperature
-            )
-            self.lifecycle.emit(request, state.new_tokens, now)
-        self.lifecycle.stats.add_round(len(states), rows, n_tokens, now)
-
-    def _close_thinking(self, requests: Sequence[Request]) -> None:
-        # A failure of another batch may have restarted some of these requests
-        requests = [request for request in requests if request.must_close_thinking]
-        close_thinking(self.lifecycle.context, requests)
-        now = self.lifecycle.clock()
-        for request in requests:
-            state = request.require_decode_state()
-            if state.error is not None:
-                self.lifecycle.fail(request, state.error)
-                continue
-            self.lifecycle.stats.add_tokens(len(state.new_tokens))
-            self.lifecycle.emit(request, state.new_tokens, now)
+        self.scheduler.move(request, seq)

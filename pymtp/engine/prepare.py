@@ -1,18 +1,21 @@
-"""The requests for prompts: prompts and params are checked, templates rendered, texts tokenized."""
+"""The requests for prompts: prompts and params are checked, templates rendered, texts tokenized, thinking planned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from operator import index
 from typing import TypeAlias
 
 from pymtp.chat import Chat, ChatTemplate
+from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
-from pymtp.chat.thinking import apply_thinking_budget, has_tools, plan_thinking
+from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.context.context import Context
 from pymtp.engine.request import Request, Waiter
+from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.prefix_cache.save import PrefixSaver
@@ -21,6 +24,9 @@ from pymtp.validation import read_int, shown
 
 Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+
+NEWLINES = "\n\n"  # templates write these newlines after </think>
+N_END_TOKENS = 16  # last tokens of a prompt that are searched for an open <think>
 
 
 class RequestMaker:
@@ -158,3 +164,50 @@ def _token_ids(prompt: Sequence[int]) -> list[int]:
         if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # they may yield numbers, but are not token ids
             return [_token_id(token) for token in prompt]
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
+
+
+def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int, *, calls: bool) -> ThinkingPlan:
+    """Plan the thinking after a prompt. calls: whether the prompt offers tools.
+
+    Raises InvalidRequestError for a budget beyond the context.
+    """
+    end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-N_END_TOKENS:])).decode(errors="ignore")
+    begun, no_stop_in_thinking = end.rstrip().endswith(THINK_START), prompt.end != ""
+    budget, gbnf = params.thinking_budget, params.gbnf
+    calls = calls or (gbnf is not None and TOOL_CALL_START in gbnf)
+    if budget is None:
+        return ThinkingPlan(begun, no_stop_in_thinking, calls)
+    if budget > n_ctx:
+        raise InvalidRequestError(
+            f"thinking_budget={shown(budget)} is beyond the context of n_ctx={n_ctx} tokens: give less, or None",
+            "thinking_budget",
+        )
+    message = model.tokenize(params.thinking_end, add_special=False) if budget and params.thinking_end else []
+    close = model.tokenize(THINK_END + NEWLINES, add_special=False)
+    output_grammar = None if params.grammar is None else grammar_after_thinking(params.grammar)
+    names_end = params.grammar is not None and output_grammar is None and THINK_END in params.grammar
+    waits = begun and gbnf is not None and not names_end and output_grammar is None and params.grammar_prefix == 0
+    return ThinkingPlan(
+        begun,
+        no_stop_in_thinking,
+        calls and not waits,
+        budget,
+        closing=(*message, *close),
+        newlines=tuple(model.tokenize(NEWLINES, add_special=False)),
+        grammar_waits=waits,
+        grammar=output_grammar or gbnf,
+        grammar_prefix=len(close) if names_end else 0,
+    )
+
+
+def has_tools(prompt: object) -> bool:
+    """Return whether a prompt is a chat that offers tools."""
+    return isinstance(prompt, Chat) and bool(prompt.tools)
+
+
+def apply_thinking_budget(chat: Chat, params: SamplingParams) -> Chat:
+    """Return the chat; for a thinking budget of 0, a copy that tells the template to switch thinking off."""
+    variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
+    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # ChatTemplate.render refuses other types
+        return chat
+    return replace(chat, chat_template_kwargs={**variables, "enable_thinking": False})

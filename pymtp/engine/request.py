@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from pymtp.chat.thinking import RequestSamplers, ThinkingPlan
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.engine.rounds import DecodeState
-from pymtp.engine.text import RequestText
+from pymtp.engine.text import RequestText, ThinkingPlan
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model.model import Model
-from pymtp.prefix_cache.records import PrefillState
+from pymtp.prefix_cache.cache import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
-from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
+from pymtp.sampling import MAX_MAGNITUDE, Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import DraftStats, Stats, collect
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -27,6 +26,8 @@ POLL_SECONDS = 0.05
 # A reader is woken at most this often, unless many pieces wait: to wake it for each round of a small model takes longer
 # than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
 HANDOVER_SECONDS = 0.004
+# A grammar that allows any text but never its end: the last character would have to be one that does not exist.
+ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,9 @@ class Request:
         self.saver = saver
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
-        self.samplers = RequestSamplers(params, self.thinking, seed_offset)
-        self.sampler = self.samplers.first
+        self.sampler = Sampler(params, seed_offset)
+        if self.thinking.grammar_waits:  # the output must not end before the grammar begins
+            self.sampler = self.sampler.with_grammar(ENDLESS_TEXT)
         if params.gbnf is not None and seed_offset == 0:
             # a grammar with a mistake is refused now, not when the request starts
             (Sampler(params) if self.thinking.grammar_waits else self.sampler).keep_grammar(model)
@@ -236,7 +238,19 @@ class Request:
     def prefill_sampler(self) -> Sampler:
         """Return the sampler for the prefill and, after a restart, for the output tokens that are computed again."""
         # No grammar after a closed thinking block: it might refuse the forced tokens that closed the block
-        return self.sampler if self.text.thinking.closed_at is None else self.samplers.without_grammar()
+        return self.sampler if self.text.thinking.closed_at is None else self.sampler.with_grammar(None)
+
+    def sampler_after_thinking(self, n: int) -> Sampler:
+        """Return the sampler for the output after a thinking block that was closed.
+
+        n: number of tokens that the sequence already has after the block.
+        """
+        return self.sampler.with_grammar(self.thinking.grammar, self.thinking.grammar_prefix + n)
+
+    def sampler_of(self, token: int) -> Sampler:
+        """Return a sampler that samples one token for certain, to get its log-probability."""
+        bias = {token: MAX_MAGNITUDE}
+        return Sampler(replace(self.params, grammar=None, json_schema=None, temperature=0.0, logit_bias=bias))
 
     @property
     def paused(self) -> bool:
@@ -285,18 +299,16 @@ class Request:
         self.last_piece_time = now
         if reason is not None:
             self.text.flush()
-        self._add_piece(tokens, logprobs, reason, drafts, to_reader=self.max_unread is not None)
-        if reason is not None or self._must_hand_over(now):
-            self._hand_over(now)
-
-    def _must_hand_over(self, now: float) -> bool:
-        if self.max_unread is None:
-            return False
-        return now - self._handed_over >= HANDOVER_SECONDS or 2 * len(self.unread) >= self.max_unread
-
-    def _hand_over(self, now: float) -> None:
-        self._handed_over = now
-        self.waiter.notify()
+        text = self._add_output(tokens, logprobs)
+        if self.max_unread is not None:
+            self.unread.append(Piece(text, tokens, None if self.logprobs is None else logprobs, *drafts))
+            must_wake = now - self._handed_over >= HANDOVER_SECONDS or 2 * len(self.unread) >= self.max_unread
+            if must_wake and reason is None:
+                self._handed_over = now
+                self.waiter.notify()
+        if reason is not None:
+            self.finish(reason)
+            self.waiter.notify()
 
     def hand_over(self) -> None:
         """Wake the reader of a stream if it has unread pieces: the next round may take long to come."""
@@ -336,27 +348,20 @@ class Request:
         self.error = error
         self.text.take()  # the tokens of a cancelled round are not emitted, nor is their text
         self.text.flush()
-        self._add_piece([], [], "cancelled", (0, 0), to_reader=emit_piece and self.max_unread is not None)
+        text = self._add_output([], [])
+        if emit_piece and self.max_unread is not None:
+            self.unread.append(Piece(text, [], None if self.logprobs is None else []))
+        self.finish("cancelled")
         self.waiter.notify()
 
-    def _add_piece(
-        self,
-        tokens: list[int],
-        logprobs: list[TokenLogprobs],
-        reason: FinishReason | None,
-        drafts: tuple[int, int],
-        *,
-        to_reader: bool,
-    ) -> None:
-        piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs, *drafts)
-        self._texts.append(piece.text)
+    def _add_output(self, tokens: list[int], logprobs: list[TokenLogprobs]) -> str:
+        """Add tokens and the text that they completed to the output. Return the text."""
+        text = self.text.take()
+        self._texts.append(text)
         self.tokens += tokens
         if self.logprobs is not None:
             self.logprobs += logprobs
-        if to_reader:
-            self.unread.append(piece)
-        if reason is not None:
-            self.finish(reason)
+        return text
 
     @property
     def completion(self) -> Completion:
@@ -387,3 +392,33 @@ class Request:
             time_to_first_token=self.first_token_time - self.arrival_time if self.tokens else 0.0,
             thinking_tokens=self.text.thinking.tokens,
         )
+
+
+def collect_completions(requests: Sequence[Request]) -> list[Completion]:
+    """Return the completion of each prompt, once all requests have ended.
+
+    Raises a copy of the first error, with the results of all prompts in its `completions`.
+    """
+    results: list[Completion | PymtpError] = []
+    i = 0
+    while i < len(requests):
+        group = requests[i : i + requests[i].params.n]
+        i += len(group)
+        errors = [request.error_copy() for request in group if request.error is not None]
+        first, *others = (request.completion for request in group)
+        results.append(errors[0] or first if errors else replace(first, others=tuple(others)) if others else first)
+    completions = [result for result in results if isinstance(result, Completion)]
+    if len(completions) < len(results):
+        raise _with_completions(results)
+    return completions
+
+
+def _with_completions(results: list[Completion | PymtpError]) -> PymtpError:
+    """Return a copy of the first error, with the results of all prompts.
+
+    The results contain the first error itself: without a copy, it would be a reference cycle, which is freed late.
+    """
+    first = next(result for result in results if isinstance(result, PymtpError))
+    raised = type(first)(*first.args)
+    raised.completions = tuple(results)
+    return raised

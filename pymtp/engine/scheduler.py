@@ -28,8 +28,12 @@ class Scheduler:
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:
-        self._n_ctx = n_ctx
-        self._free = list(range(n_seq_max))  # in rising order, so that sequences are given out without gaps
+        self._n_seq_max, self._n_ctx = n_seq_max, n_ctx
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Forget all requests: all sequences are free."""
+        self._free = list(range(self._n_seq_max))  # in rising order, so that sequences are given out without gaps
         self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap, ordered by rank
         self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
         self.running: list[Request] = []  # in the order of their sequences

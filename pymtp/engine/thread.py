@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from pymtp.engine.request import Request, Waiter
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.model.model import Model
-from pymtp.native.locking import exiting, tell_of_forks
+from pymtp.native.process import exiting, tell_of_forks
 
 T = TypeVar("T")
 POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
@@ -62,7 +63,7 @@ class EngineThread:
         self._busy = False  # whether the thread is in a step, a call or the warm-up
         self._warms_up = False  # whether the thread warms up while it is idle
         self._closing = self._closed = False  # close() was called; the context is closed
-        self._made_at_exit = exiting()
+        self._made_at_exit = exiting.is_set()
         self._lost = False  # the process was forked while the thread was busy: it does not exist in the child
         tell_of_forks(self)
 
@@ -106,28 +107,30 @@ class EngineThread:
         requests.
         """
         self.check_usable()
-        try:
-            with self._wait.lock:
-                self._submit(requests)
-                self._wait_until(waiter, lambda: not waiter.n_unfinished)
-        except BaseException:
-            self.cancel(requests)
-            raise
+        self._wait_until(waiter, lambda: not waiter.n_unfinished, requests, lambda: self._submit(requests))
 
     def wait(self, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]) -> None:
         """Wait until `ready()`. An error that interrupts the wait cancels the requests."""
         self._refuse_handlers()
+        self._wait_until(waiter, ready, requests)
+
+    def _wait_until(
+        self,
+        waiter: Waiter,
+        ready: Callable[[], object],
+        requests: Sequence[Request] = (),
+        begin: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Call `begin`, and wait until `ready()`. An error that interrupts this cancels the requests."""
         try:
             with self._wait.lock:
-                self._wait_until(waiter, ready)
+                begin()
+                waiter.wait(lambda: ready() or self._closed or self._lost or self._stopped_by_exit)
+                if not ready():
+                    raise ClosedError("the LLM is closed")
         except BaseException:
             self.cancel(requests)
             raise
-
-    def _wait_until(self, waiter: Waiter, ready: Callable[[], object]) -> None:
-        waiter.wait(lambda: ready() or self._closed or self._lost or self._stopped_by_exit)
-        if not ready():
-            raise ClosedError("the LLM is closed")
 
     def call(self, function: Callable[[], T]) -> T:
         """Make a call on the engine's thread, between two steps, and return its result.
@@ -138,14 +141,15 @@ class EngineThread:
         future: Future[T] = Future()
         waiter = Waiter()
         future.add_done_callback(lambda _: waiter.notify())
-        with self._wait.lock:
-            self._calls.append((future, function))
-            self.wake()
-            self._wait_until(waiter, future.done)
+        self._wait_until(waiter, future.done, begin=partial(self._add_call, future, function))
         try:
             return future.result()
         finally:
             del future  # an error refers to this frame
+
+    def _add_call(self, future: Future[Any], function: Callable[[], object]) -> None:
+        self._calls.append((future, function))
+        self.wake()
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Cancel the requests that were submitted and have not ended. Safe in destructors and handlers."""
@@ -228,7 +232,7 @@ class EngineThread:
     def _stopped_by_exit(self) -> bool:
         """Return whether this is the main thread, which exits, so that the engine's thread runs no more."""
         main = threading.current_thread() is threading.main_thread()
-        return main and exiting() and not self._made_at_exit
+        return main and exiting.is_set() and not self._made_at_exit
 
     def _is_this_thread(self) -> bool:
         return self._thread is threading.current_thread()
@@ -290,19 +294,19 @@ class EngineThread:
     def _work(self) -> None:
         """Run calls and steps until there is nothing to do. After close(), end the requests and free the context."""
         engine = self.engine
-        self._busy = True
+        self._busy, worked = True, False
         while True:
-            engine.process_queues()
             if self._calls:
                 engine.hand_over()
             while self._calls:
                 engine.process_queues()
                 _run(*self._calls.popleft())
             if self._closing and not engine.closing:
+                engine.process_queues()
                 engine.close(ClosedError("the LLM is closed"))
-            if engine.idle:
+            if not worked and engine.idle:
                 break
-            engine.step()
+            worked = engine.step()
         if self._closing:
             self._finish()
 

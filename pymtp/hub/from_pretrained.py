@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -14,9 +13,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.hub.model_download import LocalFiles, download_headers, download_model, warn
 from pymtp.hub.names import HubName, read_name, split_filename
 from pymtp.hub.snapshot import Notify
-from pymtp.model.options import MODEL_OPTION_NAMES
-from pymtp.model.rope import ROPE_OPTION_NAMES
-from pymtp.options import check_files, read_keywords
+from pymtp.options import LLMOptions, read_options
 from pymtp.validation import shown
 
 T = TypeVar("T", bound="HubMixin")
@@ -24,75 +21,51 @@ T = TypeVar("T", bound="HubMixin")
 
 def fetch_model(
     name: HubName,
-    keywords: Mapping[str, Any],
+    options: LLMOptions,
     *,
     with_head: bool = True,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     notify: Notify = warn,
-) -> tuple[Path, dict[str, Any]]:
-    """Download a model with its head: return the model's path, and the keywords with the head's path.
+) -> LLMOptions:
+    """Download a model with its head, and return the options with the paths of both.
 
-    No head is downloaded if the keywords name one or ask for no drafts.
+    No head is downloaded if the options name one or ask for no drafts.
 
-    keywords: some or all keywords of LLM. with_head: False if no drafts are made.
+    with_head: False if no drafts are made.
 
     Raises InvalidRequestError if two heads are given, and the errors of `download_model`.
     """
-    with_head = _needs_head(name, keywords) and with_head
+    with_head = _needs_head(name, options) and with_head
     files = download_model(name, with_head=with_head, token=token, cache_dir=cache_dir, notify=notify)
-    return _add_head(keywords, files)
+    return _with_files(options, files)
 
 
 @contextmanager
-def fetch_headers(
-    name: HubName, keywords: Mapping[str, Any], *, notify: Notify = warn
-) -> Iterator[tuple[Path, dict[str, Any]]]:
+def fetch_headers(name: HubName, options: LLMOptions, *, notify: Notify = warn) -> Iterator[LLMOptions]:
     """Do the same as `fetch_model`, but download only headers: see `download_headers`."""
-    with download_headers(name, with_head=_needs_head(name, keywords), notify=notify) as files:
-        yield _add_head(keywords, files)
+    with download_headers(name, with_head=_needs_head(name, options), notify=notify) as files:
+        yield _with_files(options, files)
 
 
-def _needs_head(name: HubName, keywords: Mapping[str, Any]) -> bool:
+def _needs_head(name: HubName, options: LLMOptions) -> bool:
     """Tell whether a separate head of the repository would be used.
 
-    Raises InvalidRequestError if both the keywords and the name give a head.
+    Raises InvalidRequestError if both the options and the name give a head.
     """
-    head = keywords.get("head")
-    if head is not None and name.head_filename is not None:
+    if options.head is not None and name.head_filename is not None:
         raise InvalidRequestError(
-            f"two heads are given, head={shown(head)} and {name.head_filename} of {name.repo}: give one", "head"
+            f"two heads are given, head={shown(options.head)} and {name.head_filename} of {name.repo}: give one", "head"
         )
-    return head is None and _loads_head(keywords)
+    return options.head is None and options.takes_head
 
 
-def _add_head(keywords: Mapping[str, Any], files: LocalFiles) -> tuple[Path, dict[str, Any]]:
-    return files.model, {**keywords, **({} if files.head is None else {"head": str(files.head)})}
-
-
-def _loads_head(keywords: Mapping[str, Any]) -> bool:
-    """Tell whether an LLM loads a head: to draft, or because adapters change it. See `fitting_model`."""
-    return keywords.get("draft_tokens", "auto") != 0 or bool(keywords.get("lora"))
+def _with_files(options: LLMOptions, files: LocalFiles) -> LLMOptions:
+    return replace(options, model=files.model, head=files.head or options.head)
 
 
 class HubMixin:
-    """The class method `from_pretrained`, for a class whose constructor takes a model's path first."""
-
-    @classmethod
-    def _parameters(cls) -> Collection[str]:
-        """Return the names of the constructor's keywords."""
-        parameters = inspect.signature(cls).parameters.values()
-        return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-
-    @classmethod
-    def _read(cls, keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-        """Check keywords before a download: see `read_keywords`.
-
-        Raises TypeError for keywords that the constructor does not take.
-        """
-        if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTION_NAMES, *ROPE_OPTION_NAMES}:
-            raise TypeError(f"{cls.__name__} got unexpected keywords: {', '.join(sorted(unknown))}")
-        return read_keywords(keywords, here=here)
+    """The class method `from_pretrained`, for a class that is made by its class method `from_options`."""
 
     @classmethod
     def from_pretrained(
@@ -129,9 +102,9 @@ class HubMixin:
         ModelLoadError for a repository, revision or file that does not exist or is not accessible, and for a failed
         download; a message about a missing file lists the files of the repository. Also the errors of the constructor.
         """
-        make: Any = cls
-        keywords = cls._read(keywords)
-        check_files(keywords)
+        made: Any = cls
+        options = read_options(f"{cls.__name__}.from_pretrained()", None, keywords)
+        options.check_machine()  # a download may take hours
         name = read_name(repo_id)
         for argument, value in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
             if value is not None and not isinstance(value, str):
@@ -158,5 +131,4 @@ class HubMixin:
             revision or name.revision,
             head_filename or head or name.head_filename,
         )
-        model, keywords = fetch_model(name, keywords, token=token, cache_dir=cache_dir)
-        return make(model, **keywords)  # type: ignore[no-any-return]
+        return made.from_options(fetch_model(name, options, token=token, cache_dir=cache_dir))  # type: ignore[no-any-return]

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest, read_file_info
 from pymtp.model.normalization import NFC_PRE_TOKENIZERS, Normalizer
-from pymtp.model.options import MODEL_OPTION_NAMES, ModelOptions, init_numa
+from pymtp.model.options import ModelOptions, init_numa
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.build_info import warn_without_gpu
-from pymtp.native.locking import refuse_copies, tell_of_forks
-from pymtp.validation import is_hub_name, shown
+from pymtp.native.process import refuse_copies, tell_of_forks
+from pymtp.validation import check_keywords, is_hub_name, shown
 
 _logger = logging.getLogger("pymtp.model")
 _FAILED = -(2**31)  # native functions that return a number of tokens or bytes return this when llama.cpp fails
@@ -83,30 +83,29 @@ class Model:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        n_gpu_layers: int = -1,
         mtp: bool = True,
         vocab_only: bool = False,
-        **placing: Any,
+        options: ModelOptions | None = None,
+        **keywords: Any,
     ) -> None:
         """
-        Load the model.
+        Load the model. A build for CUDA logs one warning if it finds no GPU.
 
         path: the file, for a split model its first part; None for the model that ships with pymtp.
-        n_gpu_layers: the number of layers on the GPU, -1 for all. A build for CUDA logs one warning if it finds no GPU.
         mtp: load the multi-token-prediction head, if the file has one. If the file announces a head that it does not
             have, a warning is logged.
         vocab_only: load only the metadata and the vocabulary, to inspect a file.
-        placing: further fields of ModelOptions, by name.
+        options: the options of the load; None for those of `keywords`.
+        keywords: fields of ModelOptions, such as n_gpu_layers.
 
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, not a model that pymtp runs, or
         replaced during the load; InvalidRequestError for an invalid path and invalid options.
         """
-        if unknown := placing.keys() - MODEL_OPTION_NAMES:
-            raise TypeError(f"Model() got an unexpected keyword argument {min(unknown)!r}")
-        self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
+        check_keywords("Model()", keywords, ModelOptions)
+        self.options = ModelOptions(**keywords) if options is None else options
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        self.options.check_files()
+        self.options.check_machine()
         self.head = str(self.options.head) if mtp and self.options.head is not None else None
         # computed before the load and again after it, to detect files that are replaced in between
         digests = None if vocab_only else self._read_digests()
@@ -126,7 +125,7 @@ class Model:
         self.lora_digest = "" if vocab_only else self.options.lora_digest()
         if not vocab_only:
             init_numa(self.options.numa)
-        options, _kept = self.options.native(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
+        options, _kept = self.options.model_params(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
         loading = threading.RLock()
         ends_before_exit(loading)
         with loading:

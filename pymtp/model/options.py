@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, fields, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -26,16 +26,18 @@ Result = TypeVar("Result")
 Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     r"""Options of loading a model: keywords of Model and of LLM.
 
-    Values are checked here, files when the model is loaded. For options that are lists, None means an empty list.
+    Values are checked when the object is made, on any machine. `check_machine` checks what depends on the machine that
+    loads the model: its files, its GPUs and their buffers. For options that are lists, None means an empty list.
 
     head: the file of a multi-token-prediction head in a file of its own, such as "mtp-Qwen3.8-27B-Q4_0.gguf"; for a
         split file, its first part. It replaces a head in the model's file.
 
-    n_gpu_layers: the number of layers on the GPU, -1 for all; "auto", for LLM only, for as many as fit.
+    n_gpu_layers: the number of layers on the GPU, -1 or None for all; "auto", for LLM only, for as many as fit beside
+        the context.
     n_cpu_moe: the number of layers, from the first on, whose experts stay in host memory.
     override_tensor: buffer types by regular expressions. The first expression that matches a part of a tensor's name
         decides where the tensor goes. A dict, or llama.cpp's text, such as r"blk\.[0-9]\.ffn_.*=CPU,output=CUDA0", in
@@ -51,14 +53,12 @@ class ModelOptions:
         to all texts.
     numa: the spread of threads over the NUMA nodes of a machine, one of NUMA, for the whole process. The first value in
         a process stays, also if its model could not be loaded.
-    here: whether this machine loads the model. Another machine may have other buffer types and GPUs, so these are then
-        not checked. Not a keyword of LLM.
 
     Raises InvalidRequestError for values outside their range.
     """
 
     head: File | None = None
-    n_gpu_layers: int | Literal["auto"] = -1
+    n_gpu_layers: int | Literal["auto"] | None = -1
     n_cpu_moe: int = 0
     override_tensor: Mapping[str, str] | str | Sequence[tuple[str, str]] = ()
     tensor_split: Sequence[float] = ()
@@ -68,13 +68,20 @@ class ModelOptions:
     use_mlock: bool = False
     lora: Lora = ()
     numa: str | None = None
-    here: InitVar[bool] = True
 
-    def __post_init__(self, here: bool) -> None:
+    def __post_init__(self) -> None:
         if self.head is not None:
             object.__setattr__(self, "head", str(read_path("head", self.head)))
-        if not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
-            check_gpu_layers(self.n_gpu_layers)
+        if self.n_gpu_layers is None:
+            object.__setattr__(self, "n_gpu_layers", -1)
+        elif not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
+            if not is_whole(self.n_gpu_layers, -1, 2**31 - 1):
+                raise InvalidRequestError(
+                    f"n_gpu_layers={shown(self.n_gpu_layers)} must be a whole number, at most 2147483647, or -1 for "
+                    'all layers; an LLM also accepts "auto"',
+                    "n_gpu_layers",
+                )
+            object.__setattr__(self, "n_gpu_layers", int(self.n_gpu_layers))
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
             object.__setattr__(self, name, read_int(name, getattr(self, name), 0, high))
         for name in ("use_mmap", "use_mlock"):
@@ -89,12 +96,22 @@ class ModelOptions:
         for name, read in lists:
             given = getattr(self, name)
             object.__setattr__(self, name, () if given is None else read(given))
-        checked = self
-        if not here:
-            overrides = cast(tuple[tuple[str, str], ...], self.override_tensor)
-            checked = replace(self, override_tensor=[(pattern, "CPU") for pattern, _ in overrides], main_gpu=0)
-        options, _kept = checked.native(mtp=True, vocab_only=False)
+        self._check_native(anywhere=True)
+
+    def _check_native(self, *, anywhere: bool) -> None:
+        options, _kept = self.model_params(mtp=True, vocab_only=False, anywhere=anywhere)
         check(lib.pymtp_check_model_options(options))
+
+    def check_machine(self) -> None:
+        """Check that this machine has the files, GPUs and buffer types of the options, without reading the files.
+
+        Raises ModelLoadError for a head or an adapter whose file is missing or cannot be read, InvalidRequestError for
+        a GPU or a buffer type that is not here.
+        """
+        self._check_native(anywhere=False)
+        if self.head is not None:
+            _read("head", str(self.head), _size)
+        self.adapter_bytes()
 
     @property
     def layers(self) -> int:
@@ -104,15 +121,20 @@ class ModelOptions:
                 'n_gpu_layers="auto" works with an LLM only, as it depends on the context: give a Model a number',
                 "n_gpu_layers",
             )
-        return int(self.n_gpu_layers)
+        return cast(int, self.n_gpu_layers)  # __post_init__ has replaced None
 
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:
         """Return the files and scales of `lora`."""
         return cast(tuple[tuple[str, float], ...], self.lora)  # __post_init__ has converted it
 
-    def native(self, *, mtp: bool, vocab_only: bool, layers: int = 0) -> tuple[Any, list[Any]]:
-        """Return the C struct of the options, and the objects that it points to, which must be kept as long as it."""
+    def model_params(
+        self, *, mtp: bool, vocab_only: bool, layers: int = 0, anywhere: bool = False
+    ) -> tuple[Any, list[Any]]:
+        """Return the C struct of the options, and the objects that it points to, which must be kept as long as it.
+
+        anywhere: name only devices that every machine has, in place of those of the options.
+        """
         overrides = [
             *cast(tuple[tuple[str, str], ...], self.override_tensor),
             *([(experts_pattern(self.n_cpu_moe), "CPU")] if self.n_cpu_moe else []),
@@ -121,7 +143,7 @@ class ModelOptions:
             [ffi.new("char[]", os.fsencode(text)) for text in column]
             for column in (
                 [pattern for pattern, _ in overrides],
-                [buffer for _, buffer in overrides],
+                ["CPU" if anywhere else buffer for _, buffer in overrides],
                 [path for path, _ in self.adapters],
             )
         ]
@@ -137,7 +159,7 @@ class ModelOptions:
         options.use_mmap = self.use_mmap
         options.use_mlock = self.use_mlock
         options.split_mode = getattr(lib, f"LLAMA_SPLIT_MODE_{self.split_mode.upper()}")
-        options.main_gpu = self.main_gpu
+        options.main_gpu = 0 if anywhere else self.main_gpu
         options.n_tensor_split, options.tensor_split = len(self.tensor_split), split
         options.n_overrides, options.patterns, options.buffers = len(overrides), patterns, buffers
         options.n_moe_overrides = int(self.n_cpu_moe > 0)
@@ -162,40 +184,13 @@ class ModelOptions:
 
         Raises ModelLoadError, as Model does, for adapters that do not belong to the model.
         """
-        options, _kept = self.native(mtp=True, vocab_only=False)
+        options, _kept = self.model_params(mtp=True, vocab_only=False)
         if self.adapters and lib.pymtp_check_adapters(os.fsencode(model), options) != lib.PYMTP_OK:
             raise ModelLoadError(f"{model}: {last_error()}")
 
     def adapter_bytes(self) -> int:
         """Return the total bytes of the adapters' files. Raises ModelLoadError for a missing or unreadable file."""
         return sum(_read("adapter", path, _size) for path, _ in self.adapters)
-
-    def check_files(self) -> None:
-        """Raise ModelLoadError for a head or an adapter whose file is missing or cannot be read."""
-        if self.head is not None:
-            _read("head", str(self.head), _size)
-        self.adapter_bytes()
-
-
-MODEL_OPTION_NAMES = frozenset(field.name for field in fields(ModelOptions))
-# The options for which None stands for the default.
-NONE_MEANS_DEFAULT = frozenset({"head", "override_tensor", "tensor_split", "lora", "numa"})
-
-
-def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """Return the keywords of an LLM, with the fields of ModelOptions among them checked and converted.
-
-    Lists and iterators become tuples, because a caller may change a list later, and an iterator can be read only once.
-
-    here: whether the LLM runs on this machine.
-
-    Raises InvalidRequestError for values outside their range.
-    """
-    given = {name: keywords[name] for name in MODEL_OPTION_NAMES & keywords.keys()}
-    if given.get("n_gpu_layers", 0) is None:  # the default of LLM
-        del given["n_gpu_layers"]
-    read = ModelOptions(**given, here=here)
-    return {**keywords, **{name: getattr(read, name) for name in given}}
 
 
 def experts_pattern(n: int) -> str:
@@ -211,16 +206,6 @@ def experts_pattern(n: int) -> str:
         if int(digit) > low:
             ways.append(f"{last[:i]}[{low}-{int(digit) - 1}]" + "[0-9]" * (len(last) - i - 1))
     return rf"blk\.({'|'.join([*ways, last])})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-
-
-def check_gpu_layers(value: object) -> None:
-    """Raise InvalidRequestError unless `value` is a number of layers, or -1."""
-    if not is_whole(value, -1, 2**31 - 1):
-        raise InvalidRequestError(
-            f"n_gpu_layers={shown(value)} must be a whole number, at most 2147483647, or -1 for all layers; "
-            'an LLM also accepts "auto"',
-            "n_gpu_layers",
-        )
 
 
 def _size(path: Path) -> int:

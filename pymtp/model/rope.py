@@ -13,9 +13,9 @@ SCALINGS = ("none", "linear", "yarn")
 MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # the range of factors and frequencies, far within that of a C float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RopeOptions:
-    """Options of rotary position embeddings: keywords of LLM, and the rope of Context.
+    """Options of rotary position embeddings: the part of ContextOptions that changes how positions are computed.
 
     None stands for the value in the model's file. The options apply to the target and the head.
 
@@ -50,7 +50,7 @@ class RopeOptions:
             )
         if self.yarn_orig_ctx is not None:
             object.__setattr__(self, "yarn_orig_ctx", read_int("yarn_orig_ctx", self.yarn_orig_ctx, 1))
-        for name, value in self.as_dict().items():
+        for name, value in self.rope.items():
             if name in ("rope_scaling", "yarn_orig_ctx"):
                 continue
             zero = name in ("yarn_ext_factor", "yarn_beta_fast", "yarn_beta_slow")
@@ -59,21 +59,16 @@ class RopeOptions:
                 raise InvalidRequestError(f"{name}={shown(value)} must be {numbers}", name)
             object.__setattr__(self, name, float(value))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the options that are not None, by name."""
-        every = {field.name: getattr(self, field.name) for field in fields(self)}
+    @property
+    def rope(self) -> dict[str, Any]:
+        """Return these options by name, without those that are None."""
+        every = {field.name: getattr(self, field.name) for field in fields(RopeOptions)}
         return {name: value for name, value in every.items() if value is not None}
 
-    def write(self, params: Any) -> None:
-        """Set the options in a C struct `llama_context_params`."""
-        for name, value in self.as_dict().items():
+    def write_rope(self, params: Any) -> None:
+        """Set these options in a C struct `llama_context_params`."""
+        for name, value in self.rope.items():
             if name == "rope_scaling":
                 params.rope_scaling_type = getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{value.upper()}")
             else:
                 setattr(params, name, value)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items())
-
-
-ROPE_OPTION_NAMES = frozenset(field.name for field in fields(RopeOptions))

@@ -1,4 +1,4 @@
-"""The interface to C: the compiled library, its errors, its log and its handling of signals.
+"""The interface to C: the compiled library, its errors, its log, its handling of signals, and calls that take turns.
 
 Only models, contexts, samplers and depth policies may use `lib`; `lint-imports` checks this.
 
@@ -11,14 +11,19 @@ import atexit
 import logging
 import re
 import threading
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
-from pymtp.native.locking import begin_exit, exiting, in_children
+from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError, NativeError
+from pymtp.native.process import exiting, in_children, tell_of_forks
 from pymtp.native.variants import choose
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _processor_features() -> list[str]:
@@ -46,7 +51,7 @@ except ImportError as error:
         "toolkit that it was built with"
     ) from error
 
-__all__ = ["check", "chosen", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
+__all__ = ["Handle", "alone", "check", "chosen", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
 
 _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
@@ -96,7 +101,7 @@ def pymtp_on_log(level: int, text: Any) -> None:
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
 def pymtp_on_poll() -> bool:
     # Python runs pending signal handlers when this function is entered on the main thread
-    return exiting() or _raised.error is not None
+    return exiting.is_set() or _raised.error is not None
 
 
 def last_error() -> str:
@@ -129,6 +134,114 @@ def check(status: int) -> None:
     raise kinds.get(status, NativeError)(last_error())
 
 
+class Handle:
+    """A C object that one Python object owns: one call at a time uses it, and it is freed once, while no call runs.
+
+    Calls from several threads take turns. A call within a call of the same thread raises InvalidRequestError: signal
+    handlers and log handlers run in the middle of native calls, and may use cancel() and close() only.
+
+    pointer: the C object; None after it was freed.
+    closed: whether close() was called.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Any], free: Any) -> None:
+        """Make the C object.
+
+        name: the name of the owner in messages.
+        make: calls the function of the library that makes the object.
+        free: the function of the library that frees it.
+
+        Raises NativeError if the object cannot be made.
+        """
+        self._name = name
+        self.lock = threading.RLock()
+        self.caller = 0  # id of the thread that is in a call; 0 if none is
+        self.closed = False
+        self._lost = False  # the process was forked during a call of another thread, which never ends in the child
+        ends_before_exit(self.lock)
+        with self.lock:
+            pointer = make()
+        if pointer == ffi.NULL:
+            raise NativeError(last_error())
+        # A running call, also of cancel(), holds a reference of its own. The object is freed with the last reference
+        self.pointer: Any = ffi.gc(pointer, free)
+        check(lib.PYMTP_OK)
+        tell_of_forks(self)
+
+    def close(self, cancel: Callable[[], None]) -> None:
+        """Refuse new calls, wait for the running call, and free the C object. The second time, do nothing.
+
+        cancel: asks a call of this thread to end soon, which frees the object at its end.
+        """
+        self.closed = True
+        with self.lock:
+            if self.caller:
+                cancel()
+            elif not self._lost:
+                self.pointer = None
+
+    @property
+    def in_call_of_this_thread(self) -> bool:
+        """Return whether this thread is in a call: then a signal or log handler runs."""
+        return self.caller == threading.get_ident()
+
+    def raise_refusal(self) -> NoReturn:
+        """Raise ClosedError after close(), InvalidRequestError within a call of the same thread."""
+        name = self._name
+        if self._lost:
+            raise ClosedError(f"this process was forked while a thread was in a call of the {name}: make a new one")
+        if self.closed:
+            raise ClosedError(f"the {name} is closed")
+        raise InvalidRequestError(
+            f"this thread is in a call of the {name}: a signal or log handler may only cancel() or close() it"
+        )
+
+    def lose(self) -> None:
+        """Refuse all calls in a forked child, without freeing: a thread that used the object does not exist there."""
+        self.lock, self.caller, self.closed, self._lost = threading.RLock(), 0, True, True
+
+    def _after_fork_in_child(self) -> None:
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:
+            self.lose()
+
+
+class HandleOwner(Protocol):
+    """An object whose methods make native calls with a Handle."""
+
+    _handle: Handle
+
+
+Owner = TypeVar("Owner", bound=HandleOwner)
+
+
+def alone(method: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Owner, P], R]:
+    """Decorate a method that makes native calls: each call waits until no other call with the handle runs.
+
+    The method raises ClosedError after close(), and InvalidRequestError for numbers that overflow their C type.
+    """
+
+    @wraps(method)
+    def call(self: Owner, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        handle = self._handle
+        # a KeyboardInterrupt between acquire() and a `try` would leave the lock taken; the lock's own `with` is safe
+        with handle.lock:
+            if handle.closed or handle.caller:
+                handle.raise_refusal()
+            handle.caller = threading.get_ident()
+            try:
+                return method(self, *arguments, **keywords)
+            except OverflowError as error:  # cffi raises it for a number that overflows its C type
+                raise InvalidRequestError(f"a number is out of range: {error}") from error
+            finally:
+                handle.caller = 0
+                if handle.closed:
+                    handle.pointer = None
+
+    return call
+
+
 _EXIT_SECONDS = 10.0  # longest wait for a call at exit: it should end within a ubatch, but the process must end anyway
 _locks: WeakSet[Any] = WeakSet()
 _registry = threading.RLock()  # guards _locks; at exit it stays locked, which stops other threads only
@@ -158,7 +271,7 @@ def _leave_calls() -> None:
 
 
 def _end_calls() -> None:
-    begin_exit()
+    exiting.set()
     _registry.acquire()
     for lock in list(_locks):
         lock.acquire(timeout=_EXIT_SECONDS)  # not released, so that no other call begins

@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pymtp.chat import Chat, OutputFormat, OutputParser, ParsedOutput, Tool, ToolChoice, template_messages
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.chat.thinking import apply_thinking_budget
-from pymtp.engine.prepare import Prompt
+from pymtp.engine.prepare import Prompt, apply_thinking_budget
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM

@@ -8,16 +8,52 @@ from itertools import chain
 
 import numpy as np
 
-from pymtp.prefix_cache.checkpoints import CheckpointReason, plan_checkpoints
+from pymtp.prefix_cache.checkpoints import plan_checkpoints
 from pymtp.prefix_cache.context import PrefixContext
 from pymtp.prefix_cache.load import StoredPrefix, import_file
-from pymtp.prefix_cache.records import CacheHit, PrefillState, PrefixFigures, SequenceContents
-from pymtp.prefix_cache.store import PrefixStore
-from pymtp.prefix_cache.tree import Bytes, RadixNode, Tokens, as_tokens, common_prefix_length
+from pymtp.prefix_cache.store import CacheHit, PrefixFigures, PrefixStore, SequenceContents
+from pymtp.prefix_cache.tree import Bytes, CheckpointReason, RadixNode, Tokens, as_tokens, common_prefix_length
 
 # New prompts are compared with recent ones: limits for the number of recent prompts, and for the sum of their tokens
 MAX_RECENT_PROMPTS, MAX_RECENT_TOKENS = 64, 2**20
 HOST_COPY_COST = 2  # the cost of copying a token's K and V to or from host memory, relative to a copy between sequences
+
+
+class PrefillState:
+    """A request's prompt while it is prefilled, and its sequence.
+
+    rank: requests with a lower rank are served first.
+    branch_points: positions where later prompts are expected to branch off.
+    group: the prompt reuses the contents of a sequence only if a request of the same group left them there.
+    n_computed: number of prompt tokens that the sequence holds.
+    n_reachable: number of prompt tokens that the sequence could hold without any prefill.
+    n_cached: number of prompt tokens that came from the cache, at the start of the prefill or later.
+    checkpoints: the positions where prefill stops for a checkpoint, with the reasons.
+    waiting: whether the request waits for another one that prefills tokens of both prompts.
+    ignores_cache: whether the prompt is prefilled from its beginning, without waiting for other requests.
+    max_reuse: the largest number of prompt tokens to take from the cache; all later tokens are prefilled.
+    started: whether the sequence was filled with the cached tokens of the prompt, if there are any.
+    """
+
+    def __init__(
+        self, tokens: Tokens, rank: tuple[int, int], branch_points: Iterable[int], seq: int, group: object = None
+    ) -> None:
+        self.tokens, self.rank, self.branch_points, self.seq = tokens, rank, tuple(branch_points), seq
+        self.group = group
+        self.n_computed = self.n_reachable = self.n_cached = 0
+        self.max_reuse = len(tokens)
+        self.checkpoints: dict[int, CheckpointReason] = {}
+        self.started = self.waiting = self.ignores_cache = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Return whether tokens of the prompt are left to prefill."""
+        return self.n_computed < len(self.tokens)
+
+    @property
+    def next_checkpoint(self) -> int:
+        """Return the next position to stop at for a checkpoint; the prompt's end if there is none."""
+        return min((n for n in self.checkpoints if n > self.n_computed), default=len(self.tokens))
 
 
 class PrefixCache:
@@ -193,7 +229,7 @@ class PrefixCache:
     def reuse_value(self, seq: int) -> int:
         """Return the number of cached tokens lost if a free sequence is cleared; 0 if they all fit into host memory."""
         n, limit = self.store.sequences[seq].n_tokens, self.store.eviction.limit
-        return 0 if limit >= self._context.state_bytes + n * self._context.cell_bytes else n
+        return 0 if limit >= self._context.state.max_bytes + n * self._context.state.cell_bytes else n
 
     def on_move(self, seq: int, target: int) -> None:
         """Record that the contents of a sequence were moved to another one, which was empty."""
@@ -341,7 +377,7 @@ class PrefixCache:
             self._n_recent_tokens -= len(self._recent_prompts.popleft())
 
     def _plan_checkpoints(self, prefill: PrefillState, shared_tokens: int) -> None:
-        limit, size = self.store.eviction.limit, self._context.state_bytes
+        limit, size = self.store.eviction.limit, self._context.state.max_bytes
         # at most half of host memory, so that the states of one prompt do not evict those of all others
         max_checkpoints = limit // (2 * size) or limit // size
         prefill.checkpoints |= plan_checkpoints(

@@ -1,9 +1,11 @@
-"""The positions in a prompt at which prefill stops for a checkpoint of the recurrent state."""
+"""Checkpoints of recurrent states: where prefill takes them, and which leave host memory when it is full."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import IntEnum
+from collections.abc import Callable, Container, Iterable
+from heapq import nsmallest
+
+from pymtp.prefix_cache.tree import Bytes, Checkpoint, CheckpointReason, RadixNode, RadixTree, Tokens
 
 # The next turn of a chat may replace the last tokens of a prompt, such as those that open a thinking block.
 TAIL_TOKENS = 8
@@ -13,16 +15,19 @@ MAX_CHECKPOINTS = 12  # per prompt
 # A checkpoint without evidence that it will be used must save at least this multiple of `min_gain`.
 UNPROVEN_FACTOR = 4
 
-
-class CheckpointReason(IntEnum):
-    """The reason for a checkpoint: the lower the value, the stronger the reason."""
-
-    BRANCH_SEEN = 0  # another text branched off here
-    BRANCH_EXPECTED = 1  # the caller expects later prompts to branch off here
-    NEAR_END = 2  # near the end of a prompt that continues another text: the next turn of a chat may branch off here
-    PROMPT_END = 3  # the same whole prompt may be sent again
-    INTERVAL = 4  # one of several in a long prompt, so that one is near wherever another prompt branches off
-    SEQUENCE_END = 5  # at the end of a sequence, taken when it is spilled: prefill never stops for it
+# The chance that a checkpoint which was never used will be used, relative to one that is known to be wanted. These
+# numbers are the best of those that were tried on the traces of tests/prefix_cache/test_traces.py.
+UNPROVEN_WEIGHT = 1 / 16
+INITIAL_WEIGHTS = {
+    CheckpointReason.BRANCH_SEEN: 1.0,
+    CheckpointReason.BRANCH_EXPECTED: 1 / 4,  # a chat continues once, if at all
+    CheckpointReason.NEAR_END: UNPROVEN_WEIGHT,
+    CheckpointReason.PROMPT_END: UNPROVEN_WEIGHT,
+    CheckpointReason.INTERVAL: UNPROVEN_WEIGHT,
+    CheckpointReason.SEQUENCE_END: UNPROVEN_WEIGHT,
+}
+BATCH_DIVISOR = 64  # checkpoints are evicted in batches of at most 1 / 64 of all checkpoints, but at least one
+MAX_COUNTED_USES = 8  # more uses do not count: a checkpoint that was popular once must not stay for ever
 
 
 def plan_checkpoints(
@@ -84,3 +89,145 @@ def plan_checkpoints(
     by_importance = sorted(planned, key=lambda position: (planned[position], -position))
     chosen = by_importance[: max(0, min(max_checkpoints, MAX_CHECKPOINTS))]
     return {position: planned[position] for position in sorted(chosen)}
+
+
+def reuse_weight(node: RadixNode) -> float:
+    """Return how likely the node's checkpoint is to be used, relative to one that is known to be wanted.
+
+    Most checkpoints are never used. As in Marconi (arXiv 2411.19379), the kind of a checkpoint forecasts whether it
+    will be. Most of the used checkpoints either lie where texts branch, and are used again and again, or lie where a
+    chat continued, and are used only once.
+    """
+    checkpoint = node.checkpoint
+    assert checkpoint is not None
+    if checkpoint.uses > 1 or checkpoint.reason == CheckpointReason.BRANCH_SEEN:
+        return float(min(max(1, checkpoint.uses), MAX_COUNTED_USES))
+    if checkpoint.uses:
+        return UNPROVEN_WEIGHT / 4 if node.children else 1.0
+    return INITIAL_WEIGHTS[checkpoint.reason]
+
+
+class EvictionPolicy:
+    """Evicts a tree's checkpoints, and the K and V before them, so that they never exceed a limit of host memory.
+
+    The checkpoint that saves the least prefill per byte is evicted first, where old checkpoints count less
+    (GreedyDual-Size: Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997) and often used ones count
+    more (GreedyDual-Size-Frequency: Cherkasova, HP Labs report HPL-98-69, 1998):
+
+        priority = clock at the last use + saved seconds / bytes * chance of being used
+
+    The clock is the priority of the last checkpoint that was evicted or refused. So a checkpoint that is not used falls
+    behind new ones, even if it saves much. The saved seconds are the prefill time from the previous checkpoint to this
+    one. The bytes are the size of its state and, if no checkpoint comes after it, of the K and V that are freed with
+    it: states can be freed anywhere in the tree, K and V only from its ends.
+    """
+
+    def __init__(self, tree: RadixTree, limit: int, cell_bytes: int, prefill_cost: Callable[[int, int], float]) -> None:
+        """Create the policy of a tree.
+
+        limit: the largest number of bytes of host memory.
+        cell_bytes: the size of one token's K and V.
+        prefill_cost: returns the time, in any unit, to prefill the tokens between two positions.
+        """
+        self.tree, self.limit, self._cell_bytes, self._prefill_cost = tree, limit, cell_bytes, prefill_cost
+        self.clock = 0.0
+        self._lowest_known = 0.0  # the lowest priority of all checkpoints; valid until the tree changes
+        self.evicted = 0  # number of evicted checkpoints
+        self.evicted_tokens = 0  # number of tokens whose K and V left host memory with evicted checkpoints
+
+    def value_per_byte(self, previous: int, n: int, state_bytes: int, *, cells: int) -> float:
+        """Return the prefill time that a checkpoint after n tokens saves, per byte of it.
+
+        previous: the position of the checkpoint before.
+        state_bytes: the size of its state.
+        cells: the number of tokens whose K and V count as its bytes.
+        """
+        return self._prefill_cost(previous, n) / max(1, state_bytes + cells * self._cell_bytes)
+
+    def priority(self, node: RadixNode) -> float:
+        """Return the priority of the node's checkpoint; the checkpoint with the lowest priority is evicted first."""
+        checkpoint = node.checkpoint
+        assert checkpoint is not None
+        # Tokens whose K and V only this checkpoint needs. K and V in a sequence count, too: they may be spilled later
+        cells = 0
+        if not node.children:
+            top = node
+            for above in node.ancestors():
+                if above.checkpoint is not None or len(above.children) > 1:
+                    break
+                top = above
+            cells = node.end - top.start
+        value = self.value_per_byte(node.previous_checkpoint(), node.end, checkpoint.state.nbytes, cells=cells)
+        return checkpoint.clock + reuse_weight(node) * value
+
+    def make_room(
+        self,
+        need: int,
+        priority: float,
+        protected: Container[RadixNode | None],
+        free_duplicates: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Evict checkpoints until `need` bytes are free. Return False if that is not possible.
+
+        priority: checkpoints with a higher priority stay.
+        protected: nodes whose checkpoints stay.
+        free_duplicates: called before any checkpoint is evicted; frees K and V in host memory that a sequence has, too,
+            and returns False if there are none.
+        """
+        tree = self.tree
+        if need > self.limit:
+            return False
+        while tree.nbytes + need > self.limit:
+            if free_duplicates():
+                continue
+            all_higher = not tree.changed and self._lowest_known > priority
+            candidates = [] if all_higher else self._lowest(protected)
+            if not all_higher and not candidates:
+                return False
+            if all_higher or candidates[0][0] > priority:
+                # the clock advances as if the new checkpoint had been inserted and evicted: otherwise the checkpoints
+                # in the tree would never grow old
+                self.clock = max(self.clock, priority)
+                return False
+            for _, _, node in candidates:
+                current = self.priority(node)  # changes when other checkpoints are evicted
+                if current > priority:
+                    break
+                self._evict(node, current)
+        return True
+
+    def _lowest(self, protected: Container[RadixNode | None]) -> list[tuple[float, int, RadixNode]]:
+        """Return the next checkpoints to evict, in rising order of priority.
+
+        Returns a batch, because each call computes the priorities of all checkpoints.
+        """
+        nodes = self.tree.checkpoints
+        priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
+        self._lowest_known, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
+        evictable = (entry for entry in priorities if entry[2] not in protected)
+        return nsmallest(max(1, len(nodes) // BATCH_DIVISOR), evictable)
+
+    def _evict(self, node: RadixNode, priority: float) -> None:
+        self.clock = max(self.clock, priority)
+        n_tokens = self.tree.n_tokens
+        self.tree.remove_checkpoint(node)
+        self.evicted += 1
+        self.evicted_tokens += n_tokens - self.tree.n_tokens
+
+    def insert(self, tokens: Tokens, state: Bytes, reason: CheckpointReason, *, has_logits: bool) -> RadixNode | None:
+        """Insert a checkpoint after `make_room` was called for it. Return None if its state still has no room."""
+        if self.tree.nbytes + state.nbytes > self.limit:
+            return None
+        return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock))
+
+    def refresh(self, node: RadixNode) -> None:
+        """Set the age of the node's checkpoint to that of a new one."""
+        assert node.checkpoint is not None
+        node.checkpoint.clock = self.clock
+        self.tree.changed = True
+
+    def touch(self, node: RadixNode) -> None:
+        """Count a use of the node's checkpoint."""
+        assert node.checkpoint is not None
+        node.checkpoint.uses += 1
+        self.refresh(node)

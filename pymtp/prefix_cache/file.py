@@ -37,17 +37,17 @@ MAX_SHOWN = 200  # characters of a file's metadata in an error message
 
 def made_with(context: Context) -> dict[str, str]:
     """Return the settings that the bits of a prefix depend on, by the names that error messages use, and n_ubatch."""
-    info = build_info()
+    info, rope = build_info(), context.options.rope
     return {
         "model": context.model.digest,
         **({"head's file": context.model.head_digest} if context.model.head_digest else {}),
         "pymtp": info["pymtp"],
         "llama.cpp": " ".join([info["llama_cpp_commit"], *info["patches"]]),
         "tap": context.tap,
-        **context.cell_options,
+        **context.state.cell_options,
         # named only if there are any, so that older files, which never name them, match a context without them
         **({"adapters": context.model.lora_digest} if context.model.lora_digest else {}),
-        **({"rope scaling": str(context.rope)} if context.rope.as_dict() else {}),
+        **({"rope scaling": ", ".join(f"{name}={value}" for name, value in rope.items())} if rope else {}),
     }
 
 
@@ -142,11 +142,11 @@ class PrefixFile:
         return self._state_bytes[position]
 
     def state(self, position: int) -> Bytes:
-        """Read the state at a checkpoint; `Context.load_state` takes it with the tokens before the checkpoint."""
+        """Read the state at a checkpoint; `Context.state.load` takes it with the tokens before the checkpoint."""
         return self._read(f"state.{position}")
 
     def cells(self, first: int, n: int) -> Bytes:
-        """Read the K and V of up to n tokens from position `first` on, for `Context.load_cells`."""
+        """Read the K and V of up to n tokens from position `first` on, for `Context.state.load_cells`."""
         return self._read("cells", first, min(n, len(self.tokens) - first))
 
     def close(self) -> None:

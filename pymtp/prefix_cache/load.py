@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pymtp.errors import InvalidRequestError
-from pymtp.prefix_cache.checkpoints import CheckpointReason
 from pymtp.prefix_cache.context import PrefixContext
 from pymtp.prefix_cache.store import BLOCK_TOKENS, PrefixStore
-from pymtp.prefix_cache.tree import BlockSlice, Bytes, KvBlock, RadixNode, as_tokens
+from pymtp.prefix_cache.tree import BlockSlice, Bytes, CheckpointReason, KvBlock, RadixNode, as_tokens
 
 
 class StoredPrefix(Protocol):
@@ -50,8 +49,10 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
     """
     tree, eviction, tokens = store.tree, store.eviction, as_tokens(file.tokens)
     n = len(tokens)
-    if file.cell_bytes != context.cell_bytes:
-        raise file.error(f"has {file.cell_bytes} bytes of K and V per token, but this context has {context.cell_bytes}")
+    if file.cell_bytes != context.state.cell_bytes:
+        raise file.error(
+            f"has {file.cell_bytes} bytes of K and V per token, but this context has {context.state.cell_bytes}"
+        )
     # nodes, not states: a reference to a state would keep it in memory after its eviction
     nodes = {node.end: node for node in tree.match_prefix(tokens)[0] if _has_state(node, n)}
     missing = [position for position in file.checkpoints if position not in nodes]
@@ -61,14 +62,14 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
     # repeated, because making room may evict K and V of this prefix, which must be loaded then, too
     while start != (on_host := tree.tokens_on_host(tokens)):
         start = on_host
-        need = missing_bytes + (n - start) * context.cell_bytes
+        need = missing_bytes + (n - start) * context.state.cell_bytes
         if not store.make_room(need, math.inf, {*store.pins.values(), *protected}):
             used = f", of which {tree.nbytes:,} are in use" if need <= eviction.limit else ""
             raise file.error(f"needs {need:,} bytes of host memory: cache_bytes is {eviction.limit:,}{used}")
     states = [(position, file.state(position)) for position in missing]
     for position, state in states:
         try:
-            has_logits = context.check_state(file.tokens[:position], state)
+            has_logits = context.state.check(file.tokens[:position], state)
         except InvalidRequestError as error:
             raise file.error(f"does not fit: {error}") from error
         if position == n and not has_logits:

@@ -80,7 +80,7 @@ class PrefixSaver:
     def take_checkpoint(self, context: PrefixContext, seq: int, n: int) -> None:
         """Save the state of a sequence that holds n tokens of the prompt, if the file needs it."""
         if n in self.checkpoints and n not in self.states:
-            self.states[n] = context.save_state(seq)
+            self.states[n] = context.state.save(seq)
 
     def write_cells(self, context: PrefixContext, seq: int) -> bool:
         """Write the next chunk of the K and V of a sequence that holds the prompt.
@@ -91,14 +91,14 @@ class PrefixSaver:
         writer, n = self._writer, len(self.tokens)
         assert writer is not None
         first = writer.n_cells
-        cells = context.save_cells(seq, first, min(max(1, CHUNK_BYTES // context.cell_bytes), n - first))
+        cells = context.state.save_cells(seq, first, min(max(1, CHUNK_BYTES // context.state.cell_bytes), n - first))
         try:
             with self._lock:
                 if self._exited:
                     return True
                 if not writer.n_tokens:
                     states = {position: self.states[position] for position in self.checkpoints}
-                    writer.begin(self.tokens, states, context.cell_bytes)
+                    writer.begin(self.tokens, states, context.state.cell_bytes)
                 writer.write_cells(cells)
         except OSError as error:
             self.error = error

@@ -4,16 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from pymtp.errors import NativeError, PymtpError
-from pymtp.prefix_cache.checkpoints import CheckpointReason
+from pymtp.prefix_cache.checkpoints import INITIAL_WEIGHTS, UNPROVEN_WEIGHT, EvictionPolicy, reuse_weight
 from pymtp.prefix_cache.context import PrefixContext
-from pymtp.prefix_cache.eviction import INITIAL_WEIGHTS, UNPROVEN_WEIGHT, EvictionPolicy, reuse_weight
-from pymtp.prefix_cache.records import CacheHit, PrefillState, SequenceContents
-from pymtp.prefix_cache.tree import BlockSlice, Bytes, KvBlock, RadixNode, RadixTree, Tokens, as_tokens
+from pymtp.prefix_cache.tree import (
+    BlockSlice,
+    Bytes,
+    CheckpointReason,
+    KvBlock,
+    RadixNode,
+    RadixTree,
+    Tokens,
+    as_tokens,
+    common_prefix_length,
+)
 
 BLOCK_TOKENS = 256  # tokens per block of K and V, which are saved and freed together
+NO_TOKENS = as_tokens([])
+
+
+class SequenceContents:
+    """The known contents of a sequence: it has at least the K and V of the first n_tokens of `tokens`.
+
+    has_state: whether the sequence also has the state after these n_tokens.
+    has_logits: whether that state includes the logits.
+    in_use: whether a request prefills or decodes in the sequence.
+    last_used: the tick at which a request last took the sequence.
+    group: only requests of this group may reuse the contents.
+    continued: whether another text is known, or expected, to begin with the same tokens.
+    """
+
+    __slots__ = ("continued", "group", "has_logits", "has_state", "in_use", "last_used", "n_tokens", "tokens")
+
+    def __init__(
+        self,
+        tokens: Tokens = NO_TOKENS,
+        n_tokens: int = 0,
+        *,
+        has_state: bool = False,
+        has_logits: bool = False,
+        in_use: bool = False,
+        last_used: int = 0,
+        group: object = None,
+        continued: bool = False,
+    ) -> None:
+        self.tokens, self.n_tokens, self.has_state, self.has_logits = tokens, n_tokens, has_state, has_logits
+        self.in_use, self.last_used, self.group, self.continued = in_use, last_used, group, continued
+
+    @property
+    def known_tokens(self) -> Tokens:
+        """Return the tokens whose K and V the sequence is known to hold."""
+        return self.tokens[: self.n_tokens]
+
+    def common_prefix_length(self, tokens: Tokens) -> int:
+        """Return the number of leading tokens that `tokens` and the sequence have in common."""
+        return common_prefix_length(self.known_tokens, tokens)
+
+
+@dataclass(frozen=True)
+class CacheHit:
+    """A cached prefix that a prompt can continue from.
+
+    seq: the sequence that is filled with the prefix.
+    n_tokens: the length of the prefix; 0 if nothing is cached.
+    n_kept: number of tokens of the prefix whose K and V are in the sequence already.
+    node: the tree node with the checkpoint; None if the state is taken from a sequence, or nothing is cached.
+    source: the sequence to copy the missing K and V from; None: they are loaded from host memory.
+    """
+
+    seq: int
+    n_tokens: int = 0
+    n_kept: int = 0
+    node: RadixNode | None = None
+    source: int | None = None
+
+
+@dataclass(frozen=True)
+class PrefixFigures:
+    """Counters of the prefix cache.
+
+    nbytes: bytes of host memory in use.
+    nodes, checkpoints: number of nodes and of checkpoints in the radix tree.
+    tokens: number of tokens with K and V in host memory.
+    lookups: number of prompts whose prefill began.
+    hits: number of prompts that found cached tokens.
+    found: number of cached tokens that prompts found.
+    copied: number of tokens whose K and V were copied from one sequence to another.
+    loaded, saved: number of tokens whose K and V were copied from host memory, and to host memory.
+    evicted: number of evicted checkpoints.
+    evicted_tokens: number of tokens whose K and V left host memory with evicted checkpoints.
+    """
+
+    nbytes: int = 0
+    nodes: int = 0
+    checkpoints: int = 0
+    tokens: int = 0
+    lookups: int = 0
+    hits: int = 0
+    found: int = 0
+    copied: int = 0
+    loaded: int = 0
+    saved: int = 0
+    evicted: int = 0
+    evicted_tokens: int = 0
 
 
 class PrefixStore:
@@ -37,10 +133,10 @@ class PrefixStore:
         """
         self._context, self._min_gain = context, min_gain
         self.tree = RadixTree()
-        self.eviction = EvictionPolicy(self.tree, cache_bytes, context.cell_bytes, prefill_cost)
+        self.eviction = EvictionPolicy(self.tree, cache_bytes, context.state.cell_bytes, prefill_cost)
         self._spilling: int | None = None  # the sequence that is being spilled
         self.sequences = [SequenceContents() for _ in range(context.n_seq_max)]
-        self.pins: dict[PrefillState, RadixNode] = {}  # the checkpoints that requests start from, not to be evicted
+        self.pins: dict[object, RadixNode] = {}  # the checkpoints that requests start from, not to be evicted
         self.copied = self.loaded = self.saved = 0  # numbers of tokens; see PrefixFigures
 
     @contextmanager
@@ -108,14 +204,14 @@ class PrefixStore:
         context, seq, n, n_kept = self._context, hit.seq, hit.n_tokens, hit.n_kept
         assert node.checkpoint is not None
         self.eviction.touch(node)
-        context.keep_cells(n_kept, seq)
+        context.state.keep_cells(n_kept, seq)
         if hit.source is not None:
-            context.copy_cells(hit.source, seq, n_kept, n - n_kept)
+            context.state.copy_cells(hit.source, seq, n_kept, n - n_kept)
             self.copied += n - n_kept
         elif n_kept < n:
-            context.load_cells(seq, n_kept, [part.cells for part in self.tree.cells(node, n_kept)])
+            context.state.load_cells(seq, n_kept, [part.cells for part in self.tree.cells(node, n_kept)])
             self.loaded += n - n_kept
-        context.load_state(seq, tokens[:n].tolist(), node.checkpoint.state)
+        context.state.load(seq, tokens[:n].tolist(), node.checkpoint.state)
 
     # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,14 +228,14 @@ class PrefixStore:
 
         protected: nodes whose checkpoints must not be evicted for the new one.
         """
-        n, previous, size = len(tokens), self.last_checkpoint(tokens), self._context.state_bytes
+        n, previous, size = len(tokens), self.last_checkpoint(tokens), self._context.state.max_bytes
         if previous == n:
             return None
         value = self.eviction.value_per_byte(previous, n, size, cells=n - previous)
         priority = self.eviction.clock + INITIAL_WEIGHTS[reason] * value
         if not self.make_room(size, priority, {*self.pins.values(), *protected}):
             return None
-        state = self._try_save(seq, partial(self._context.save_state, seq))
+        state = self._try_save(seq, partial(self._context.state.save, seq))
         return None if state is None else self.eviction.insert(tokens, state, reason, has_logits=has_logits)
 
     def _try_save(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
@@ -159,7 +255,7 @@ class PrefixStore:
         nodes = self.tree.match_prefix(tokens)[0]
         return max((node.end for node in nodes if node.checkpoint is not None), default=0)
 
-    def pin(self, prefill: PrefillState, node: RadixNode | None) -> None:
+    def pin(self, prefill: object, node: RadixNode | None) -> None:
         """Protect the checkpoint that a request starts from, instead of its earlier one. None: protect none for it."""
         self.pins.pop(prefill, None)
         if node is not None:
@@ -263,14 +359,14 @@ class PrefixStore:
         # making room may evict K and V before `start`: then there is more to copy
         while start != (on_host := next((above.end for above in node.ancestors() if above.on_host), 0)):
             start = on_host
-            need, size = (node.end - start) * self._context.cell_bytes, node.checkpoint.state.nbytes
+            need, size = (node.end - start) * self._context.state.cell_bytes, node.checkpoint.state.nbytes
             value = self.eviction.value_per_byte(node.previous_checkpoint(), node.end, size, cells=node.end - start)
             if not self.make_room(need, node.checkpoint.clock + reuse_weight(node) * value, protected):
                 return False
         slices = []
         for i in range(start // BLOCK_TOKENS, -(-node.end // BLOCK_TOKENS)):
             first, last = max(i * BLOCK_TOKENS, start), min((i + 1) * BLOCK_TOKENS, node.end)
-            cells = self._try_save(seq, partial(self._context.save_cells, seq, first, last - first))
+            cells = self._try_save(seq, partial(self._context.state.save_cells, seq, first, last - first))
             if cells is None:
                 return False
             slices.append(BlockSlice(KvBlock(first, cells), first, last))

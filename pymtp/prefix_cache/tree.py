@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pymtp.prefix_cache.checkpoints import CheckpointReason
 
 Tokens: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -53,6 +52,17 @@ class BlockSlice(NamedTuple):
     def cells(self) -> Bytes:
         """Return the rows of K and V of the slice."""
         return self.block.data[self.start - self.block.start : self.end - self.block.start]
+
+
+class CheckpointReason(IntEnum):
+    """The reason for a checkpoint: the lower the value, the stronger the reason."""
+
+    BRANCH_SEEN = 0  # another text branched off here
+    BRANCH_EXPECTED = 1  # the caller expects later prompts to branch off here
+    NEAR_END = 2  # near the end of a prompt that continues another text: the next turn of a chat may branch off here
+    PROMPT_END = 3  # the same whole prompt may be sent again
+    INTERVAL = 4  # one of several in a long prompt, so that one is near wherever another prompt branches off
+    SEQUENCE_END = 5  # at the end of a sequence, taken when it is spilled: prefill never stops for it
 
 
 class Checkpoint:

@@ -18,8 +18,8 @@ from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.llm import is_prompt
-from pymtp.load import resolve_model
-from pymtp.options import check_files
+from pymtp.load import fetch_named
+from pymtp.options import read_options
 from pymtp.ray.workers import DEFAULT_SEQUENCES, assigned_cpus
 from pymtp.sampling import SamplingParams
 from pymtp.validation import shown
@@ -94,10 +94,8 @@ class Generate:
         else:
             same_params = _read_params(params)
             self._params = lambda _: same_params
-        keywords = AsyncLLM._read({"n_seq_max": DEFAULT_SEQUENCES, "n_threads": assigned_cpus(), **options})
-        check_files(keywords)
-        file, with_head = resolve_model(model, keywords)
-        self._llm = AsyncLLM(file, **with_head)
+        keywords = {"n_seq_max": DEFAULT_SEQUENCES, "n_threads": assigned_cpus(), **options}
+        self._llm = AsyncLLM.from_options(fetch_named(read_options("Generate()", model, keywords)))
 
     def __call__(self, batch: Batch) -> Batch:
         """Generate for each row of a batch. Return the batch with more columns.

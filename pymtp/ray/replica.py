@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from starlette.types import Message
 
 from pymtp.llm import LLM
 from pymtp.load import load
+from pymtp.options import LLMOptions
 from pymtp.ray.routing import RoutingHint
 from pymtp.ray.workers import assigned_cpus
 from pymtp.server.app import create_app
@@ -26,13 +27,12 @@ class Replica:
     """A deployment with a model. It answers the requests that fronts forward, once the model is loaded."""
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
-        self, model: str | None, prefix: str | None, llm: Mapping[str, Any], settings: ServerSettings
+        self, llm: LLMOptions, prefix: str | None, settings: ServerSettings
     ) -> None:
         """Load the model.
 
-        model: path of a file, a name of the hub, or None for the shipped model.
+        llm: options of the LLM. The default of n_threads is the number of CPUs that Ray assigned to the replica.
         prefix: path of a prefix file to load; None for none.
-        llm: further keywords of LLM.
         settings: settings of the server.
 
         Raises the errors of LLM, LLM.load_prefix and LLM.from_pretrained.
@@ -46,8 +46,7 @@ class Replica:
 
         # without CORS, because the fronts add its headers
         own_settings = replace(settings, replica=self._name, cors_origins=())
-        loading = _loader(model, prefix, {"n_threads": assigned_cpus(), **llm})
-        self._app = create_app(own_settings, loading, on_loaded)
+        self._app = create_app(own_settings, lambda: _load(llm, prefix), on_loaded)
         # the lifespan is entered but never left: a replica ends with its process
         self._life = self._app.router.lifespan_context(self._app)
         await self._life.__aenter__()
@@ -110,9 +109,7 @@ class Replica:
         await self._app.state.service.check()
 
 
-def _loader(model: str | None, prefix: str | None, llm: Mapping[str, Any]) -> Callable[[], LLM]:
-    def loader() -> LLM:
-        with logs.hold_errors(logging.getLogger("pymtp.native")):
-            return load(model, llm, None if prefix is None else Path(prefix))
-
-    return loader
+def _load(options: LLMOptions, prefix: str | None) -> LLM:
+    with logs.hold_errors(logging.getLogger("pymtp.native")):
+        own = options if options.n_threads is not None else replace(options, n_threads=assigned_cpus())
+        return load(own, None if prefix is None else Path(prefix))

@@ -12,11 +12,8 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from pymtp.context.options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
-from pymtp.llm import LLM
-from pymtp.model.options import MODEL_OPTION_NAMES
-from pymtp.model.rope import ROPE_OPTION_NAMES
+from pymtp.options import OPTION_NAMES, LLMOptions
 from pymtp.ray import checked
 from pymtp.ray.front import FrontDeployment
 from pymtp.ray.replica import Replica
@@ -65,9 +62,8 @@ def serve_app(
     resources = {
         name: checked.resource(name, value) for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus))
     }
-    model_and_prefix = (checked.path("model", model), checked.path("prefix", prefix))
-    settings, llm = _split_options(options)
-    n_seq_max = read_int("n_seq_max", llm["n_seq_max"], 1, MAX_SEQ)
+    settings, llm = _split_options(checked.path("model", model), options)
+    n_seq_max = llm.n_seq_max
     count: dict[str, Any] = {"num_replicas": min_replicas}
     if min_replicas < max_replicas:
         scaling = AutoscalingConfig(
@@ -97,7 +93,7 @@ def serve_app(
         graceful_shutdown_timeout_s=shutdown_timeout,
         ray_actor_options={"num_cpus": 0},  # so that a front can start even if replicas reserve all CPUs
     )(serve.ingress()(FrontDeployment))
-    application: Application = front.bind(replica.bind(*model_and_prefix, llm, settings), settings)
+    application: Application = front.bind(replica.bind(llm, checked.path("prefix", prefix), settings), settings)
     return application
 
 
@@ -133,17 +129,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _split_options(options: Mapping[str, Any]) -> tuple[ServerSettings, dict[str, Any]]:
-    """Split the options into the settings of the server and the keywords of LLM, and check both.
+def _split_options(model: str | None, options: Mapping[str, Any]) -> tuple[ServerSettings, LLMOptions]:
+    """Split the options into the settings of the server and the options of its LLM, and check both.
 
     API keys may be taken from the environment. Raises InvalidRequestError for unknown options and invalid values.
     """
-    known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTION_NAMES, *ROPE_OPTION_NAMES}
+    known = _SETTINGS | OPTION_NAMES
     if unknown := sorted(options.keys() - known):
         raise InvalidRequestError(f"unknown option {', '.join(unknown)}: the options are {', '.join(sorted(known))}")
-    server_options = checked.string_tuples({name: options[name] for name in options.keys() & _SETTINGS})
+    server_options = {name: options[name] for name in options.keys() & _SETTINGS}
     settings = ServerSettings(**server_options)
-    checked.check_settings(settings)
     if not settings.api_keys and KEYS_VARIABLE in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS_VARIABLE].split()))
         check_names(KEYS_VARIABLE, settings.api_keys)
@@ -157,4 +152,4 @@ def _split_options(options: Mapping[str, Any]) -> tuple[ServerSettings, dict[str
     if "allowed_hosts" not in server_options:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # the machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}
-    return settings, LLM._read({"n_seq_max": DEFAULT_SEQUENCES, **llm}, here=False)
+    return settings, LLMOptions(model, **{"n_seq_max": DEFAULT_SEQUENCES, **llm})

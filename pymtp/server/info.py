@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from pymtp.engine.engine_stats import Figures
 from pymtp.native.build_info import build_info
 from pymtp.openai.request_body import CHAT, read_params
 from pymtp.openai.response_body import fingerprint
@@ -17,6 +16,7 @@ from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
 from pymtp.server.http.response_schema import error_responses
 from pymtp.server.service import Service
+from pymtp.stats import Figures
 from pymtp.validation import shown
 
 router = APIRouter()

@@ -1,69 +1,28 @@
-"""The settings of a server, and checks of their values."""
+"""The settings of a server: one frozen object, which checks its values when it is made."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
+from pymtp.sampling import THINKING_END_RULE, is_thinking_end
+from pymtp.sampling_defaults import check_sampling_defaults
 from pymtp.server.metrics.logs import LogFormat, LogLevel
-from pymtp.validation import is_whole, shown
+from pymtp.validation import is_real, is_whole, read_bool, read_int, shown
 
 ANY_HOST = "*"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
-def check_origin(option: str, origin: str) -> None:
-    """Raise InvalidRequestError for a string that is not an origin, because no Origin header could match it."""
-    if origin != "*" and not _ORIGIN.fullmatch(origin):
-        raise InvalidRequestError(
-            f"{option} {origin!r} must be scheme://host or scheme://host:port, without a path, or *", option
-        )
-
-
-def check_host(option: str, name: str) -> None:
-    """Raise InvalidRequestError for a string that is not a host name, because no Host header could match it."""
-    if name != ANY_HOST and not _HOST_NAME.fullmatch(name):
-        raise InvalidRequestError(f"{option} {name!r} must be a host name without scheme and port, or *", option)
-
-
-def check_names(option: str, names: Iterable[str]) -> None:
-    """Raise InvalidRequestError for a model name or API key that no request could have.
-
-    Such names and keys are empty, have space around them, or are not UTF-8. The message does not show the value,
-    because it may be a secret key.
-    """
-    for name in names:
-        if name != name.strip() or not name:
-            raise InvalidRequestError(f"{option} must not be empty, and must have no space around it", option)
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"{option} must be UTF-8", option) from error
-
-
-def parse_effort_budgets(option: str, text: str) -> dict[str, int]:
-    """Parse a list such as `low=1024,high=8192`, and return the thinking budget of each reasoning effort.
-
-    Raises InvalidRequestError if the list has another form.
-    """
-    budgets: dict[str, int] = {}
-    for pair in text.split(",") if text else ():
-        effort, _, budget = (part.strip() for part in pair.partition("="))
-        if not effort or not budget.isdecimal() or effort in budgets or not is_whole(int(budget), 0, 2**31 - 1):
-            raise InvalidRequestError(
-                f"{option} {shown(text)} must list reasoning efforts with budgets in tokens, such as low=1024,high=8192"
-            )
-        budgets[effort] = int(budget)
-    return budgets
-
-
 @dataclass(frozen=True)
 class ServerSettings:
     """The settings of a server.
+
+    Where the type is a tuple of strings, a list or a single string may be given.
 
     api_keys: the accepted API keys; if empty, requests need no key.
     cors_origins: the origins of web pages whose requests browsers should allow; "*" for all origins.
@@ -84,6 +43,9 @@ class ServerSettings:
     log_prompts: whether to log the prompts of requests.
     replica: the name of this server, in letters and digits, if a load balancer distributes requests to several servers.
         The ids of stored responses contain the name, so that later requests can be sent to the same server.
+
+    Raises InvalidRequestError for values of a wrong type, out of range, or that no request could match. Messages do not
+    show API keys.
     """
 
     host: str = "127.0.0.1"
@@ -106,3 +68,73 @@ class ServerSettings:
     log_level: LogLevel = "info"
     log_prompts: bool = False
     replica: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("api_keys", "served_names", "cors_origins", "allowed_hosts"):
+            object.__setattr__(self, name, _read_strings(name, getattr(self, name)))
+        for name in ("api_keys", "served_names"):
+            check_names(name, getattr(self, name))
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):  # no Origin header could match it
+                raise InvalidRequestError(
+                    f"cors_origins {origin!r} must be scheme://host or scheme://host:port, without a path, or *",
+                    "cors_origins",
+                )
+        for host in self.allowed_hosts:
+            if host != ANY_HOST and not _HOST_NAME.fullmatch(host):  # no Host header could match it
+                raise InvalidRequestError(
+                    f"allowed_hosts {host!r} must be a host name without scheme and port, or *", "allowed_hosts"
+                )
+        read_int("max_queue", self.max_queue, 0)
+        read_int("max_body_bytes", self.max_body_bytes, 1, 2**63 - 1)
+        for name in ("grace", "chunk_interval"):
+            if not is_real(seconds := getattr(self, name)) or seconds < 0:
+                raise InvalidRequestError(f"{name}={shown(seconds)} must be a number of seconds, 0 or more", name)
+        limit = self.request_timeout
+        if limit is not None and (not is_real(limit) or limit <= 0):
+            raise InvalidRequestError(
+                f"request_timeout={shown(limit)} must be a number of seconds above 0, or None", "request_timeout"
+            )
+        check_sampling_defaults("sampling", self.sampling)
+        if self.reasoning_budget is not None:
+            read_int("reasoning_budget", self.reasoning_budget, 0)
+        if not is_thinking_end(message := self.reasoning_budget_message):
+            raise InvalidRequestError(
+                f"reasoning_budget_message={shown(message)} must be {THINKING_END_RULE}", "reasoning_budget_message"
+            )
+        efforts = self.effort_budgets
+        if not isinstance(efforts, Mapping) or not all(is_whole(budget, 0, 2**31 - 1) for budget in efforts.values()):
+            raise InvalidRequestError(
+                f"effort_budgets={shown(efforts)} must be a mapping from efforts to numbers of tokens", "effort_budgets"
+            )
+        for name, words in (("log_format", get_args(LogFormat)), ("log_level", get_args(LogLevel))):
+            if not isinstance(word := getattr(self, name), str) or word not in words:
+                raise InvalidRequestError(f"{name}={shown(word)} must be one of {', '.join(words)}", name)
+        for name in ("page", "log_prompts"):
+            read_bool(name, getattr(self, name))
+
+
+def _read_strings(name: str, strings: object) -> tuple[str, ...]:
+    """Return strings as a tuple. Raises InvalidRequestError for other values, without them, as they may be API keys."""
+    if isinstance(strings, str):
+        return (strings,)
+    if not isinstance(strings, (list, tuple)):
+        raise InvalidRequestError(f"{name} must be a string or a list of strings", name)
+    if not all(isinstance(string, str) for string in strings):
+        raise InvalidRequestError(f"{name} must be a list of strings; leave it out to give none", name)
+    return tuple(strings)
+
+
+def check_names(option: str, names: Iterable[str]) -> None:
+    """Raise InvalidRequestError for a model name or API key that no request could have.
+
+    Such names and keys are empty, have space around them, or are not UTF-8. The message does not show the value,
+    because it may be a secret key.
+    """
+    for name in names:
+        if name != name.strip() or not name:
+            raise InvalidRequestError(f"{option} must not be empty, and must have no space around it", option)
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{option} must be UTF-8", option) from error

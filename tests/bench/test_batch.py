@@ -30,7 +30,7 @@ from pymtp.bench.batch import (
     writer_token_limit,
 )
 from pymtp.bench.batch_report import BatchReport
-from pymtp.bench.order import balanced_order
+from pymtp.bench.paired import balanced_order
 from pymtp.bench.table import Cell
 from pymtp.engine.request import Request
 from pymtp.sampling import SamplingParams
@@ -93,7 +93,7 @@ def report_of(
 
 @pytest.fixture(scope="module")
 def report() -> BatchReport:
-    return report_of([measurement(arm, g.n, g.round, g.acceptance) for g in groups(SETTINGS) for arm in g.arms])
+    return report_of([measurement(arm, g.cell[1], g.round, g.cell[0]) for g in groups(SETTINGS) for arm in g.arms])
 
 
 def cell(report: BatchReport, arm: str, n: int = 1, acceptance: str = REAL) -> Cell:
@@ -104,7 +104,7 @@ def cell(report: BatchReport, arm: str, n: int = 1, acceptance: str = REAL) -> C
 def test_groups_cover_all_numbers_of_sequences_with_arms_in_changing_order() -> None:
     found = groups(SETTINGS)
     assert len(found) == 3 * 2 * 2
-    assert [(g.acceptance, g.n) for g in found[:4]] == [(REAL, 1), (REAL, 4), ("0.5", 1), ("0.5", 4)]
+    assert [g.cell for g in found[:4]] == [(REAL, 1), (REAL, 4), ("0.5", 1), ("0.5", 4)]
     assert [g.arms for g in found[:3]] == [balanced_order(SETTINGS.arms, turn) for turn in range(3)]
 
 

@@ -22,18 +22,15 @@ from rich.console import Console
 from pymtp import InvalidRequestError, Stats
 from pymtp.bench.decode import (
     ARMS,
-    DecodeGroup,
     DecodeMeasurement,
-    DecodeResult,
     DecodeSettings,
-    decode_bench,
     draft_tokens,
     groups,
     phase_seconds,
     prefill_mode,
 )
 from pymtp.bench.decode_report import ALL, DecodeReport
-from pymtp.bench.order import balanced_order
+from pymtp.bench.paired import Group, PairedBench, balanced_order
 from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import FixedDepth
@@ -57,8 +54,15 @@ SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens/s
 TEXT = list(range(13))
 
 
-def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT) -> DecodeResult:
-    """Make a result of 13 tokens: one from the prefill, and depth + 1 from each round."""
+def measurement(
+    arm: str,
+    round: int = 0,
+    kind: str = "code",
+    temperature: float = 0.0,
+    slowness: float = 1.0,
+    text: Sequence[int] = TEXT,
+) -> DecodeMeasurement:
+    """Make a measurement of 13 tokens: one from the prefill, and depth + 1 from each round."""
     depth = 2 if arm == "auto" else draft_tokens(arm)
     rounds = 12 // (depth + 1)
     seconds = 12 / SPEED[arm] * slowness
@@ -72,14 +76,21 @@ def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT
         depths=(depth,) * rounds,
         accepted_per_position=(rounds,) * depth,
     )
-    phases = {"draft": seconds / 4, "verify": seconds / 2, "rewind": 0.0, "python": seconds / 4, "sample": 0.0}
-    return DecodeResult(list(text), stats, phases, rounds, rounds * depth)
+    return DecodeMeasurement(
+        token_ids=list(text),
+        stats=stats,
+        phase_seconds={"draft": seconds / 4, "verify": seconds / 2, "rewind": 0, "python": seconds / 4, "sample": 0},
+        target_launches=rounds,
+        draft_launches=rounds * depth,
+        round=round,
+        kind=kind,
+        temperature=temperature,
+        arm=arm,
+    )
 
 
-def measurement(
-    arm: str, round: int = 0, kind: str = "code", temperature: float = 0.0, **more: Any
-) -> DecodeMeasurement:
-    return DecodeMeasurement(**vars(decoded(arm, **more)), round=round, kind=kind, temperature=temperature, arm=arm)
+def measure(group: Group, arm: str, **more: Any) -> DecodeMeasurement:
+    return measurement(arm, group.round, *group.cell, **more)
 
 
 def report_of(
@@ -93,7 +104,7 @@ def report_of(
 
 @pytest.fixture(scope="module")
 def report() -> DecodeReport:
-    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm))
+    bench = PairedBench(groups(SETTINGS), measure)
     bench.run()
     return report_of(bench.measurements)
 
@@ -106,8 +117,8 @@ def test_balanced_order_puts_each_item_at_each_position_and_after_each_other_ite
 
 
 def test_each_group_measures_all_arms_in_changing_order() -> None:
-    ran: list[tuple[DecodeGroup, str]] = []
-    bench = decode_bench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
+    ran: list[tuple[Group, str]] = []
+    bench = PairedBench(groups(SETTINGS), lambda group, arm: ran.append((group, arm)) or measure(group, arm))
     bench.run()
     n = len(SETTINGS.arms)
     assert len(ran) == n * len(groups(SETTINGS)) == n * 4 * 2 * 2
@@ -115,13 +126,13 @@ def test_each_group_measures_all_arms_in_changing_order() -> None:
         assert len({id(group) for group, _ in ran[i : i + n]}) == 1
         assert sorted(arm for _, arm in ran[i : i + n]) == sorted(SETTINGS.arms)
     for kind, temperature in itertools.product(SETTINGS.kinds, SETTINGS.temperatures):
-        orders = [g.arms for g in groups(SETTINGS) if (g.kind, g.temperature) == (kind, temperature)]
+        orders = [g.arms for g in groups(SETTINGS) if g.cell == (kind, temperature)]
         assert all(sorted(place) == sorted(SETTINGS.arms) for place in zip(*orders, strict=True))
 
 
 def test_ratios_are_unaffected_if_the_machine_slows_down_between_groups() -> None:
     planned = groups(SETTINGS)
-    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
+    bench = PairedBench(groups(SETTINGS), lambda group, arm: measure(group, arm, slowness=1.5 ** planned.index(group)))
     bench.run()
     for cell in report_of(bench.measurements).cells():
         assert cell.decode is not None
@@ -148,7 +159,7 @@ def test_decode_cell_has_median_speeds_and_means_per_round() -> None:
 
 
 def test_acceptance_per_position_is_the_share_of_verified_drafts() -> None:
-    stats = replace(decoded("auto").stats, rounds=4, depths=(1, 3, 0, 2), accepted_per_position=(3, 1, 1))
+    stats = replace(measurement("auto").stats, rounds=4, depths=(1, 3, 0, 2), accepted_per_position=(3, 1, 1))
     deeper = replace(stats, rounds=2, depths=(3, 4), accepted_per_position=(1, 1, 0, 0))
     runs = [replace(measurement("auto", i), stats=s) for i, s in enumerate((stats, deeper))]
     (cell,) = report_of(runs).cells()
@@ -219,11 +230,11 @@ def test_report_of_synthetic_acceptance_says_so_and_compares_no_texts() -> None:
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
-    def interrupt(group: DecodeGroup, arm: str, left: float | None) -> None:
+    def interrupt(group: Group, arm: str, left: float | None) -> None:
         if len(bench.measurements) == n:
             raise KeyboardInterrupt
 
-    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm), on_start=interrupt)
+    bench = PairedBench(groups(SETTINGS), measure, on_start=interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     shown = report_of(bench.measurements, left_out="the rest")
@@ -233,12 +244,12 @@ def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
 
 
 def test_failing_arm_is_reported_once_and_other_arms_are_measured() -> None:
-    def run(group: DecodeGroup, arm: str) -> DecodeResult:
+    def run(group: Group, arm: str) -> DecodeMeasurement:
         if arm == "3":
             raise NativeError("out of memory")
-        return decoded(arm)
+        return measure(group, arm)
 
-    bench = decode_bench(SETTINGS, run)
+    bench = PairedBench(groups(SETTINGS), run)
     bench.run()
     assert {m.arm for m in bench.measurements} == {"none", "1", "auto"}
     assert bench.left_out == ["3: out of memory (16 times)"]
@@ -247,13 +258,15 @@ def test_failing_arm_is_reported_once_and_other_arms_are_measured() -> None:
 def test_seconds_left_are_estimated_from_finished_measurements() -> None:
     now = 0.0
 
-    def run(group: DecodeGroup, arm: str) -> DecodeResult:
+    def run(group: Group, arm: str) -> DecodeMeasurement:
         nonlocal now
         now += 2.0
-        return decoded(arm)
+        return measure(group, arm)
 
     told: list[tuple[float, float | None]] = []
-    bench = decode_bench(SETTINGS, run, on_start=lambda group, arm, left: told.append((now, left)), clock=lambda: now)
+    bench = PairedBench(
+        groups(SETTINGS), run, on_start=lambda group, arm, left: told.append((now, left)), clock=lambda: now
+    )
     bench.run()
     assert told[0][1] is None
     assert all(left == now - at for at, left in told[1:])

@@ -1,11 +1,11 @@
-"""Tests of the prefill bench and its report, on fake contexts with a fake clock, without a model."""
+"""Tests of the prefill bench and its report, on made-up measurements with a fake clock, without a model."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
@@ -18,23 +18,20 @@ from rich.console import Console
 
 from pymtp import InvalidRequestError
 from pymtp.bench.corpus import TokenSource
-from pymtp.bench.paired import PairedBench
+from pymtp.bench.paired import Group, PairedBench
 from pymtp.bench.prefill import (
     MODES,
-    PrefillGroup,
+    MemoryUse,
     PrefillMeasurement,
     PrefillSettings,
     estimate,
     groups,
-    measure,
     prefill_bench,
 )
 from pymtp.bench.prefill_report import PrefillReport
 from pymtp.bench.table import Spread
-from pymtp.context.inspect import Counters
-from pymtp.context.memory import DeviceMemory
 from pymtp.errors import NativeError
-from pymtp.sampling import Sampler
+from pymtp.stats import Stats
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds per token
 VERIFY = 10.0  # seconds
@@ -46,9 +43,7 @@ SETTINGS = PrefillSettings(
     gen=7,
     rounds=4,
     prompt="numbers",
-    cache_prompt=False,
     synthetic=None,
-    time_budget=None,
     threads=1,
     gpu_layers=0,
     cache_type="f16",
@@ -56,95 +51,54 @@ SETTINGS = PrefillSettings(
 
 
 class Machine:
-    """A factory of fake contexts, whose head drafts without errors.
-
-    Each call of a context adds its time, multiplied by `slowness`, to the fake clock `now`.
-    """
+    """A machine with a fake clock `now`: it runs the modes of a bench, with a head whose drafts are all accepted."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.slowness = 1.0
-        self.attention = 0.0  # seconds that a token takes for each token before it
-        self.made: list[FakeContext] = []
+        self.attention = 0.0  # seconds that a token takes for each token of its prompt
+        self.ran: list[tuple[Group, list[int], list[int]]] = []  # with the prompt and that of the warm-up
         self.fails: set[str] = set()
 
     def clock(self) -> float:
         return self.now
 
-    def make(self, mode: str, draft_tokens: int, n_ctx: int) -> FakeContext:
+    def run(
+        self, group: Group, mode: str, prompt: Sequence[int], warm_up: Sequence[int], gen: int
+    ) -> PrefillMeasurement:
         if mode in self.fails:
             raise NativeError("out of memory")
-        self.made.append(FakeContext(self, mode, draft_tokens, n_ctx))
-        return self.made[-1]
+        self.ran.append((group, list(prompt), list(warm_up)))
+        per_token = self.slowness * (PREFILL[mode] + self.attention * len(prompt))
+        prefill = per_token * len(prompt)
+        size, depth = group.cell
+        depth = 0 if mode == "none" else depth
+        rounds = -(-(gen - 1) // (depth + 1))
+        decode = self.slowness * VERIFY * rounds
+        stats = Stats(
+            prompt_tokens=len(prompt),
+            completion_tokens=gen,
+            prefill_seconds=prefill,
+            decode_seconds=decode,
+            rounds=rounds,
+            drafted=rounds * depth,
+            accepted=rounds * depth,
+        )
+        elapsed = prefill + decode + self.slowness * PREFILL[mode] * len(warm_up[:size])
+        self.now += elapsed
+        memory = [MemoryUse("CPU", True, 1, 2, 3), MemoryUse("GPU", False, 40, 50, 60)]
+        seconds = prefill, elapsed
+        where = group.round, *group.cell, mode
+        return PrefillMeasurement(*where, stats, *seconds, 0, 0, 0, 2**20, 2**21, memory)
 
 
-class FakeContext:
-    def __init__(self, machine: Machine, mode: str, draft_tokens: int, n_ctx: int) -> None:
-        self.machine, self.mode, self.draft_tokens, self.n_ctx = machine, mode, draft_tokens, n_ctx
-        self.n_past = 0
-        self.prefilled: list[list[int]] = []
-        self.closed = False
-        self.verified = 0
-
-    def set_sampling(self, sampler: Sampler) -> None:
-        assert sampler.params.temperature == 0
-
-    def tokens_held(self, seq: int = 0) -> int:
-        return self.n_past
-
-    def prefill(self, tokens: Sequence[int], seq: int = 0) -> None:
-        seconds = PREFILL[self.mode] + self.machine.attention * len(tokens)
-        self.machine.now += seconds * len(tokens) * self.machine.slowness
-        self.prefilled.append(list(tokens))
-        self.n_past = len(tokens)
-
-    def first_token(self, seq: int = 0) -> int:
-        return 0
-
-    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
-        assert self.mode != "none"
-        return {0: ([0] * n, [1.0] * n)}
-
-    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-        (tokens,) = chains.values()
-        self.machine.now += VERIFY * self.machine.slowness
-        self.n_past += len(tokens)
-        self.verified += len(tokens)
-        return {0: [0] * len(tokens)}
-
-    def rewind(self, n_keep: int, seq: int = 0) -> None:
-        self.n_past = n_keep
-
-    def clear(self) -> None:
-        self.n_past = 0
-
-    def close(self) -> None:
-        self.closed = True
-
-    @property
-    def counters(self) -> Counters:
-        copied = 100 * sum(map(len, self.prefilled)) + self.verified if self.mode == "host-copy" else 0
-        zeros: dict[str, Any] = dict.fromkeys(Counters.__dataclass_fields__, 0)
-        return Counters(**zeros | {"hidden_bytes": copied})
-
-    def memory(self) -> list[DeviceMemory]:
-        return [
-            DeviceMemory("CPU", True, 1, 2, compute=3),
-            DeviceMemory("GPU", False, 40, kv=20, states=30, compute=60),
-        ]
-
-
-def new_bench(
-    machine: Machine, settings: PrefillSettings = SETTINGS, **more: Any
-) -> PairedBench[PrefillGroup, PrefillMeasurement]:
+def new_bench(machine: Machine, settings: PrefillSettings = SETTINGS, **more: Any) -> PairedBench[PrefillMeasurement]:
     numbers = itertools.count()
     source = TokenSource(lambda text: [next(numbers) for _ in range(50)], lambda: ["x"])
-    return prefill_bench(settings, machine.make, source, clock=machine.clock, **more)
+    return prefill_bench(settings, machine.run, source, clock=machine.clock, **more)
 
 
-def report_of(
-    bench: PairedBench[PrefillGroup, PrefillMeasurement], settings: PrefillSettings = SETTINGS
-) -> PrefillReport:
+def report_of(bench: PairedBench[PrefillMeasurement], settings: PrefillSettings = SETTINGS) -> PrefillReport:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
     machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
     return PrefillReport(asdict(settings), {}, machine, build, bench.left_out, bench.measurements)
@@ -159,46 +113,29 @@ def report() -> PrefillReport:
 
 def test_each_mode_is_measured_at_each_position_and_after_each_other_mode_equally_often() -> None:
     for size, depth in itertools.product(SETTINGS.sizes, SETTINGS.depths):
-        same = [group.modes for group in groups(SETTINGS) if (group.size, group.depth) == (size, depth)]
+        same = [group.arms for group in groups(SETTINGS) if group.cell == (size, depth)]
         for place in zip(*same, strict=True):
             assert sorted(place) == sorted(MODES)
         neighbours = [pair for modes in same for pair in itertools.pairwise(modes)]
         assert sorted(neighbours) == sorted(itertools.permutations(MODES, 2))
 
 
-def test_prefill_measurement_is_made_in_a_warm_context_and_generates_the_same_in_all_modes() -> None:
+def test_all_modes_of_a_round_have_one_prompt_and_each_round_has_another() -> None:
     machine = Machine()
-    for mode, rounds in (("none", 6), ("fused", 2)):
-        done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), mode, range(8), range(20, 90), 7, machine.clock)
-        context = machine.made[-1]
-        assert context.prefilled == [list(range(20, 28)), list(range(8))]
-        assert context.closed
-        assert context.n_ctx == 8 + 7
-        assert done.stats.prefill_seconds == pytest.approx(8 * PREFILL[mode], abs=0.01)
-        assert done.stats.decode_seconds == VERIFY * rounds
-        assert (done.stats.completion_tokens, done.stats.rounds) == (7, rounds)
-        assert done.elapsed_seconds > done.first_token_seconds + done.stats.decode_seconds
-        assert (done.device_bytes, done.hidden_bytes) == (150, 0)
-
-
-def test_copied_bytes_include_only_those_of_the_prefill() -> None:
-    machine = Machine()
-    done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), "host-copy", range(8), range(20, 90), 7, machine.clock)
-    assert done.hidden_bytes == 800
-
-
-@pytest.mark.parametrize("cache_prompt", [False, True])
-def test_all_modes_of_a_round_have_one_prompt_and_each_round_has_another(cache_prompt: bool) -> None:
-    machine = Machine()
-    new_bench(machine, replace(SETTINGS, cache_prompt=cache_prompt)).run()
-    prompts = [context.prefilled[1] for context in machine.made[1:] if len(context.prefilled[1]) == 64]
+    new_bench(machine).run()
+    prompts = [prompt for group, prompt, _ in machine.ran[1:] if group.cell[0] == 64]
     each = len(MODES) * len(SETTINGS.depths)
     rounds = [prompts[i : i + each] for i in range(0, len(prompts), each)]
     assert len(rounds) == SETTINGS.rounds
-    assert all(prompt == prompts[0] for prompt in rounds[0])
-    assert len({prompt[0] for prompts in rounds for prompt in prompts}) == (1 if cache_prompt else SETTINGS.rounds)
-    warm_up = {token for context in machine.made for token in context.prefilled[0]}
+    assert all(prompt == own[0] for own in rounds for prompt in own)
+    assert len({prompt[0] for own in rounds for prompt in own}) == SETTINGS.rounds
+    warm_up = {token for _, _, tokens in machine.ran for token in tokens}
     assert warm_up.isdisjoint(token for prompt in prompts for token in prompt)
+
+
+def test_memory_of_devices_is_that_of_all_that_are_not_the_host() -> None:
+    done = Machine().run(Group(0, (8, 3), MODES), "fused", range(8), range(8), 7)
+    assert (done.device_bytes, done.host_grown_bytes) == (150, 2**20)
 
 
 def test_ratios_are_unaffected_if_the_machine_slows_down_between_groups() -> None:
@@ -237,24 +174,13 @@ def test_estimate_extrapolates_the_time_of_attention_from_the_two_nearest_sizes(
     done = []
     # the slow measurement of the shortest prompt must not affect the estimate for a long one
     for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):
-        done.append(
-            measure(machine.make, PrefillGroup(0, size, 3, MODES), "fused", range(size), range(4), 7, machine.clock)
-        )
+        done.append(machine.run(Group(0, (size, 3), MODES), "fused", range(size), range(4), 7))
     assert estimate(done[:3], 256, "fused") == pytest.approx(done[3].elapsed_seconds, rel=0.01)
-
-
-def test_groups_that_exceed_the_time_budget_are_left_out_and_reported() -> None:
-    machine = Machine()
-    bench = new_bench(machine, replace(SETTINGS, sizes=(8, 640), depths=(3,), time_budget=2000))
-    bench.run()
-    assert [m.size for m in bench.measurements] == [8] * len(bench.measurements)
-    assert bench.left_out == ["640: no time for 4 of 4 comparisons"]
-    assert machine.now < 2000
 
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
-    def interrupt(group: PrefillGroup, mode: str, left: float | None) -> None:
+    def interrupt(group: Group, mode: str, left: float | None) -> None:
         if len(bench.measurements) == n:
             raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
-from pymtp.bench.prefix import PrefixArms, PrefixMeasurement, PrefixSettings, Saved, groups, half_of_prefix_bytes
+from pymtp.bench.prefix import PrefixArms, PrefixMeasurement, PrefixSettings, Saved, half_of_prefix_bytes
 from pymtp.bench.prefix_report import PrefixReport
 from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, TraceVocabulary, make
 from pymtp.model.model import Model
@@ -71,7 +71,7 @@ def report() -> PrefixReport:
 
 
 def test_each_round_measures_all_traces_in_another_order() -> None:
-    first, second = groups(SETTINGS)
+    first, second = SETTINGS.plan(SETTINGS.traces)
     assert sorted(first.arms) == sorted(second.arms) == sorted(SETTINGS.traces)
     assert first.arms != second.arms
 
@@ -168,7 +168,7 @@ def test_llm_with_a_cache_generates_the_same_and_prefills_less_than_one_without(
     settings = replace(SETTINGS, traces=(CHAT, ALONE), rounds=1, scale=0.2, requests=3, threads=1)
     with Model(demo) as model:
         arms = PrefixArms(model, settings)
-        chat, alone = (arms.measure(group, name) for group in groups(settings) for name in (CHAT, ALONE))
+        chat, alone = (arms.measure(group, name) for group in settings.plan(settings.traces) for name in (CHAT, ALONE))
     assert chat.differing == alone.differing == []
     assert alone.read == alone.prompt == alone.unseen
     assert len(chat.prompt) == len(chat.first_token) == len(chat.first_token_none) == 3

@@ -18,13 +18,12 @@ from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
-from pymtp.bench.paired import PairedBench
+from pymtp.bench.paired import Group, PairedBench
 from pymtp.bench.rows import (
     DRAFT,
     READS,
     REPEATS,
     ROWS,
-    RowsGroup,
     RowsMeasurement,
     RowsSettings,
     describe,
@@ -54,6 +53,11 @@ class ScriptedContext:
         self.last: tuple[float, int] = 0.0, 0
         self.head_is_current = False  # whether the head has processed all tokens of the target
         self.verified: set[int] = set()
+
+    @property
+    def inspect(self) -> ScriptedContext:
+        """Return the part of the context that times operations."""
+        return self
 
     def set_sampling(self, sampler: object) -> None: ...
 
@@ -93,9 +97,7 @@ class ScriptedContext:
         ]
 
 
-def run(
-    settings: RowsSettings = SETTINGS, read: Any = None
-) -> tuple[PairedBench[RowsGroup, RowsMeasurement], ScriptedContext]:
+def run(settings: RowsSettings = SETTINGS, read: Any = None) -> tuple[PairedBench[RowsMeasurement], ScriptedContext]:
     context = ScriptedContext()
     read = read or (lambda n_bytes, n_threads, times: [9.0, *[n_bytes / 20e9] * (times - 1)])
     bench = rows_bench(settings, context, range(100), read)  # type: ignore[arg-type]
@@ -185,7 +187,7 @@ def test_seconds_left_are_estimated_from_finished_measurements() -> None:
             now += 1.0
             return super().operations()
 
-    def note(group: RowsGroup, arm: str, left: float | None) -> None:
+    def note(group: Group, arm: str, left: float | None) -> None:
         told.append((now, left))
 
     bench = rows_bench(SETTINGS, Slow(), range(100), lambda *_: [0.1], on_start=note, clock=lambda: now)  # type: ignore[arg-type]

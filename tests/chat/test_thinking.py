@@ -17,8 +17,7 @@ from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat, OutputFormat, Tool
-from pymtp.chat.thinking import ThinkingPlan, ThinkingTracker
-from pymtp.engine.text import RequestText
+from pymtp.engine.text import RequestText, ThinkingPlan, ThinkingTracker
 from pymtp.openai.generate_request import GenerateRequest, parse_outputs, prepare_request
 
 OPEN = "def f(x):\n<think>\n"

@@ -17,7 +17,8 @@ from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 from makers.gguf_variants import rewrite
 
 import pymtp
-from pymtp.bench.decode import DecodeArms, DecodeGroup, DecodeSettings
+from pymtp.bench.decode import DecodeArms, DecodeSettings
+from pymtp.bench.paired import Group
 from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.cli.screen import screen
@@ -157,7 +158,7 @@ def test_chat_prompts_use_the_model_s_template_if_it_has_one(llm: pymtp.LLM, dem
 def test_later_round_with_the_same_prompt_samples_another_text() -> None:
     with pymtp.Model() as model, closing(DecodeArms(model, SETTINGS)) as arms:
         first, again, later = (
-            arms.run(DecodeGroup(i, "code", 0.7, ("none",)), "none").token_ids for i in (0, 0, VARIANTS)
+            arms.measure(Group(i, ("code", 0.7), ("none",)), "none").token_ids for i in (0, 0, VARIANTS)
         )
     assert first == again != later
 
@@ -174,7 +175,7 @@ def test_warm_up_uses_another_prompt_than_the_measurements() -> None:
         prefill = Context.prefill_batch
         patch.setattr(Context, "prefill_batch", lambda c, prompts: read.append(list(prompts[0])) or prefill(c, prompts))
         for kind in KINDS:
-            arms.run(DecodeGroup(0, kind, 0.7, ()), "3")
+            arms.measure(Group(0, (kind, 0.7), ()), "3")
         warming, *measured = read
         assert measured == [prompt(model, kind, 0) for kind in KINDS]
         prompts = [prompt(model, kind, i) for kind in KINDS for i in range(VARIANTS)]
@@ -193,7 +194,7 @@ def test_arm_with_new_makes_an_llm_for_each_completion_and_other_arms_reuse_one(
     monkeypatch.setattr("pymtp.bench.decode.LLM", make)
     with pymtp.Model() as model, closing(DecodeArms(model, SETTINGS)) as arms:
         texts = [
-            arms.run(DecodeGroup(0, "code", 0.7, ()), arm).token_ids for arm in ("auto:new", "auto:new", "auto", "auto")
+            arms.measure(Group(0, ("code", 0.7), ()), arm).token_ids for arm in ("auto:new", "auto:new", "auto", "auto")
         ]
         assert len(made) == 3
         for llm in made[:2]:

@@ -13,8 +13,10 @@ from helpers import bench_command
 from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 
 import pymtp
-from pymtp.bench.prefill import MODES
+from pymtp.bench.paired import Group
+from pymtp.bench.prefill import MODES, measure
 from pymtp.cli.bench_values import check_modes
+from pymtp.context.context import Context
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
 WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats per row, in the shipped model
@@ -109,6 +111,28 @@ def test_shipped_model_generates_the_same_text_in_all_prefill_modes(measured: Pa
         )  # one number for plain decoding, and one for all modes with drafts
     assert [c["mode"] for c in report["cells"]] == 2 * [*MODES]
     assert all(c["prefill_ratio"]["median"] > 0 for c in report["cells"] if c["mode"] != "none")
+
+
+def test_each_mode_is_measured_in_a_new_llm_that_first_prefills_other_tokens_and_is_closed() -> None:
+    made: list[pymtp.LLM] = []
+    read: list[list[int]] = []
+    prompt, warm_up = list(range(100, 140)), list(range(200, 300))
+    prefill = Context.prefill_batch
+    with pymtp.Model() as model, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "prefill_batch", lambda c, prompts: read.append(list(prompts[0])) or prefill(c, prompts))
+
+        def make(mode: str, draft_tokens: int, n_ctx: int) -> pymtp.LLM:
+            made.append(pymtp.LLM(model, n_ctx=n_ctx, draft_tokens=draft_tokens, prefill=mode, cache_prompt=False))
+            return made[-1]
+
+        for mode in ("host-copy", "fused"):
+            measured = measure(make, Group(0, (40, 3), MODES), mode, prompt, warm_up, 2)
+            assert (measured.stats.prompt_tokens, measured.stats.completion_tokens) == (40, 2)
+        for llm in made:
+            with pytest.raises(pymtp.ClosedError):
+                llm.generate("x")
+    assert read == [warm_up[:40], prompt] * 2
+    assert len(made) == 2
 
 
 def test_saved_report_is_shown_and_plotted_without_measuring(

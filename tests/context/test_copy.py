@@ -42,7 +42,7 @@ def test_copy_continues_bit_for_bit_and_leaves_the_original(model: Model, caches
             c.clear(3)
             c.set_sampling(SAMPLED, 3)
             c.copy(1, 3)
-            assert c.rows_held(3) == c.rows_held(1) <= c.tokens_held(1)
+            assert c.inspect.head_rows(3) == c.inspect.head_rows(1) <= c.tokens_held(1)
             assert continue_text(c, 3, token) == wanted, moment
             assert continue_text(c, 1, token) == wanted, moment
         assert c.tokens(2) == some_tokens(model, 20, seed=2)
@@ -168,12 +168,12 @@ def test_failed_copy_keeps_the_original_and_empties_the_target(dense: Model, mod
         token = after_a_rewind(c, 0)
         c.set_sampling(SAMPLED, 1)
         if how == "fails":
-            c.break_on_purpose("copy_throws")
+            c.inspect.break_on_purpose("copy_throws")
         else:
             c.cancel()
         with pytest.raises(NativeError if how == "fails" else CancelledError):
             getattr(c, what)(0, 1)
-        c.break_on_purpose("none")
+        c.inspect.break_on_purpose("none")
         c.cancel(False)
         assert c.tokens(1) == []
         c.copy(0, 1)

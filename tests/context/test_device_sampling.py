@@ -199,20 +199,20 @@ def test_host_logits_are_sampled_in_place(model: Model, draws: str) -> None:
 @BOTH
 def test_host_part_of_device_sampling_reads_only_candidates(model: Model) -> None:
     with device(model, GREEDY, trace=True) as c:
-        c.trace()
+        c.inspect.trace()
         rounds(c, 1)
-        assert custom_node_reads(c.trace()) == []
+        assert custom_node_reads(c.inspect.trace()) == []
     for top_k in (40, 128):
         with device(model, replace(GREEDY, temperature=1.0, top_k=top_k), trace=True) as c:
-            c.trace()
+            c.inspect.trace()
             c.draft_chain(5, DRAFTS)
-            assert custom_node_reads(c.trace()) == [PICKED[top_k]] * DRAFTS
+            assert custom_node_reads(c.inspect.trace()) == [PICKED[top_k]] * DRAFTS
             c.verify_chain([5, 6, 7])
-            assert custom_node_reads(c.trace()) == [3 * PICKED[top_k]]
+            assert custom_node_reads(c.inspect.trace()) == [3 * PICKED[top_k]]
     with device(model, GREEDY, "host", trace=True) as c:
-        c.trace()
+        c.inspect.trace()
         c.verify_chain([5, 6, 7])
-        assert custom_node_reads(c.trace()) == [3 * model.n_vocab]
+        assert custom_node_reads(c.inspect.trace()) == [3 * model.n_vocab]
 
 
 # ── Decodes and graphs ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -85,10 +85,10 @@ def test_failed_decode_empties_only_its_sequence(dense: Model, mode: str) -> Non
     with context(dense, mode, n_seq_max=2, **EXACT) as c, context(dense, mode, **EXACT) as other:
         for seq in (0, 1):
             c.prefill(some_tokens(dense, 30, seed=seq), seq)
-        c.break_on_purpose("decode_throws")
+        c.inspect.break_on_purpose("decode_throws")
         with pytest.raises(NativeError, match="on purpose"):
             c.verify([3, 4], 1)
-        c.break_on_purpose("none")
+        c.inspect.break_on_purpose("none")
         other.prefill(some_tokens(dense, 30, seed=0))
         assert all_tokens(c) == [some_tokens(dense, 30, seed=0), []]
         np.testing.assert_array_equal(c.draft(7), other.draft(7))
@@ -100,10 +100,10 @@ def test_failed_decode_empties_only_its_sequence(dense: Model, mode: str) -> Non
 
 
 def test_failed_prefill_empties_only_its_sequences(c: Context, dense: Model) -> None:
-    c.break_on_purpose("decode_throws")
+    c.inspect.break_on_purpose("decode_throws")
     with pytest.raises(NativeError):
         c.prefill_batch({1: [1, 2], 2: [3, 4, 5]})
-    c.break_on_purpose("none")
+    c.inspect.break_on_purpose("none")
     assert all_tokens(c) == [some_tokens(dense, 30, seed=0), [], []]
     assert continuation(c, 0) == expected_continuation(dense, 0)
 
@@ -196,10 +196,10 @@ def test_context_check_changes_nothing(c: Context, dense: Model) -> None:
 
 
 def test_broken_context_refuses_all_calls(c: Context) -> None:
-    c.break_on_purpose("clear_throws")
+    c.inspect.break_on_purpose("clear_throws")
     with pytest.raises(NativeError, match=r"cannot go on: make a new one \(a fault on purpose, after a decode\)"):
         c.verify([1])
-    c.break_on_purpose("none")
+    c.inspect.break_on_purpose("none")
     calls: list[Any] = [
         lambda: c.prefill([1]),
         lambda: c.draft(1),
@@ -210,7 +210,7 @@ def test_broken_context_refuses_all_calls(c: Context) -> None:
         lambda: c.set_sampling(GREEDY),
         lambda: c.rewind(30),
         lambda: c.clear(),
-        lambda: c.head_state(1),
+        lambda: c.inspect.head_state(1),
         lambda: c.check(),
     ]
     for call in calls:
@@ -242,7 +242,7 @@ def sampling(**fields: Any) -> Any:
 
 
 def test_c_api_refuses_impossible_counts(c: Context) -> None:
-    pair = c._pair
+    pair = c._handle.pointer
     bias = ffi.new("struct pymtp_logit_bias[]", [(2048, 1.0)])
     for wrong in (
         sampling(n_bias=-1, bias=bias),

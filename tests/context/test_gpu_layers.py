@@ -116,9 +116,9 @@ def test_gpu_layer_plan_counts_a_loaded_head(
 ) -> None:
     asked = []
 
-    def planned(model: Model, **options: Any) -> list[DeviceMemory]:
+    def planned(model: Model, *arguments: Any, **options: Any) -> list[DeviceMemory]:
         asked.append(model.mtp)
-        return plan_memory(model, **options)
+        return plan_memory(model, *arguments, **options)
 
     monkeypatch.setattr(gpu_layers, "plan_memory", planned)
     delta = make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1)

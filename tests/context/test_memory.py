@@ -21,6 +21,7 @@ from pymtp.context.context import Context
 from pymtp.context.host_memory import default_cache_bytes, host_bytes
 from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.drafting.depth import MAX_AUTO
+from pymtp.options import LLMOptions
 
 FILE_PADDING = 0.01  # share of a file that is metadata, or aligns tensors
 
@@ -69,8 +70,8 @@ def test_new_context_takes_all_planned_memory_except_the_graphs_of_rounds(dense:
 
 
 def test_memory_plan_without_mtp_equals_that_of_a_file_without_a_head(dense: Model, demo: Path, headless: Path) -> None:
-    (beside,) = compare_plans(demo, draft_tokens=3, n_ctx=512)
-    (bare,) = compare_plans(headless, draft_tokens=0, n_ctx=512)
+    (beside,) = compare_plans(LLMOptions(demo, draft_tokens=3, n_ctx=512))
+    (bare,) = compare_plans(LLMOptions(headless, draft_tokens=0, n_ctx=512))
     assert beside.without == bare.without == bare.with_mtp
     assert beside.with_mtp == planned(demo, n_ctx=512, draft_tokens=3)
     assert beside.without.head_kv == beside.without.head_compute == beside.without.kept_rows == 0
@@ -244,8 +245,8 @@ def test_memory_plan_counts_cached_prefixes(
         app_main(["info", "--memory", "--json", *options])
     planned = json.loads(capsys.readouterr().out)["prefixes"]
     with Model(demo) as model, Context(model, n_ctx=512, draft_tokens=draft_tokens, n_seq_max=n_seq_max) as context:
-        assert planned["token_bytes"] == context.cell_bytes
-        assert 0.9 < context.state_bytes / planned["checkpoint_bytes"] < 1.1
+        assert planned["token_bytes"] == context.state.cell_bytes
+        assert 0.9 < context.state.max_bytes / planned["checkpoint_bytes"] < 1.1
     assert planned["cache_bytes"] == default_cache_bytes()
     with pytest.raises(SystemExit, match="0"):
         app_main(["info", "--memory", *options])

@@ -24,9 +24,9 @@ PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 
 def operations_of(c: Context, tokens: list[int]) -> list[Operation]:
     """Return the operations of one verification."""
-    c.time_operations()
+    c.inspect.time_operations()
     c.verify_chain(tokens)
-    return c.operations()
+    return c.inspect.operations()
 
 
 def prefilled_context(model: Model, **keywords: Any) -> Context:
@@ -46,9 +46,9 @@ def test_operations_count_every_computed_matmul_once(model: Model, rows: int) ->
     tokens = some_tokens(model, rows)
     found = node_counts(operations_of(prefilled_context(model), tokens))
     traced = prefilled_context(model, trace=True)
-    traced.trace()
+    traced.inspect.trace()
     traced.verify_chain(tokens)
-    computed = work(traced.trace())
+    computed = work(traced.inspect.trace())
     assert {op: found[op] for op in PRODUCTS} == {op: computed[op] for op in PRODUCTS}
     names = {"SILU": "UNARY", "SIGMOID": "UNARY", "SOFTPLUS": "UNARY", "SWIGLU": "GLU", "CUSTOM": "CUSTOM"}
     assert {names.get(op, op) for op in found} <= set(computed) | {"UNARY", "GLU", "CUSTOM"}
@@ -81,14 +81,14 @@ def test_operations_count_only_the_chosen_experts(moe: Model) -> None:
 
 def test_operations_are_recorded_only_between_start_and_stop(dense: Model) -> None:
     c = prefilled_context(dense)
-    assert c.operations() == []
+    assert c.inspect.operations() == []
     first = operations_of(c, some_tokens(dense, 1))
     c.verify_chain(some_tokens(dense, 1))
-    assert node_counts(c.operations()) == node_counts(first)
-    assert c.operations() == []
-    c.time_operations(False)
+    assert node_counts(c.inspect.operations()) == node_counts(first)
+    assert c.inspect.operations() == []
+    c.inspect.time_operations(False)
     c.verify_chain(some_tokens(dense, 1))
-    assert c.operations() == []
+    assert c.inspect.operations() == []
 
 
 def test_operation_times_include_waiting_and_add_up_to_the_decode(dense: Model) -> None:

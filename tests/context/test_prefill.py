@@ -28,7 +28,7 @@ def prefill_all(context: Context, *prompts: list[int]) -> tuple[bytes, bytes, li
     """Prefill the prompts, and return the last logits, the head's state, and drafts."""
     for prompt in prompts:
         logits = context.prefill(prompt)
-    return logits.tobytes(), context.head_state(), drafts(context, int(logits.argmax()))
+    return logits.tobytes(), context.inspect.head_state(), drafts(context, int(logits.argmax()))
 
 
 def results_agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[int]]) -> bool:
@@ -75,7 +75,7 @@ def test_prefill_splits_a_batch_into_full_ubatches(model: Model, options: dict[s
     options = options | EXACT
     with context(model, trace=True, **options) as fused, context(model, "host-copy", **options) as host:
         assert results_agree(prefill_all(fused, prompt), prefill_all(host, prompt))
-        rows = [node.shape[1] for node in fused.trace() if node.name.startswith("mtp_h_shifted")]
+        rows = [node.shape[1] for node in fused.inspect.trace() if node.name.startswith("mtp_h_shifted")]
     n_batch, n_ubatch = options.get("n_batch", 2048), options["n_ubatch"]
     batches = [min(n_batch, 513 - start) for start in range(0, 513, n_batch)]
     assert rows == [min(n_ubatch, n - start) for n in batches for start in range(0, n, n_ubatch)]
@@ -114,7 +114,7 @@ def test_prefill_continues_after_a_rewound_round(model: Model, n_keep: int, draf
             c.verify(round_)
             c.rewind(50 + n_keep)
             results.append(prefill_all(c, second))
-            assert (c.n_past, c.n_head_rows) == (140 + n_keep, 141 + n_keep)
+            assert (c.n_past, c.inspect.head_rows()) == (140 + n_keep, 141 + n_keep)
     assert results_agree(results[0], results[1])
 
 
@@ -146,7 +146,9 @@ def test_prefill_batch_matches_each_sequence_alone(model: Model, lengths: tuple[
             with context(model, **options) as alone:
                 expected = alone.prefill(prompt)
                 assert_same(logits[seq], expected, atol=2e-4)
-                ours, theirs = (np.frombuffer(c, np.float32) for c in (together.head_state(seq), alone.head_state()))
+                ours, theirs = (
+                    np.frombuffer(c, np.float32) for c in (together.inspect.head_state(seq), alone.inspect.head_state())
+                )
                 ours = ours[seq:][: theirs.size]  # a state of a batch has one more word for each other sequence
                 floats = np.abs(theirs) > 1e-9  # the other words are integers: a magic number, positions, sizes
                 assert_same(ours[floats], theirs[floats], atol=1e-5)
@@ -159,19 +161,19 @@ def test_prefill_of_one_sequence_leaves_the_others(dense: Model) -> None:
     first, second, third = (some_tokens(dense, 30, seed) for seed in range(3))
     with context(dense, n_seq_max=2) as c, context(dense) as alone:
         c.prefill_batch({0: first, 1: second})
-        state = c.head_state(0)
+        state = c.inspect.head_state(0)
         c.prefill(third, seq=1)
         assert (c.tokens_held(0), c.tokens_held(1)) == (30, 60)
-        assert c.head_state(0) == state
+        assert c.inspect.head_state(0) == state
         alone.prefill(first)
         assert drafts(c, 9) == drafts(alone, 9)
         c.clear(0)
-        assert (c.tokens_held(0), c.rows_held(0), c.tokens_held(1)) == (0, 0, 60)
+        assert (c.tokens_held(0), c.inspect.head_rows(0), c.tokens_held(1)) == (0, 0, 60)
 
 
 def test_invalid_sequences_are_refused_and_the_others_continue(dense: Model) -> None:
     with context(dense, n_seq_max=2) as c:
-        for call in (c.tokens_held, c.rows_held, c.head_state, c.clear):
+        for call in (c.tokens_held, c.inspect.head_rows, c.inspect.head_state, c.clear):
             with pytest.raises(InvalidRequestError):
                 call(2)
         with pytest.raises(InvalidRequestError, match="seq=2"):
@@ -197,7 +199,7 @@ def test_fused_prefill_only_adds_k_and_v_of_the_head(model: Model) -> None:
         fused.prefill(prompt)
         none.prefill(prompt)
         assert fused.counters.draft_decodes == 0
-        with_mtp, without = work(fused.trace()), work(none.trace())
+        with_mtp, without = work(fused.inspect.trace()), work(none.inspect.trace())
     # two ubatches: no second norm, no query, no feed-forward part or experts, no logits
     assert with_mtp - without == {op: 2 * n for op, n in SYNC.items()}
     assert without - with_mtp == {}
@@ -208,7 +210,7 @@ def test_prefill_ubatch_without_outputs_skips_the_output_layer(model: Model) -> 
     for draft_tokens in (0, DRAFTS):
         with context(model, draft_tokens=draft_tokens, trace=True, n_batch=20) as c:
             c.prefill(some_tokens(model, 40))
-            nodes = c.trace()
+            nodes = c.inspect.trace()
         assert [node.shape[1] for node in nodes if node.name == "result_output"] == [1]
         assert [node.shape[1] for node in nodes if node.name == "result_norm"] == [1]
 
@@ -216,7 +218,7 @@ def test_prefill_ubatch_without_outputs_skips_the_output_layer(model: Model) -> 
 def test_pre_norm_tap_computes_the_final_norm_only_for_output_rows(dense: Model) -> None:
     with context(dense, tap="pre_norm", trace=True, n_batch=20) as c:
         c.prefill(some_tokens(dense, 40))
-        norms = [node.shape for node in c.trace() if node.name == "norm"]
+        norms = [node.shape for node in c.inspect.trace() if node.name == "norm"]
     assert norms == [(dense.n_embd, 1, 1, 1)]
 
 
@@ -224,7 +226,7 @@ def test_pre_norm_tap_computes_the_final_norm_only_for_output_rows(dense: Model)
 def test_host_copy_prefill_computes_the_whole_head_block(model: Model) -> None:
     with context(model, "host-copy", trace=True) as c:
         c.prefill(some_tokens(model, 20))
-        rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "draft"}
+        rows = {node.name.split("-")[0]: node.shape[1] for node in c.inspect.trace() if node.graph == "draft"}
     assert rows["mtp_attn_out"] == rows["mtp_post_ffn"] == 20
 
 
@@ -234,7 +236,9 @@ def test_computed_tensors_are_aligned_to_cache_lines(model: Model) -> None:
     with context(model, trace=True) as c:
         c.prefill(some_tokens(model, 33))
         drafts(c, 1)
-        assert [node for node in c.trace() if node.op in ("GATED_DELTA_NET", "MUL_MAT") and not node.aligned] == []
+        assert [
+            node for node in c.inspect.trace() if node.op in ("GATED_DELTA_NET", "MUL_MAT") and not node.aligned
+        ] == []
 
 
 def test_fused_prefill_copies_one_row_of_logits_and_no_hidden_states(dense: Model) -> None:
@@ -334,7 +338,7 @@ def test_head_without_the_prompt_gives_other_drafts_in_fused_mode(dense: Model) 
     prompt = some_tokens(dense, 100)
     for fault in ("empty_head", "shifted_rows"):
         with context(dense) as broken, context(dense) as right:
-            broken.break_on_purpose(fault)
+            broken.inspect.break_on_purpose(fault)
             broken.prefill(prompt)
             right.prefill(prompt)
             assert not np.allclose(broken.draft(1), right.draft(1), atol=1e-2)

@@ -109,7 +109,7 @@ def steps(c: Context, tokens: list[int]) -> list[bytes]:
 def test_device_replay_gives_the_same_numbers(model: Model) -> None:
     tokens = some_tokens(model, 60)
     with context(model, n_seq_max=2, **EXACT) as host, context(model, n_seq_max=2, **EXACT) as device:
-        device.compute_as_devices()
+        device.inspect.compute_as_devices()
         for found, wanted in zip(steps(device, tokens), steps(host, tokens), strict=True):
             rows = np.frombuffer(found, np.float32), np.frombuffer(wanted, np.float32)
             assert np.abs(rows[0] - rows[1]).max() < 1e-5 * np.abs(rows[1]).max()
@@ -121,7 +121,7 @@ def test_rewind_works_token_by_token(model: Model, as_devices: bool) -> None:
     with context(model) as slowly, context(model) as at_once:
         for c in (slowly, at_once):
             if as_devices:
-                c.compute_as_devices()
+                c.inspect.compute_as_devices()
             c.prefill(some_tokens(model, 20))
             c.verify([1, 2, 3, 4])
         for keep in (23, 22, 21):
@@ -144,12 +144,12 @@ def test_rewind_refuses_the_first_token_of_a_verification(model: Model) -> None:
 @pytest.mark.parametrize("draft_tokens", [1, 3, 7])
 def test_round_writes_one_recurrent_state_at_any_depth(model: Model, draft_tokens: int) -> None:
     def written(c: Context) -> int:
-        nodes = [node for node in c.trace() if node.graph == "target"]
+        nodes = [node for node in c.inspect.trace() if node.graph == "target"]
         return sum(prod(node.shape) for node in nodes if node.op == "CPY")
 
     tokens = some_tokens(model, 20 + 1 + draft_tokens)
     with context(model, draft_tokens=draft_tokens, trace=True) as c:
-        c.compute_as_devices()
+        c.inspect.compute_as_devices()
         c.prefill(tokens[:20])
         states = written(c)
         assert states > 0
@@ -223,8 +223,8 @@ def test_new_sequence_starts_with_a_zero_state(
 
     with Model(path) as model, context(model, mode) as c, context(model, mode) as fresh:
         if as_devices:
-            c.compute_as_devices()
-            fresh.compute_as_devices()
+            c.inspect.compute_as_devices()
+            fresh.inspect.compute_as_devices()
         assert np.isnan(c.prefill([broken] * n)).all()
         c.clear()
         for text in (range(1000, 1020), [1005]):
@@ -239,10 +239,10 @@ def refused(model: Model, fault: str, call: Callable[[Context], object], why: st
         for seq in range(2):
             c.set_sampling(Sampler(SamplingParams()), seq)
             c.prefill(some_tokens(model, 20), seq)
-        c.break_on_purpose(fault)
+        c.inspect.break_on_purpose(fault)
         with pytest.raises(NativeError, match=why):
             call(c)
-        c.break_on_purpose("none")
+        c.inspect.break_on_purpose("none")
         c.clear()
         c.prefill(some_tokens(model, 20))
         c.draft_chain(5, 3)

@@ -89,8 +89,8 @@ def test_caches_after_a_round_match_the_accepted_tokens(model: Model, keep: int)
             text += run_round(rounds, token, keep)
         plain.prefill(text)
         assert rounds.tokens() == text
-        assert rounds.rows_held() == len(text)
-        one, other = (np.frombuffer(c.head_state(), np.float32) for c in (rounds, plain))
+        assert rounds.inspect.head_rows() == len(text)
+        one, other = (np.frombuffer(c.inspect.head_state(), np.float32) for c in (rounds, plain))
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
         # the pending hidden state is that of the last accepted token
         np.testing.assert_allclose(rounds.draft(3), plain.draft(3), atol=1e-4, rtol=1e-5)
@@ -125,11 +125,11 @@ def test_unverified_drafts_leave_no_trace(model: Model) -> None:
         c.draft_chain(3, 1)
         for each in (c, other):
             each.verify_chain([8])
-        assert c.head_state() == other.head_state()
+        assert c.inspect.head_state() == other.inspect.head_state()
         c.draft_chain(3, DRAFTS)
         for each in (c, other):
             each.prefill([1, 2, 3])
-        assert c.head_state() == other.head_state()
+        assert c.inspect.head_state() == other.inspect.head_state()
         assert c.tokens() == other.tokens()
 
 
@@ -167,18 +167,18 @@ def test_round_copies_only_tokens_to_the_host(model: Model) -> None:
 def test_draft_chain_computes_the_head_block_once_per_step(model: Model) -> None:
     with sampling_context(model, trace=True) as c:
         c.prefill(some_tokens(model, 20))
-        c.trace()
+        c.inspect.trace()
         counts = []
         for n in (1, 2, 3):
             c.draft_chain(5, n)
-            nodes = c.trace()
+            nodes = c.inspect.trace()
             assert {node.graph for node in nodes} == {"draft"}
             assert {node.shape[1] for node in nodes if node.name.startswith("mtp_eh_proj")} == {1}
             counts.append(work(nodes))
         assert counts[2] - counts[1] == counts[1] - counts[0]
         assert counts[0]["CUSTOM"] == 1  # the node that samples
         c.verify_chain([5, 1, 2, 3])
-        rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "target"}
+        rows = {node.name.split("-")[0]: node.shape[1] for node in c.inspect.trace() if node.graph == "target"}
         # for each row, the head's block computes only K and V
         assert (rows["mtp_eh_proj"], rows["mtp_attn_norm"]) == (4, 4)
         assert "mtp_Qcur_full" not in rows
@@ -268,9 +268,9 @@ def test_round_without_drafts_adds_one_stored_row_to_plain_decoding(model: Model
         with sampling_context(model, draft_tokens=draft_tokens, trace=True) as c:
             c.prefill(some_tokens(model, 20))
             c.verify_chain([3])
-            c.trace()
+            c.inspect.trace()
             c.verify_chain([4])
-            found.append(work(c.trace()))
+            found.append(work(c.inspect.trace()))
     assert found[0] - found[1] == {"SET_ROWS": 1}
     assert found[1] - found[0] == {}
 
@@ -283,14 +283,14 @@ def test_head_catches_up_after_rounds_without_drafts(model: Model, n: int) -> No
         plain.prefill(text[:30])
         for token in text[30:]:
             plain.verify_chain([token])
-            assert plain.tokens_held() - plain.rows_held() <= 63
+            assert plain.tokens_held() - plain.inspect.head_rows() <= 63
         assert plain.counters.draft_decodes == (n - 1) // 63  # the head decodes many missed tokens at once
         prompt.prefill(text)
         made, _ = plain.draft_chain(5, DRAFTS)
         assert made == prompt.draft_chain(5, DRAFTS)[0]
         plain.verify_chain([5, *made])
         prompt.verify_chain([5, *made])
-        one, other = (np.frombuffer(c.head_state(), np.float32) for c in (plain, prompt))
+        one, other = (np.frombuffer(c.inspect.head_state(), np.float32) for c in (plain, prompt))
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
 
 
@@ -302,11 +302,11 @@ def test_head_catches_up_for_each_sequence_separately(model: Model) -> None:
         for i in range(20, 40):
             for seq, text in texts.items():
                 c.verify_chain([text[i]], seq)
-        found = {seq: (c.head_state(seq), c.draft_chain(5, DRAFTS, seq)[0]) for seq in texts}
+        found = {seq: (c.inspect.head_state(seq), c.draft_chain(5, DRAFTS, seq)[0]) for seq in texts}
     for seq, (state, chain) in found.items():
         with sampling_context(model, n_seq_max=2, **EXACT) as alone:
             alone.prefill(texts[seq], seq)
-            one, other = (np.frombuffer(s, np.float32) for s in (state, alone.head_state(seq)))
+            one, other = (np.frombuffer(s, np.float32) for s in (state, alone.inspect.head_state(seq)))
             np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
             assert chain == alone.draft_chain(5, DRAFTS, seq)[0]
 
@@ -333,6 +333,6 @@ def test_head_uses_its_own_token_embeddings(model: Model, tmp_path: Path) -> Non
         chain, confidences = rounds.draft_chain(7, DRAFTS)
         assert (chain, pytest.approx(confidences, abs=1e-4)) == steps.draft_chain(7, DRAFTS)
         assert confidences != pytest.approx(shared.draft_chain(7, DRAFTS)[1], abs=1e-2)
-        one, two, three = (np.frombuffer(c.head_state(), np.float32) for c in (rounds, steps, shared))
+        one, two, three = (np.frombuffer(c.inspect.head_state(), np.float32) for c in (rounds, steps, shared))
         np.testing.assert_allclose(one, two, atol=1e-4, rtol=1e-5)
         assert not np.allclose(one, three, atol=1e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ from helpers.moments import (
     without_drafts,
 )
 from helpers.saved import load, load_into, random_pieces, save
+from makers.head_file import read_tensor, write_pair
 from makers.make_model import make_model
 
-from pymtp import InvalidRequestError, SamplingParams, build_info
+from pymtp import CancelledError, InvalidRequestError, SamplingParams, build_info
 from pymtp.context.context import Context
 from pymtp.context.state import Bytes
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler
 
+ODD = 300  # the token whose embedding is NaN, in the model nan_head
 ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
 
 
@@ -49,7 +52,7 @@ def test_loaded_state_continues_bit_for_bit(model: Model, caches: dict[str, Any]
             c.clear(1)
             token = moment(c, 1)
             saved = save(c, 1, seed)
-            assert c.rows_held(1) == c.tokens_held(1)
+            assert c.inspect.head_rows(1) == c.tokens_held(1)
             assert continue_text(c, load_into(c, 3, saved), token) == wanted, moment
             assert continue_text(third, load_into(third, 1, saved), token) == wanted, moment
             assert continue_text(c, 1, token) == wanted, moment
@@ -86,17 +89,17 @@ def test_texts_continued_from_checkpoints_match_texts_of_their_own_context(model
             steps, state = pick.choice(checkpoints)
             text = text_of(steps)
             if text and c.tokens(seq)[: len(text)] == text and pick.random() < 0.7:
-                c.keep_cells(len(text), seq)
+                c.state.keep_cells(len(text), seq)
             else:
                 c.clear(seq)
                 donors = [s for s in range(3) if s != seq and c.tokens(s)[: len(text)] == text]
                 for first, n in random_pieces(len(text), pick.random()) if text else []:
                     if donors and pick.random() < 0.5:
-                        c.copy_cells(pick.choice(donors), seq, first, n)
+                        c.state.copy_cells(pick.choice(donors), seq, first, n)
                     else:
-                        c.load_cells(seq, first, [cells[tuple(text[: i + 1])] for i in range(first, first + n)])
+                        c.state.load_cells(seq, first, [cells[tuple(text[: i + 1])] for i in range(first, first + n)])
             if text:
-                c.load_state(seq, text, state)
+                c.state.load(seq, text, state)
             for _ in range(pick.randint(1, 3)):
                 step = (
                     pick.choice(["prefill", "verify"]) if text else "prefill",
@@ -109,8 +112,8 @@ def test_texts_continued_from_checkpoints_match_texts_of_their_own_context(model
                 text = text_of(steps)
                 assert c.tokens(seq) == text
                 if pick.random() < 0.5:
-                    checkpoints.append((steps, c.save_state(seq)))
-            for i, row in enumerate(c.save_cells(seq, 0, len(text))):
+                    checkpoints.append((steps, c.state.save(seq)))
+            for i, row in enumerate(c.state.save_cells(seq, 0, len(text))):
                 cells.setdefault(tuple(text[: i + 1]), row[None])
 
 
@@ -120,17 +123,17 @@ def test_saved_cells_do_not_depend_on_sequence_or_range(model: Model, caches: di
     tokens = some_tokens(model, 300)
     with context(model, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
-        assert c.cell_bytes == (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)
+        assert c.state.cell_bytes == (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)
         c.prefill(tokens, 0)
         c.prefill(some_tokens(model, 9), 1)
         c.prefill(tokens, 2)
-        whole = c.save_cells(0, 0, 300)
-        assert whole.shape == (300, c.cell_bytes)
+        whole = c.state.save_cells(0, 0, 300)
+        assert whole.shape == (300, c.state.cell_bytes)
         assert len({row.tobytes() for row in whole}) == 300
         for seq in (0, 2):
             for first, n in ((0, 1), (1, 255), (255, 2), (299, 1), (300, 0), (17, 270)):
-                np.testing.assert_array_equal(c.save_cells(seq, first, n), whole[first : first + n])
-        assert c.counters.saved_bytes == (300 + 2 * (1 + 255 + 2 + 1 + 270)) * c.cell_bytes
+                np.testing.assert_array_equal(c.state.save_cells(seq, first, n), whole[first : first + n])
+        assert c.counters.saved_bytes == (300 + 2 * (1 + 255 + 2 + 1 + 270)) * c.state.cell_bytes
 
 
 @EACH
@@ -138,18 +141,18 @@ def test_saved_cells_do_not_depend_on_sequence_or_range(model: Model, caches: di
 def test_long_state_is_saved_and_loaded_unchanged(model: Model, caches: dict[str, Any]) -> None:
     with context(model, n_seq_max=3, **caches) as c:
         c.prefill(some_tokens(model, 700))
-        tokens, cells, state = c.tokens(), c.save_cells(0, 0, 700), c.save_state()
-        c.load_cells(1, 0, [cells])
-        c.load_state(1, tokens, state)
-        c.copy_cells(0, 2, 0, 300)
-        c.copy_cells(1, 2, 300, 400)
-        c.load_state(2, tokens, state)
-        c.keep_cells(650, 0)
-        c.copy_cells(1, 0, 650, 50)
-        c.load_state(0, tokens, state)
+        tokens, cells, state = c.tokens(), c.state.save_cells(0, 0, 700), c.state.save()
+        c.state.load_cells(1, 0, [cells])
+        c.state.load(1, tokens, state)
+        c.state.copy_cells(0, 2, 0, 300)
+        c.state.copy_cells(1, 2, 300, 400)
+        c.state.load(2, tokens, state)
+        c.state.keep_cells(650, 0)
+        c.state.copy_cells(1, 0, 650, 50)
+        c.state.load(0, tokens, state)
         for seq in range(3):
-            np.testing.assert_array_equal(c.save_cells(seq, 0, 700), cells)
-            np.testing.assert_array_equal(c.save_state(seq), state)
+            np.testing.assert_array_equal(c.state.save_cells(seq, 0, 700), cells)
+            np.testing.assert_array_equal(c.state.save(seq), state)
 
 
 @EACH
@@ -160,7 +163,7 @@ def test_transposed_v_cache_is_saved_like_any_other(model: Model) -> None:
         with context(model, flash_attn=flash_attn, draft_tokens=0) as c:
             c.prefill(some_tokens(model, 300))
             n_layers = model.n_layer // int(model.metadata[f"{model.architecture}.full_attention_interval"])
-            rows.append(c.save_cells(0, 0, 300)[:, : c.cell_bytes // n_layers])
+            rows.append(c.state.save_cells(0, 0, 300)[:, : c.state.cell_bytes // n_layers])
     np.testing.assert_array_equal(*rows)
 
 
@@ -168,9 +171,9 @@ def test_head_catches_up_before_a_state_is_saved(dense: Model) -> None:
     with context(dense) as c, context(dense) as other:
         for one in (c, other):
             after_plain_rounds(one, 0)
-        assert c.rows_held() < c.tokens_held()
-        c.save_cells(0, 0, 0)
-        assert c.rows_held() == c.tokens_held()
+        assert c.inspect.head_rows() < c.tokens_held()
+        c.state.save_cells(0, 0, 0)
+        assert c.inspect.head_rows() == c.tokens_held()
         assert head_kv(c, 0) == head_kv(other, 0)
 
 
@@ -180,7 +183,7 @@ def test_loaded_state_samples_the_first_token(dense: Model, mode: str) -> None:
         token = prefill_and_sample(c, 0)
         saved = save(c, 0)
         tokens, pieces, _ = saved
-        without = c.save_state(0, logits=False)
+        without = c.state.save(0, logits=False)
         c.prefill(some_tokens(dense, 30), 2)
         assert len(saved[2]) - len(without) == 4 * dense.n_vocab
         assert c.first_token(load_into(c, 1, saved)) == token
@@ -193,10 +196,10 @@ def test_loaded_state_samples_the_first_token(dense: Model, mode: str) -> None:
 def test_saved_state_holds_one_recurrent_state_and_the_replay_rows(model: Model) -> None:
     with context(model) as c, context(model, draft_tokens=0) as plain:
         plain.prefill(some_tokens(model, 40))
-        one = len(plain.save_state(logits=False))
+        one = len(plain.state.save(logits=False))
         row = 4 * model.n_embd  # bytes of the hidden state for the head
         after_a_prompt(c, 0)
-        assert len(c.save_state(logits=False)) == one + row
+        assert len(c.state.save(logits=False)) == one + row
         c.verify([1, 2, 3, 4])
         sizes = []
         for n in (4, 3):
@@ -205,7 +208,7 @@ def test_saved_state_holds_one_recurrent_state_and_the_replay_rows(model: Model)
                 after_a_prompt(c, 0)
                 c.verify([1, 2, 3, 4])
                 c.rewind(c.tokens_held() - 4 + n)
-            sizes.append(len(c.save_state()) - one - row)
+            sizes.append(len(c.state.save()) - one - row)
         assert sizes[0] * 3 == sizes[1] * 4 > 0
 
 
@@ -239,7 +242,7 @@ def test_cell_options_name_the_kernels(tmp_path: Path) -> None:
     for weight_type in ("f32", "q4_0"):  # q4_0 weights are repacked
         make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
         with Model(tmp_path / "model.gguf") as model, context(model) as c:
-            kernels[weight_type] = c.cell_options["kernels"]
+            kernels[weight_type] = c.state.cell_options["kernels"]
         assert set(info["cpu_features"]) <= set(kernels[weight_type].split())
         assert info["compiler"] in kernels[weight_type]
     buffers = {name: text.split("; ")[0].split(", ") for name, text in kernels.items()}
@@ -256,5 +259,84 @@ def test_state_bytes_are_counted(dense: Model) -> None:
         load(c, 1, saved)
         assert c.counters.loaded_bytes == size
         assert c.counters.sequence_bytes == 0
-        c.copy_cells(0, 2, 0, len(tokens))
-        assert c.counters.sequence_bytes == len(tokens) * c.cell_bytes
+        c.state.copy_cells(0, 2, 0, len(tokens))
+        assert c.counters.sequence_bytes == len(tokens) * c.state.cell_bytes
+
+
+@pytest.fixture(scope="module")
+def nan_head(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """Load the shipped model with a head whose K and V of one token are NaN."""
+    embeddings = read_tensor(demo, "token_embd.weight")
+    embeddings[ODD] = np.nan
+    files = write_pair(demo, tmp_path_factory.mktemp("odd"), tensors={"token_embd.weight": embeddings})
+    with Model(files[0], head=files[1]) as model:
+        yield model
+
+
+def _prefill_over_staged(c: Context, odd: list[int]) -> None:
+    c.prefill(odd, 1)
+    c.state.load_cells(0, 0, [c.state.save_cells(1, 0, len(odd))])
+    c.prefill(odd)
+    assert len(draft(c)) < 3
+
+
+def _keep(c: Context, odd: list[int]) -> None:
+    c.prefill(odd)
+    assert len(draft(c)) < 3
+    c.state.keep_cells(len(odd))
+
+
+def _keep_and_load(c: Context, odd: list[int]) -> None:
+    c.prefill(odd)
+    assert len(draft(c)) < 3
+    state = c.state.save()
+    c.state.keep_cells(len(odd))
+    c.state.load(0, odd, state)
+
+
+def _copy_and_load(c: Context, odd: list[int]) -> None:
+    c.prefill(odd, 1)
+    assert len(draft(c, 1)) < 3
+    state = c.state.save(1)
+    c.state.copy_cells(1, 0, 0, len(odd))
+    c.state.load(0, odd, state)
+
+
+def _save_and_load(c: Context, odd: list[int]) -> None:
+    c.prefill(odd, 1)
+    assert len(draft(c, 1)) < 3
+    c.state.load_cells(0, 0, [c.state.save_cells(1, 0, len(odd))])
+    c.state.load(0, odd, c.state.save(1))
+
+
+def _cancel(c: Context, odd: list[int]) -> None:
+    c.prefill(odd)
+    assert len(draft(c)) < 3
+    c.cancel()
+    with pytest.raises(CancelledError):
+        c.prefill([7])
+    c.cancel(False)
+
+
+def draft(c: Context, seq: int = 0) -> list[int]:
+    c.set_sampling(Sampler(SamplingParams()), seq)
+    return c.draft_chain(5, 3, seq)[0]
+
+
+SPOILS = [_prefill_over_staged, _keep, _keep_and_load, _copy_and_load, _save_and_load, _cancel]
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_nan_in_the_heads_cells_is_gone_after_clear(
+    nan_head: Model, spoil: Callable[[Context, list[int]], None]
+) -> None:
+    odd = [7] * 20 + [ODD] + [7] * 9
+    with context(nan_head, n_ctx=512, n_seq_max=2, flash_attn="off") as c:
+        c.prefill([7] * 5)
+        expected = draft(c)
+        assert len(expected) == 3
+        c.clear()
+        spoil(c, odd)
+        c.clear(0)
+        c.prefill([7] * 5)
+        assert draft(c) == expected

@@ -14,7 +14,7 @@ from makers.head_file import read_tensor, write_pair
 from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
 
 from pymtp import Completion, Model, SamplingParams
-from pymtp.drafting.head_check import FEW_DRAFTS, MANY_DRAFTS, MAX_TEXTS_WITHOUT_LOGITS, ROUNDS, HeadCheck
+from pymtp.engine.rounds import FEW_DRAFTS, MANY_DRAFTS, MAX_TEXTS_WITHOUT_LOGITS, ROUNDS, HeadCheck
 
 PROMPTS = ["import os\n\n\ndef main() -> None:\n", "class Stack:\n", "x = 1\nx = 1\nx = 1\n"]
 ODD = "# zebra"

@@ -254,7 +254,7 @@ def test_outputs_and_cache_records_stay_right_after_random_failures(
     harness.run()
     harness.check()
     check_prefix_cache(harness.engine)
-    assert sorted(harness.engine.lifecycle.scheduler.free) == list(range(n_seq_max))
+    assert sorted(harness.engine.scheduler.free) == list(range(n_seq_max))
 
 
 def make_harness() -> EngineHarness:

@@ -167,7 +167,7 @@ def test_request_cancelled_after_a_move_frees_its_sequence() -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.booleans())
 def test_moves_change_no_output_and_leave_one_request_per_sequence(left: list[int], cache: bool) -> None:
     harness = harness_with_gaps(left, cache_prompt=cache)
-    scheduler = harness.engine.lifecycle.scheduler
+    scheduler = harness.engine.scheduler
     while not all(request.ended for request in harness.requests):
         harness.engine.step()
         taken = [request.seq for request in scheduler.running if request.seq is not None]

@@ -25,19 +25,17 @@ class CheckedHarness(EngineHarness):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.ends: Counter[int] = Counter()
-        start = self.engine.lifecycle.scheduler.start
+        start = self.engine.scheduler.start
 
         def checked_start(request: Request, seq: int) -> None:
             assert not request.ended
             # a preempted stream is added to the queue only when it is read again
-            queue = [
-                one for one in self.engine.lifecycle.scheduler if one.seq is None and not (one.preempted and one.paused)
-            ]
+            queue = [one for one in self.engine.scheduler if one.seq is None and not (one.preempted and one.paused)]
             assert request.rank == min(one.rank for one in queue)
             assert all(one.seq != seq for one in self.requests)
             start(request, seq)
 
-        self.engine.lifecycle.scheduler.start = checked_start  # type: ignore[method-assign]
+        self.engine.scheduler.start = checked_start  # type: ignore[method-assign]
 
     def submit(self, *arguments: Any, **keywords: Any) -> Request:
         request = super().submit(*arguments, **keywords)
@@ -54,8 +52,8 @@ class CheckedHarness(EngineHarness):
         running = [request for request in self.requests if request.seq is not None]
         taken = [request.seq for request in running]
         assert len(set(taken)) == len(taken)
-        assert sorted([*taken, *self.engine.lifecycle.scheduler.free]) == list(range(self.context.n_seq_max))
-        assert running == sorted(self.engine.lifecycle.scheduler.running, key=self.requests.index)
+        assert sorted([*taken, *self.engine.scheduler.free]) == list(range(self.context.n_seq_max))
+        assert running == sorted(self.engine.scheduler.running, key=self.requests.index)
         for request in self.requests:
             assert self.ends[request.number] == request.ended
             assert request.waiter.n_unfinished == 1 - request.ended
@@ -160,7 +158,7 @@ def test_request_that_is_cancelled_while_the_engine_receives_it_ends_once() -> N
         def cancelled(self, value: bool) -> None: ...
 
     harness = CheckedHarness(n_seq_max=2)
-    harness.engine.lifecycle.context = context = BusyContext(n_seq_max=2)  # type: ignore[assignment]
+    harness.engine.runner.context = context = BusyContext(n_seq_max=2)  # type: ignore[assignment]
     other = harness.submit(PROMPT, 5)
     context.on_poll = lambda: harness.engine.cancel(harness.submit(PROMPT, 5, seed=1))
     harness.engine.process_queues()

@@ -161,7 +161,7 @@ def test_cancel_ends_completions_that_wait_for_their_prompt() -> None:
     harness.context.cancel()
     harness.engine.step()
     assert [request.finish_reason for request in requests] == ["cancelled"] * 5
-    assert len(harness.engine.lifecycle.scheduler.free) == 3
+    assert len(harness.engine.scheduler.free) == 3
     harness.submit_several(1, LONG)
     harness.run()
     # The other four prefilled nothing, and the prefilled chunk of the first completion was reused

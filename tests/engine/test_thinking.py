@@ -12,7 +12,7 @@ from helpers.scripted import ScriptedModel, next_token
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.chat.thinking import ThinkingPlan
+from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3]

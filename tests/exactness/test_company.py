@@ -137,11 +137,11 @@ def test_head_catches_up_for_all_sequences_in_one_decode(model: Model) -> None:
         tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
         for _ in range(3):
             tokens = {seq: out[-1] for seq, out in decode_round(c, tokens, 0).items()}
-        assert [c.rows_held(seq) for seq in range(4)] == [20] * 4
+        assert [c.inspect.head_rows(seq) for seq in range(4)] == [20] * 4
         before = c.counters.draft_decodes
         decode_round(c, tokens, 2)
         assert c.counters.draft_decodes - before == 2
-        assert c.rows_held(0) >= 24
+        assert c.inspect.head_rows(0) >= 24
 
 
 @BOTH

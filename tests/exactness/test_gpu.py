@@ -128,7 +128,7 @@ def test_head_logits_match_after_a_prompt(model: Model, weights: str, prompt: st
 def test_broken_head_fails_the_comparison_by_far(model: Model, weights: str, fault: str) -> None:
     with make(model, tap="pre_norm" if fault == "wrong_tap" else "post_norm") as context:
         if fault != "wrong_tap":
-            context.break_on_purpose(fault)
+            context.inspect.break_on_purpose(fault)
         assert (
             error(head_logits(context, WHICH, "post_norm"), GOLDEN[f"{WHICH}.post_norm.logits"]) > 10 * BOUNDS[weights]
         )

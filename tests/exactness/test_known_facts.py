@@ -28,7 +28,7 @@ def test_head_cache_holds_every_prompt_token(llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPT * 20)
     llm.context.clear()
     llm.context.prefill(tokens)
-    assert llm.context.n_head_rows == llm.context.n_past == len(tokens)
+    assert llm.context.inspect.head_rows() == llm.context.n_past == len(tokens)
 
 
 def test_drafts_depend_on_the_whole_prompt(llm: LLM) -> None:
@@ -37,10 +37,10 @@ def test_drafts_depend_on_the_whole_prompt(llm: LLM) -> None:
     logits = {}
     for fault in ("none", "empty_head"):
         llm.context.clear()
-        llm.context.break_on_purpose(fault)
+        llm.context.inspect.break_on_purpose(fault)
         llm.context.prefill(tokens)
         logits[fault] = llm.context.draft(5)
-    llm.context.break_on_purpose("none")
+    llm.context.inspect.break_on_purpose("none")
     assert np.abs(logits["none"] - logits["empty_head"]).max() > 0.1
 
 

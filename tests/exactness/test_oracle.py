@@ -126,7 +126,7 @@ def test_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
         oracle.model, draft_tokens=STEPS, tap="pre_norm" if fault == "wrong_tap" else "post_norm", **EXACT
     ) as context:
         if fault != "wrong_tap":
-            context.break_on_purpose(fault)
+            context.inspect.break_on_purpose(fault)
         with pytest.raises(AssertionError):
             assert_same(head_logits(context, oracle, "code", "post_norm"), oracle.golden["code.post_norm.logits"])
 
@@ -149,6 +149,6 @@ def test_shipped_head_has_most_drafts_accepted_on_unseen_text(sound_acceptance: 
 def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, prompts: list[str], fault: str) -> None:
     with make_llm(tap="pre_norm" if fault == "wrong_tap" else "auto") as broken:
         if fault != "wrong_tap":
-            broken.context.break_on_purpose(fault)
+            broken.context.inspect.break_on_purpose(fault)
         # the greedy text is the same with any head, so only the head can change the acceptance
         assert acceptance(broken, prompts) < sound_acceptance - 0.02

@@ -88,7 +88,7 @@ def cache_bits(context: Context) -> tuple[bytes, bytes]:
 
     These are the head's K and V, and the logits of further tokens, which see all K, V and states of the target.
     """
-    return context.head_state(), context.verify(NEXT).tobytes()
+    return context.inspect.head_state(), context.verify(NEXT).tobytes()
 
 
 def generate_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
-from pymtp.chat.thinking import ThinkingPlan
 from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
+from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import CancelledError
 from pymtp.sampling import SamplingParams
 

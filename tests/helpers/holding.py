@@ -8,10 +8,10 @@ from pymtp.prefix_cache.tree import as_tokens, common_prefix_length
 
 def check_prefix_cache(engine: Engine) -> None:
     """Check, between two steps, that the contents of sequences and host memory match the cache's records."""
-    cache, context = engine.prefix_cache, engine.lifecycle.context
+    cache, context = engine.prefix_cache, engine.runner.context
     store = cache.store
     tree = store.tree
-    running = {request.seq: request for request in engine.lifecycle.scheduler.running}
+    running = {request.seq: request for request in engine.scheduler.running}
     assert {prefill.seq for prefill in cache._prefills} == set(running)
     for seq, contents in enumerate(store.sequences):
         tokens = context.tokens(seq)

@@ -123,8 +123,8 @@ def head_kv(c: Context, seq: int) -> bytes:
     The head's state begins with the sequence's number and positions, and ends with a zero for each sequence above.
     """
     (memory,) = c.memory()
-    state = c.head_state(seq)
-    return state.rstrip(b"\0")[-memory.head_kv // (c.n_ctx * c.n_seq_max) * (c.rows_held(seq) - 1) :]
+    state = c.inspect.head_state(seq)
+    return state.rstrip(b"\0")[-memory.head_kv // (c.n_ctx * c.n_seq_max) * (c.inspect.head_rows(seq) - 1) :]
 
 
 def continue_text(c: Context, seq: int, token: int) -> list[Any]:

@@ -36,8 +36,8 @@ def c(dense: Model) -> Iterator[Context]:
 
 def save_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) -> None:
     tokens = context.tokens(seq)
-    state = context.save_state(seq)
-    cells = context.save_cells(seq, 0, len(tokens))
+    state = context.state.save(seq)
+    cells = context.state.save_cells(seq, 0, len(tokens))
     write_prefix(path, made_with(context), tokens, {len(tokens): state}, cells)
 
 
@@ -63,8 +63,8 @@ def load_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) ->
     with PrefixFile(path, made_with(context)) as file:
         try:
             for first in range(0, len(file.tokens), CHUNK_TOKENS):
-                context.load_cells(seq, first, [file.cells(first, CHUNK_TOKENS)])
-            context.load_state(seq, file.tokens, file.state(len(file.tokens)))
+                context.state.load_cells(seq, first, [file.cells(first, CHUNK_TOKENS)])
+            context.state.load(seq, file.tokens, file.state(len(file.tokens)))
         except BaseException:
             if not context.closed:
                 context.clear(seq)

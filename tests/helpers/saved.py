@@ -25,8 +25,8 @@ def save(c: Context, seq: int, seed: int = 0) -> Saved:
     """Save a sequence, its K and V in random pieces, the last one first: any order must do."""
     tokens = c.tokens(seq)
     ranges = random_pieces(len(tokens), seed)
-    pieces = {piece: c.save_cells(seq, *piece) for piece in reversed(ranges)}
-    return tokens, [pieces[piece] for piece in ranges], c.save_state(seq)
+    pieces = {piece: c.state.save_cells(seq, *piece) for piece in reversed(ranges)}
+    return tokens, [pieces[piece] for piece in ranges], c.state.save(seq)
 
 
 def load(c: Context, seq: int, saved: Saved, seed: int = 1) -> None:
@@ -37,8 +37,8 @@ def load(c: Context, seq: int, saved: Saved, seed: int = 1) -> None:
     half = len(ranges) // 2
     for part in (ranges[:half], ranges[half:]):
         if part:
-            c.load_cells(seq, part[0][0], [joined[first : first + n] for first, n in part])
-    c.load_state(seq, tokens, state)
+            c.state.load_cells(seq, part[0][0], [joined[first : first + n] for first, n in part])
+    c.state.load(seq, tokens, state)
 
 
 def load_into(c: Context, seq: int, saved: Saved) -> int:

@@ -32,9 +32,14 @@ class ScriptedStateMixin:
     """Save and load calls: the K and V of a token are its number, and a state is a digest of the tokens."""
 
     cell_bytes = 2
-    state_bytes = 40
+    max_bytes = 40
     sequences: list[ScriptedSequence]
     cancelled: bool
+
+    @property
+    def state(self) -> ScriptedStateMixin:
+        """Return the part of the context that saves and loads."""
+        return self
 
     def clear(self, seq: int | None = None) -> None: ...
 
@@ -82,14 +87,14 @@ class ScriptedStateMixin:
         for rows in cells:
             s.cells += np.ascontiguousarray(rows).view(np.uint16).ravel().tolist()
 
-    def save_state(self, seq: int = 0) -> Bytes:
+    def save(self, seq: int = 0) -> Bytes:
         self._begin_call("save_state", seq)
         s = self.sequences[seq]
         assert s.tokens
         s.chain, s.rewindable = [], 0
         return np.frombuffer(_digest(s.tokens) + s.prompt.to_bytes(7, "little") + bytes([s.read]), np.uint8)
 
-    def load_state(self, seq: int, tokens: Sequence[int], state: Bytes) -> None:
+    def load(self, seq: int, tokens: Sequence[int], state: Bytes) -> None:
         self._begin_call("load_state", seq)
         s, data = self.sequences[seq], state.tobytes()
         assert not s.tokens

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from helpers.servers import LONG, wait_until
+from helpers.servers import LONG
 
 SMALL = ("-c", "8192", "-t", "1", "-d", "3")
 ENDLESS = {
@@ -44,22 +44,31 @@ class Served:
             **popen,
         )
         self.lines: list[str] = []
+        self._ended = False  # whether stderr has ended
+        self._changed = threading.Condition()  # held while lines or _ended change; those who wait need no polls
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.lines += iter(self.process.stderr.readline, "")
+        for line in iter(self.process.stderr.readline, ""):
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def line(self, words: str, n: int = 1) -> str:
         """Wait for the n-th line with these words, and return it."""
 
         def found() -> list[str]:
-            return [line for line in list(self.lines) if words in line]
+            return [line for line in self.lines if words in line]
 
-        wait_until(lambda: len(found()) >= n or not self._reader.is_alive())
-        assert len(found()) >= n, self.lines
-        return found()[n - 1]
+        with self._changed:
+            self._changed.wait_for(lambda: len(found()) >= n or self._ended, LONG)
+            assert len(found()) >= n, self.lines
+            return found()[n - 1]
 
     def ready(self) -> Served:
         """Wait until it serves."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from pymtp.errors import InvalidRequestError, NativeError
-from pymtp.prefix_cache.cache import PrefixCache
-from pymtp.prefix_cache.records import PrefillState
+from pymtp.prefix_cache.cache import PrefillState, PrefixCache
 from pymtp.prefix_cache.tree import Tokens
 
 Path = tuple[int, ...]
@@ -74,12 +73,12 @@ class SimFile:
         self.cell_bytes = context.cell_bytes
 
     def state_bytes(self, position: int) -> int:
-        return self._context.state_bytes
+        return self._context.max_bytes
 
     def state(self, position: int) -> SavedBytes:
         self._context.before("file", 0)
         at_end = position == len(self.tokens)
-        return SavedBytes(self._context.memory, self.tokens[:position], self._context.state_bytes, position, at_end)
+        return SavedBytes(self._context.memory, self.tokens[:position], self._context.max_bytes, position, at_end)
 
     def cells(self, first: int, n: int) -> SavedBytes:
         assert 0 <= first < first + n <= len(self.tokens)
@@ -98,16 +97,21 @@ class SimContext:
     """
 
     def __init__(
-        self, n_seq_max: int, limit: int, *, cell_bytes: int = 14, state_bytes: int = 19000, n_ubatch: int = 512
+        self, n_seq_max: int, limit: int, *, cell_bytes: int = 14, max_bytes: int = 19000, n_ubatch: int = 512
     ) -> None:
         self.n_seq_max, self.n_ubatch = n_seq_max, n_ubatch
-        self.cell_bytes, self.state_bytes = cell_bytes, state_bytes
+        self.cell_bytes, self.max_bytes = cell_bytes, max_bytes
         self.memory = Memory(limit)
         self.sequences = [SimSequence() for _ in range(n_seq_max)]
         self.n_prefilled = 0
         self.calls: list[str] = []
         self.failed_save_clears = False
         self.before: Callable[[str, int], None] = lambda method, seq: None
+
+    @property
+    def state(self) -> SimContext:
+        """Return the part of the context that saves and loads."""
+        return self
 
     def clear(self, seq: int | None = None) -> None:
         for number in range(self.n_seq_max) if seq is None else [seq]:
@@ -167,17 +171,17 @@ class SimContext:
             path += rows.saved.path[rows.start : rows.end]
         self.sequences[seq] = SimSequence(path, None)
 
-    def save_state(self, seq: int = 0) -> SavedBytes:
+    def save(self, seq: int = 0) -> SavedBytes:
         self._may_fail("save_state", seq)
         saved = self.sequences[seq]
         assert saved.state == saved.tokens
-        return SavedBytes(self.memory, saved.tokens, self.state_bytes, len(saved.tokens), saved.has_logits)
+        return SavedBytes(self.memory, saved.tokens, self.max_bytes, len(saved.tokens), saved.has_logits)
 
-    def check_state(self, tokens: Sequence[int], state: SavedBytes) -> bool:
+    def check(self, tokens: Sequence[int], state: SavedBytes) -> bool:
         assert state.path == tuple(tokens)
         return state.has_logits
 
-    def load_state(self, seq: int, tokens: Sequence[int], state: SavedBytes) -> None:
+    def load(self, seq: int, tokens: Sequence[int], state: SavedBytes) -> None:
         self._may_fail("load_state", seq)
         assert self.sequences[seq].state is None
         assert state.path == tuple(tokens) == self.sequences[seq].tokens

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.command import PYMTP, run
@@ -19,6 +20,7 @@ from pymtp import Model
 from pymtp.cli import app_main
 from pymtp.cli.exit_codes import MISUSED, NOT_LOADED
 from pymtp.errors import ModelLoadError
+from pymtp.model.options import ModelOptions
 
 Started = Callable[..., subprocess.Popen[str]]
 Made = list[tuple[str, str | None]]
@@ -30,7 +32,8 @@ def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
     """Return a list of the model files and heads that a command loads; the load itself fails."""
     made: Made = []
 
-    def make(_: Model, path: Path, *, head: str | None = None, **options: object) -> None:
+    def make(_: Model, path: Path, *, options: ModelOptions | None = None, **keywords: Any) -> None:
+        head = keywords.get("head") if options is None else options.head
         made.append((Path(path).name, head and Path(head).name))
         raise ModelLoadError("the test made none")
 

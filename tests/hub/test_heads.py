@@ -19,7 +19,8 @@ from pymtp.hub.gguf_contents import HEAD as HEAD_ONLY
 from pymtp.hub.gguf_contents import MODEL, GgufContents
 from pymtp.hub.heads import find_head
 from pymtp.hub.model_download import LocalFiles
-from pymtp.load import resolve_model
+from pymtp.load import fetch_named
+from pymtp.options import LLMOptions
 
 FetchBoth = Callable[..., LocalFiles]
 TRUNK_NAME, HEAD_NAME = "m-Q4_K_M.gguf", "mtp-m-Q8_0.gguf"
@@ -239,18 +240,22 @@ def test_from_pretrained_refuses_two_heads_before_the_download(
     assert hub.asked == []
 
 
-def test_local_head_replaces_the_head_of_the_repository(hub: Hub, notes: list[str]) -> None:
+def test_local_head_replaces_the_head_of_the_repository(hub: Hub, notes: list[str], tmp_path: Path) -> None:
     hub.files |= {TRUNK_NAME: bare(), HEAD_NAME: head()}
-    file, keywords = resolve_model("hf:owner/name", {"head": "mine.gguf"}, notes.append)
-    assert (Path(str(file)).name, keywords, notes) == (TRUNK_NAME, {"head": "mine.gguf"}, [])
+    mine = tmp_path / "mine.gguf"
+    mine.touch()
+    found = fetch_named(LLMOptions("hf:owner/name", head=mine), notes.append)
+    assert (Path(str(found.model)).name, found.head, notes) == (TRUNK_NAME, str(mine), [])
     assert HEAD_NAME not in {answer.path for answer in hub.sent}
-    assert resolve_model("file.gguf", {"n_ctx": 5}) == ("file.gguf", {"n_ctx": 5})
+    local = LLMOptions("file.gguf", n_ctx=5)
+    assert fetch_named(local) is local
 
 
-def test_head_is_downloaded_for_an_adapter(hub: Hub, notes: list[str]) -> None:
+def test_head_is_downloaded_for_an_adapter(hub: Hub, notes: list[str], tmp_path: Path) -> None:
     hub.files |= {TRUNK_NAME: bare(), HEAD_NAME: head()}
-    _, keywords = resolve_model("hf:owner/name", {"draft_tokens": 0, "lora": (("a.gguf", 1.0),)}, notes.append)
-    assert Path(keywords["head"]).name == HEAD_NAME
+    (tmp_path / "a.gguf").touch()
+    found = fetch_named(LLMOptions("hf:owner/name", draft_tokens=0, lora=tmp_path / "a.gguf"), notes.append)
+    assert Path(str(found.head)).name == HEAD_NAME
 
 
 def test_download_fetches_all_parts_of_a_split_head(hub: Hub, fetch_both: FetchBoth) -> None:

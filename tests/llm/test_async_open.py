@@ -126,7 +126,7 @@ def test_failure_of_one_async_completion_does_not_stop_the_others(llm: LLM) -> N
             await texts.take()
             failing = texts._requests[1]
             failed = NativeError("a fault of one")
-            await asyncio.to_thread(llm._engine_thread.call, lambda: llm._engine.lifecycle.fail(failing, failed))
+            await asyncio.to_thread(llm._engine_thread.call, lambda: llm._engine.runner.fail(failing, failed))
             with pytest.raises(NativeError, match="a fault of one"):
                 await take_all(texts)
             assert not texts._requests[0].ended

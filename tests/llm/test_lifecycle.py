@@ -148,12 +148,12 @@ def test_cancel_that_is_reset_while_it_runs_leaves_no_flag_set() -> None:
     # The engine's thread resets the flag as soon as it sees the flag, also in the middle of cancel()
 
     class Seen(Context):
-        @property
-        def _cancelled(self) -> bool:
+        @property  # type: ignore[override]
+        def cancelled(self) -> bool:
             return self.__dict__.get("seen", False)
 
-        @_cancelled.setter
-        def _cancelled(self, value: bool) -> None:
+        @cancelled.setter
+        def cancelled(self, value: bool) -> None:
             self.__dict__["seen"] = value
             if value:
                 self.cancel(False)

@@ -172,7 +172,7 @@ def test_requests_may_use_a_prompt_while_it_is_saved(
             if left and self.n_cells > 60 * (4 - len(left)):
                 llm._engine.submit(left.pop())
 
-        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 20 * llm.context.cell_bytes)
+        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 20 * llm.context.state.cell_bytes)
         monkeypatch.setattr(PrefixWriter, "write_cells", asks)
         llm.save_prefix(DOCUMENT, path)
         assert path.read_bytes() == saved.read_bytes()

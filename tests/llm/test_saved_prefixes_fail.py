@@ -178,7 +178,7 @@ def test_cancel_ends_save_prefix_and_keeps_the_old_file(
             write(self, cells)
             llm.cancel()
 
-        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 100 * llm.context.cell_bytes)
+        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 100 * llm.context.state.cell_bytes)
         with monkeypatch.context() as patched:
             patched.setattr(PrefixWriter, "write_cells", cancels)
             with pytest.raises(CancelledError):

@@ -194,7 +194,7 @@ def test_head_file_of_each_architecture_drafts_the_same_as_the_head_in_the_model
         for c in (a, b):
             c.set_sampling(Sampler(SamplingParams()))
             c.prefill(prompt)
-        assert a.head_state() == b.head_state()
+        assert a.inspect.head_state() == b.inspect.head_state()
         token = a.first_token()
         assert b.first_token() == token
         assert a.draft_chain(token, 3) == b.draft_chain(token, 3)

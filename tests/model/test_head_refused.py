@@ -117,6 +117,11 @@ def test_file_that_is_not_a_usable_head_is_refused_with_the_reason(
         Model(trunk, head="hf:o/n:Q8_0")
     (text := tmp_path / "text.gguf").write_text("no GGUF at all")
     refused(trunk, text, "not a readable GGUF file")
+    for name, content in (("empty.gguf", b""), ("noise.gguf", np.random.default_rng(0).bytes(5000))):
+        (tmp_path / name).write_bytes(content)
+        refused(trunk, tmp_path / name, "not a readable GGUF file")
+    with pytest.raises(ModelLoadError):
+        Model(trunk, head=tmp_path)
     for wrong in ("", 5, "a\0b", ["a"]):
         with pytest.raises(InvalidRequestError, match="head"):
             Model(trunk, head=wrong)  # type: ignore[arg-type]

@@ -24,8 +24,8 @@ from pymtp.cli.app import app
 from pymtp.cli.placing import PlacementOptions
 from pymtp.context.memory import plan_memory
 from pymtp.model.options import ModelOptions, experts_pattern
-from pymtp.model.rope import RopeOptions
 from pymtp.native import ffi, lib
+from pymtp.options import LLMOptions
 from pymtp.sampling import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=24)
@@ -127,7 +127,7 @@ def test_experts_pattern_matches_the_layers_below_n(n: int, layer: int) -> None:
 def test_options_are_passed_to_llama_cpp() -> None:
     options, _kept = ModelOptions(
         tensor_split=[3, 1], split_mode="row", use_mmap=False, use_mlock=True, lora={"a.gguf": 0.5, "b.gguf": 2}
-    ).native(mtp=True, vocab_only=False, layers=7)
+    ).model_params(mtp=True, vocab_only=False, layers=7)
     assert [options.tensor_split[i] for i in range(options.n_tensor_split)] == [3, 1]
     assert (options.split_mode, options.n_gpu_layers) == (lib.LLAMA_SPLIT_MODE_ROW, 7)
     assert (options.use_mmap, options.use_mlock) == (False, True)
@@ -327,25 +327,32 @@ def test_command_line_takes_llama_cpps_short_options(name: str) -> None:
     command = get_command(app).commands[name]
     read = [command.make_context(name, form.split()).params for form in forms]
     assert all(each == read[0] for each in read)
-    assert read[0].items() >= {"n_cpu_moe": 2, "tensor_split": "3,1", "main_gpu": 1, "kv_offload": False}.items()
+    assert read[0].items() >= {"n_cpu_moe": 2, "tensor_split": "3,1", "main_gpu": 1, "offload_kqv": False}.items()
 
 
-def test_command_line_options_become_model_options() -> None:
+def test_command_line_options_become_llm_options() -> None:
     placed = PlacementOptions(
         n_cpu_moe=2,
         override_tensor=["ffn_up=CPU", "output=CPU,attn=CPU"],
         tensor_split="3,1",
         main_gpu=0,
         split_mode="row",
-        mmap=False,
-        mlock=True,
+        use_mmap=False,
+        use_mlock=True,
+        cache_type="q8_0",
+        cache_bytes=3,
+        draft_vocab="640",
+        draft_tokens="2",
+        n_gpu_layers="auto",
         numa="isolate",
         lora=["a.gguf"],
         lora_scaled=["c:/b.gguf:0.5"],
         rope_scaling="yarn",
         yarn_orig_ctx=7,
     )
-    assert ModelOptions(**placed.model_options()) == ModelOptions(
+    assert placed.options("m.gguf", n_seq_max=2) == LLMOptions(
+        "m.gguf",
+        n_seq_max=2,
         n_cpu_moe=2,
         override_tensor=[("ffn_up", "CPU"), ("output", "CPU"), ("attn", "CPU")],
         tensor_split=(3, 1),
@@ -354,8 +361,15 @@ def test_command_line_options_become_model_options() -> None:
         use_mlock=True,
         numa="isolate",
         lora=[("a.gguf", 1), ("c:/b.gguf", 0.5)],
+        rope_scaling="yarn",
+        yarn_orig_ctx=7,
+        type_k="q8_0",
+        type_v="q8_0",
+        cache_bytes=3 * 2**20,
+        draft_vocab=640,
+        draft_tokens=2,
+        n_gpu_layers="auto",
     )
-    assert RopeOptions(**placed.rope_options()) == RopeOptions(rope_scaling="yarn", yarn_orig_ctx=7)
 
 
 def test_auto_layers_without_a_gpu_give_no_warning(

@@ -16,9 +16,9 @@ from pymtp.model.rope import RopeOptions
 ROPE = "qwen35.rope"
 
 
-def computed(model: Path, rope: RopeOptions | None) -> tuple[Any, list[int]]:
+def computed(model: Path, **rope: Any) -> tuple[Any, list[int]]:
     """Return the logits after a prompt, and a chain of drafts."""
-    with Model(model) as loaded, context(loaded, rope=rope, **EXACT) as c:
+    with Model(model) as loaded, context(loaded, **rope, **EXACT) as c:
         logits = c.prefill(some_tokens(loaded, 300)).copy()
         return logits, drafts(c, int(logits.argmax()))
 
@@ -36,10 +36,10 @@ def test_rope_options_give_the_logits_of_the_same_values_in_the_file(
     demo_f32: Path, tmp_path: Path, metadata: dict[str, Any], options: dict[str, Any]
 ) -> None:
     rewrite(demo_f32, tmp_path / "m.gguf", metadata={f"{ROPE}.{name}": value for name, value in metadata.items()})
-    in_file, by_options = computed(tmp_path / "m.gguf", None), computed(demo_f32, RopeOptions(**options))
+    in_file, by_options = computed(tmp_path / "m.gguf"), computed(demo_f32, **options)
     assert np.array_equal(in_file[0], by_options[0])
     assert in_file[1] == by_options[1]
-    assert not np.array_equal(by_options[0], computed(demo_f32, None)[0])
+    assert not np.array_equal(by_options[0], computed(demo_f32)[0])
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_rope_options_give_the_logits_of_the_same_values_in_the_file(
 )
 def test_each_yarn_option_has_an_effect(demo_f32: Path, options: dict[str, Any]) -> None:
     yarn: dict[str, Any] = {"rope_scaling": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 64}
-    plain, changed = (computed(demo_f32, RopeOptions(**(yarn | more)))[0] for more in ({}, options))
+    plain, changed = (computed(demo_f32, **(yarn | more))[0] for more in ({}, options))
     assert not np.array_equal(plain, changed)
 
 
 def test_yarn_attn_factor_has_an_effect_without_extrapolation(demo_f32: Path) -> None:
     yarn: dict[str, Any] = {"rope_scaling": "yarn", "rope_freq_scale": 0.25, "yarn_ext_factor": 0}
-    plain, changed = (computed(demo_f32, RopeOptions(**yarn, yarn_attn_factor=size))[0] for size in (1.0, 0.5))
+    plain, changed = (computed(demo_f32, **yarn, yarn_attn_factor=size)[0] for size in (1.0, 0.5))
     assert not np.array_equal(plain, changed)
 
 

@@ -34,7 +34,7 @@ def test_failed_assertion_raises_an_exception_with_its_message(
     new_llm: Callable[..., LLM], capfd: pytest.CaptureFixture[str], fault: str, n_threads: int
 ) -> None:
     llm = new_llm(n_threads=n_threads)
-    llm.context.break_on_purpose(fault)
+    llm.context.inspect.break_on_purpose(fault)
     with pytest.raises(NativeError, match=r"assertion of llama.cpp failed: \w+\.cpp:\d+: this \w+ was told to fail"):
         llm.generate("a", TWO)
     assert capfd.readouterr() == ("", "")
@@ -47,10 +47,10 @@ def test_context_refuses_calls_after_a_failed_assertion_and_a_new_context_works(
         expected = sound.prefill([1, 2, 3])
     context = Context(dense, n_ctx=256, n_threads=2, draft_tokens=2)
     context.prefill([1, 2, 3])
-    context.break_on_purpose(fault)
+    context.inspect.break_on_purpose(fault)
     with pytest.raises(NativeError):
         context.verify([4])
-    context.break_on_purpose("none")
+    context.inspect.break_on_purpose("none")
     for call in (lambda: context.verify([4]), lambda: context.prefill([1]), lambda: context.draft(4), context.clear):
         with pytest.raises(NativeError, match=r"cannot go on: make a new one .*told to fail"):
             call()
@@ -80,7 +80,7 @@ def test_failed_assertion_during_a_model_load_raises_model_load_error(tmp_path: 
 ENDS = """
 from pymtp import LLM
 with LLM(n_ctx=256, n_threads=2, draft_tokens=2) as llm:
-    llm.context.break_on_purpose("assertion_thread")
+    llm.context.inspect.break_on_purpose("assertion_thread")
     llm.generate("a")
 """
 

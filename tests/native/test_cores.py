@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from pymtp import LLM
+from pymtp import Model
 from pymtp.cli.running import BenchOptions
-from pymtp.context.context import Context
-from pymtp.context.options import native_options
+from pymtp.context.options import ContextOptions
 from pymtp.native import cores
 
 
@@ -22,15 +21,9 @@ def test_thread_count_is_limited_by_llama_cpp(monkeypatch: pytest.MonkeyPatch) -
     for n, threads in ((3, 3), (576, 512)):
         monkeypatch.setattr(cores, "physical_cores", lambda n=n: n)
         assert cores.default_threads() == threads
-    asked: list[int] = []
-
-    def options(*arguments: Any, n_threads: int, **keywords: Any) -> Any:
-        asked.append(n_threads)
-        return native_options(*arguments, n_threads=1, **keywords)
-
-    monkeypatch.setattr("pymtp.context.context.native_options", options)
-    with LLM(n_ctx=64, draft_tokens=0) as llm, Context(llm.model, n_ctx=64):
-        assert asked == [512, 512]
+    with Model(vocab_only=True) as model:
+        assert ContextOptions().context_params(model)[0].n_threads == 512
+        assert ContextOptions(n_threads=3).context_params(model)[0].n_threads == 3
     assert BenchOptions().settings()["threads"] == 512
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from threading import Thread
@@ -34,6 +36,21 @@ def test_text_does_not_depend_on_the_number_of_threads(demo: Path, moe_file: Pat
     for path in (demo, moe_file):
         with Model(path) as model:
             assert texts(model, n_threads) == texts(model, 1)
+
+
+BUSY = "import time\nwhile True:\n end = time.time() + 0.1\n while time.time() < end: pass\n time.sleep(0.1)"
+
+
+def test_text_does_not_depend_on_a_process_that_needs_the_cores_now_and_then(demo: Path) -> None:
+    """Check texts in which the number of computing threads changes: with the default, busy cores are left to others."""
+    expected = texts(demo, 1)
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as other:
+        try:
+            with make_llm(demo, n_threads=None, draft_tokens=2) as llm:
+                found = [llm.generate([*llm.model.tokenize(PROMPT)], params).token_ids for params in PARAMS * 2]
+        finally:
+            other.kill()
+    assert found == expected * 2
 
 
 def test_concurrent_llms_generate_the_same_texts_as_a_single_one(demo: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from helpers.simulate_prefixes import SimEngine, SimRequest, text
 
 from pymtp.errors import CancelledError, NativeError
-from pymtp.prefix_cache.checkpoints import CheckpointReason
+from pymtp.prefix_cache.tree import CheckpointReason
 
 DOCUMENT = text(1, 2000)
 
@@ -76,7 +76,7 @@ def fill_up(engine: SimEngine, n_tokens: int) -> None:
     ]
     store.eviction.limit = store.tree.nbytes
     priority = max(map(store.eviction.priority, ends))
-    assert store.make_room(n_tokens * engine.context.cell_bytes, priority, ())
+    assert store.make_room(n_tokens * engine.context.state.cell_bytes, priority, ())
 
 
 def test_new_prompts_get_the_sequence_with_the_least_useful_contents() -> None:

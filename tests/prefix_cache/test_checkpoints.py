@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import hypothesis.strategies as st
 from hypothesis import given
 
-from pymtp.prefix_cache.checkpoints import MAX_CHECKPOINTS, CheckpointReason, plan_checkpoints
+from pymtp.prefix_cache.checkpoints import MAX_CHECKPOINTS, plan_checkpoints
+from pymtp.prefix_cache.tree import CheckpointReason
 
 
 def plan(

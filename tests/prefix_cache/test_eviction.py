@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pymtp.prefix_cache.checkpoints import CheckpointReason
-from pymtp.prefix_cache.eviction import INITIAL_WEIGHTS, EvictionPolicy
-from pymtp.prefix_cache.tree import BlockSlice, KvBlock, RadixNode, RadixTree, as_tokens
+from pymtp.prefix_cache.checkpoints import INITIAL_WEIGHTS, EvictionPolicy
+from pymtp.prefix_cache.tree import BlockSlice, CheckpointReason, KvBlock, RadixNode, RadixTree, as_tokens
 
 
 @dataclass

@@ -61,16 +61,16 @@ def test_prefix_file_cells_are_read_from_any_position(dense: Model, path: Path) 
         save_prefix(c, path)
         with PrefixFile(path, made_with(c)) as file:
             for first, n in ((0, 700), (80, 30), (690, 30), (699, 1)):
-                np.testing.assert_array_equal(file.cells(first, n), c.save_cells(0, first, min(n, 700 - first)))
+                np.testing.assert_array_equal(file.cells(first, n), c.state.save_cells(0, first, min(n, 700 - first)))
 
 
 def test_prefix_file_has_states_of_several_checkpoints(c: Context, path: Path) -> None:
-    tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
-    states = {len(tokens): c.save_state()}
+    tokens, cells = c.tokens(), c.state.save_cells(0, 0, len(c.tokens()))
+    states = {len(tokens): c.state.save()}
     for position in (7, 30):
         c.clear(1)
         c.prefill(tokens[:position], 1)
-        states[position] = c.save_state(1)
+        states[position] = c.state.save(1)
     write_prefix(path, made_with(c), tokens, states, cells)
     with PrefixFile(path, made_with(c)) as file:
         assert file.checkpoints == [7, 30, len(tokens)]
@@ -78,9 +78,9 @@ def test_prefix_file_has_states_of_several_checkpoints(c: Context, path: Path) -
         for position, state in states.items():
             np.testing.assert_array_equal(file.state(position), state)
             assert file.state_bytes(position) == len(state)
-            assert c.check_state(tokens[:position], file.state(position))
+            assert c.state.check(tokens[:position], file.state(position))
             with pytest.raises(InvalidRequestError, match="not of these"):
-                c.check_state(tokens[: position - 1], file.state(position))
+                c.state.check(tokens[: position - 1], file.state(position))
 
 
 # ── Refused files ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +186,7 @@ def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context
     check_refused(c, path, "has format version 2, but this pymtp reads version 1")
     rewrite_prefix(c, path, format="other")
     check_refused(c, path, "is not a prefix file")
-    n, width = c.save_cells(0, 0, len(c.tokens())).shape
+    n, width = c.state.save_cells(0, 0, len(c.tokens())).shape
     many, state = np.zeros((n, width), dtype=np.uint8), f"state.{n}"
     for tensors, message in (
         ({"tokens": np.full(n, c.model.n_vocab)}, "in a vocabulary of"),
@@ -211,7 +211,7 @@ def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context
             load_prefix(c, path, 1)
         assert c.tokens(1) == []
         with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # the sequence has no K and V
-            c.load_state(1, c.tokens(), c.save_state())
+            c.state.load(1, c.tokens(), c.state.save())
     save_prefix(c, path)
     check_loads(c, path)
 

@@ -51,8 +51,8 @@ def test_failed_write_leaves_only_the_old_file(c: Context, path: Path, monkeypat
 def test_interrupted_write_can_be_repeated(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
-    tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
-    states = {len(tokens): c.save_state()}
+    tokens, cells = c.tokens(), c.state.save_cells(0, 0, len(c.tokens()))
+    states = {len(tokens): c.state.save()}
     pick = random.Random(3)
     interrupted = []
 
@@ -79,7 +79,7 @@ def test_interrupted_write_can_be_repeated(c: Context, path: Path, monkeypatch: 
         raising=False,
     )
     writer = PrefixWriter(path, made_with(c))
-    repeat(lambda: writer.begin(tokens, states, c.cell_bytes))
+    repeat(lambda: writer.begin(tokens, states, c.state.cell_bytes))
     for first in range(0, len(tokens), 9):
         assert writer.n_cells == first
         repeat(partial(writer.write_cells, cells[first : first + 9]))
@@ -106,7 +106,7 @@ def test_prefix_file_can_have_any_name(c: Context, tmp_path: Path, name: str) ->
 def test_killed_process_leaves_the_old_file_or_the_complete_new_one(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     old = path.read_bytes()
-    rows, state = c.save_cells(0, 0, len(c.tokens())), c.save_state()
+    rows, state = c.state.save_cells(0, 0, len(c.tokens())), c.state.save()
     np.savez(tmp_path / "held.npz", cells=rows[:-1], state=state)
     program = """if True:
         import os, signal, sys
@@ -164,8 +164,8 @@ def test_prefix_file_ends_with_the_checksum_of_all_bytes_before_it(c: Context, p
     assert zlib.crc32(whole[:-4]).to_bytes(4, "little") == whole[-4:]
     found = load_file(path)
     assert found["tokens"].tolist() == c.tokens()
-    np.testing.assert_array_equal(found["cells"], c.save_cells(0, 0, len(c.tokens())))
-    np.testing.assert_array_equal(found[f"state.{len(c.tokens())}"], c.save_state())
+    np.testing.assert_array_equal(found["cells"], c.state.save_cells(0, 0, len(c.tokens())))
+    np.testing.assert_array_equal(found[f"state.{len(c.tokens())}"], c.state.save())
 
 
 def test_pipes_and_devices_are_not_replaced(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.patch.setattr(store, "BLOCK_TOKENS", 5)
         self.patch.setattr(checkpoints, "TAIL_TOKENS", 2)
         self.engine = SimEngine(
-            n_seq, budget, alignment=alignment, min_gain=3, cell_bytes=CELL, state_bytes=STATE, n_ubatch=8
+            n_seq, budget, alignment=alignment, min_gain=3, cell_bytes=CELL, max_bytes=STATE, n_ubatch=8
         )
         self.engine.random = Random(0)
         self.texts: list[Path] = [()]

@@ -122,7 +122,7 @@ def test_prefix_cache_adds_no_decode_calls_to_a_prompt_without_a_cached_prefix(
 @pytest.mark.parametrize("states", [0, 1, 3, 8])
 def test_host_memory_stays_within_the_limit(new_llm: Callable[..., LLM], states: int) -> None:
     llm = new_llm(n_ctx=1024, n_seq_max=2)
-    limit = states * llm.context.state_bytes + 300 * bool(states) * llm.context.cell_bytes
+    limit = states * llm.context.state.max_bytes + 300 * bool(states) * llm.context.state.cell_bytes
     llm = new_llm(n_ctx=1024, n_seq_max=2, cache_bytes=limit)
     pick = random.Random(states)
     for _ in range(30):
@@ -177,7 +177,7 @@ def outputs(completion: Completion) -> tuple[object, ...]:
 @pytest.mark.parametrize("n_seq_max", [1, 3])
 def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM], states: int, n_seq_max: int) -> None:
     cold = new_llm(cache_prompt=False)
-    llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state_bytes)
+    llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state.max_bytes)
     pick = random.Random(states + n_seq_max)
     texts: list[list[int]] = []
     for turn in range(12):
@@ -201,13 +201,14 @@ def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM
 class Faults:
     """Makes a call of a context fail as native calls do: the sequences that the call would change become empty."""
 
-    SAVING = ("copy_cells", "save_state", "save_cells", "load_state", "load_cells")
+    SAVING = ("copy_cells", "save", "save_cells", "load", "load_cells")
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, context: Context) -> None:
         self.left: int | None = None
         self.kind: type[BaseException] = NativeError
-        for name in ("prefill_batch", "verify_chains", "copy", *self.SAVING):
-            monkeypatch.setattr(context, name, self._failing(context, name, getattr(context, name)))
+        for part, names in ((context, ("prefill_batch", "verify_chains", "copy")), (context.state, self.SAVING)):
+            for name in names:
+                monkeypatch.setattr(part, name, self._failing(context, name, getattr(part, name)))
 
     def _failing(self, context: Context, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -242,7 +243,7 @@ def test_failures_keep_cache_records_right_and_texts_unchanged(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, n_seq_max: int
 ) -> None:
     cold = new_llm(cache_prompt=False)
-    llm = new_llm(n_seq_max=n_seq_max, cache_bytes=5 * cold.context.state_bytes)
+    llm = new_llm(n_seq_max=n_seq_max, cache_bytes=5 * cold.context.state.max_bytes)
     faults, pick = Faults(monkeypatch, llm.context), random.Random(n_seq_max)
     for turn in range(40):
         waiter = Waiter()

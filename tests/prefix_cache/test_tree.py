@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.prefix_cache.checkpoints import CheckpointReason
 from pymtp.prefix_cache.tree import (
     BlockSlice,
     Checkpoint,
+    CheckpointReason,
     KvBlock,
     RadixNode,
     RadixTree,

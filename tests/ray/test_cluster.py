@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools/checks/ray_cluster.py"
+TOOL = Path(__file__).parents[1] / "helpers/ray_cluster.py"
 
 
 def run_tool(folder: Path, *options: str) -> tuple[dict[str, Any], str]:

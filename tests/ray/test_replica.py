@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from pymtp import InvalidRequestError, ModelLoadError, NativeError
+from pymtp.options import LLMOptions
 from pymtp.ray.replica import Replica
 from pymtp.ray.routing import RoutingHint
 from pymtp.server.settings import ServerSettings
 
-OPTIONS = {"n_ctx": 4096, "n_seq_max": 2, "n_threads": 1, "draft_tokens": 3}
+OPTIONS = LLMOptions(n_ctx=4096, n_seq_max=2, n_threads=1, draft_tokens=3)
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "def"}], "temperature": 0}
 
 
@@ -30,7 +31,7 @@ def context(monkeypatch: pytest.MonkeyPatch) -> None:
 async def replica(*given: Any) -> AsyncIterator[Replica]:
     """Make a replica as Ray does: it awaits the constructor."""
     made: Any = Replica.__new__(Replica)
-    await made.__init__(*(given or (None, None, OPTIONS, ServerSettings(log_level="error"))))
+    await made.__init__(*(given or (OPTIONS, None, ServerSettings(log_level="error"))))
     try:
         yield made
     finally:
@@ -98,7 +99,7 @@ def test_broken_engine_fails_the_health_check() -> None:
         async with replica() as made:
             await made.check_health()
             context = made._app.state.service.llm.llm.context
-            context.break_on_purpose("clear_throws")
+            context.inspect.break_on_purpose("clear_throws")
             async for _ in made.answer(*request("/v1/chat/completions", CHAT)):
                 pass
             with pytest.raises(NativeError, match="cannot go on"):
@@ -118,7 +119,7 @@ def test_replica_finds_a_missing_prefix_or_adapter_before_a_download(
     monkeypatch.setattr("pymtp.hub.from_pretrained.download_model", lambda name, **_: downloads.append(name))
 
     async def test() -> None:
-        async with replica("hf:owner/name", prefix, options, ServerSettings(log_level="error")):
+        async with replica(LLMOptions("hf:owner/name", **options), prefix, ServerSettings(log_level="error")):
             pass
 
     with pytest.raises((InvalidRequestError, ModelLoadError), match=said):
@@ -128,7 +129,10 @@ def test_replica_finds_a_missing_prefix_or_adapter_before_a_download(
 
 @pytest.mark.parametrize(
     ("given", "error"),
-    [(("no such file", None, {}), ModelLoadError), ((None, "no such file", {"n_ctx": 64}), InvalidRequestError)],
+    [
+        ((LLMOptions("no such file"), None), ModelLoadError),
+        ((LLMOptions(n_ctx=64), "no such file"), InvalidRequestError),
+    ],
 )
 def test_constructor_of_a_replica_raises_if_the_model_cannot_be_loaded(
     given: tuple[Any, ...], error: type[Exception]

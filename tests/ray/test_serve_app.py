@@ -8,6 +8,7 @@ import pytest
 
 import pymtp.ray
 from pymtp import InvalidRequestError
+from pymtp.options import LLMOptions
 from pymtp.ray import serve_app
 from pymtp.ray.replica import Replica
 from pymtp.ray.serve import app
@@ -15,7 +16,10 @@ from pymtp.server.settings import ServerSettings
 
 
 def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
-    """Build an application. Return the deployment of fronts, that of replicas, and the arguments of a replica."""
+    """Build an application. Return the deployment of fronts, that of replicas, and the arguments of a replica.
+
+    The arguments are the options of the LLM, the path of a prefix, and the settings of the server.
+    """
     front = builder(*given, **options)._bound_deployment
     replica, settings = front.init_args
     assert replica._bound_deployment.init_args[-1] == settings
@@ -25,18 +29,18 @@ def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, A
 def test_options_go_to_the_llm_and_to_the_server_settings() -> None:
     _, replica, args = built("m.gguf", n_ctx=512, n_cpu_moe=3, max_queue=9, served_names=["a"], prefix="p", num_cpus=4)
     assert replica.func_or_class is Replica
-    assert args[:3] == ["m.gguf", "p", {"n_seq_max": 8, "n_ctx": 512, "n_cpu_moe": 3}]
-    assert args[3] == ServerSettings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
+    assert args[:2] == [LLMOptions("m.gguf", n_seq_max=8, n_ctx=512, n_cpu_moe=3), "p"]
+    assert args[2] == ServerSettings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
     assert replica.ray_actor_options["num_cpus"] == 4
 
 
 def test_serve_app_accepts_sampling_defaults() -> None:
-    assert built(sampling={"temperature": 0.6})[2][3].sampling == {"temperature": 0.6}
-    assert built({"sampling": '{"top_k": -1}'}, builder=app)[2][3].sampling == {"top_k": -1}
+    assert built(sampling={"temperature": 0.6})[2][2].sampling == {"temperature": 0.6}
+    assert built({"sampling": '{"top_k": -1}'}, builder=app)[2][2].sampling == {"top_k": -1}
 
 
 def test_option_of_serve_app_can_be_an_iterator() -> None:
-    assert built(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
+    assert built(tensor_split=iter([3, 1]))[2][0].tensor_split == (3, 1)
 
 
 def test_replica_accepts_more_requests_than_its_slots_and_queue() -> None:
@@ -116,7 +120,7 @@ def test_invalid_name_of_the_hub_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["served_names", "allowed_hosts", "api_keys"])
 @pytest.mark.parametrize("word", ["2024", "3.5", 2024])
 def test_names_on_the_command_line_can_consist_of_digits(name: str, word: Any) -> None:
-    assert getattr(built({name: word}, builder=app)[2][3], name) == (str(word),)
+    assert getattr(built({name: word}, builder=app)[2][2], name) == (str(word),)
 
 
 def test_json_that_is_nested_too_deeply_stays_a_string() -> None:
@@ -134,7 +138,7 @@ def test_empty_api_keys_are_refused_if_the_environment_has_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYMTP_API_KEY", raising=False)
-    assert built(api_keys=[])[2][3].api_keys == ()
+    assert built(api_keys=[])[2][2].api_keys == ()
     monkeypatch.setenv("PYMTP_API_KEY", "secret")
     with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY has keys") as found:
         built(api_keys=[])
@@ -143,7 +147,7 @@ def test_empty_api_keys_are_refused_if_the_environment_has_keys(
 
 @pytest.mark.parametrize("name", ["split_mode", "rope_scaling"])
 def test_lowercase_none_on_the_command_line_stays_a_string(name: str) -> None:
-    assert built({name: "none"}, builder=app)[2][2][name] == "none"
+    assert getattr(built({name: "none"}, builder=app)[2][0], name) == "none"
 
 
 @pytest.mark.parametrize("keys", [{"sk-secret"}, b"sk-secret", ["sk-secret\n"], {"sk-secret": 1}], ids=type)
@@ -160,7 +164,7 @@ def test_true_is_refused_as_an_api_key() -> None:
 
 @pytest.mark.parametrize("no", ["false", "False", "FALSE"])
 def test_false_and_none_on_the_command_line_are_parsed_as_in_python(no: str) -> None:
-    settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][3]
+    settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][2]
     assert (settings.page, settings.log_prompts, settings.request_timeout) == (False, False, None)
 
 
@@ -172,7 +176,7 @@ def test_unknown_log_levels_and_formats_on_the_command_line_are_refused(name: st
 
 def test_api_key_on_the_command_line_can_consist_of_digits() -> None:
     _, _, args = built({"api_keys": "12345"}, builder=app)
-    assert args[3].api_keys == ("12345",)
+    assert args[2].api_keys == ("12345",)
 
 
 def test_range_of_replicas_enables_autoscaling() -> None:
@@ -183,7 +187,9 @@ def test_range_of_replicas_enables_autoscaling() -> None:
 
 def test_gpu_options_are_not_checked_on_the_machine_that_builds_the_application() -> None:
     given = {"override_tensor": "ffn=CUDA7", "main_gpu": 7, "split_mode": "none"}
-    assert built(**given)[2][2] == {"n_seq_max": 8, **given, "override_tensor": (("ffn", "CUDA7"),)}
+    options = built(**given)[2][0]
+    assert options.override_tensor == (("ffn", "CUDA7"),)
+    assert (options.main_gpu, options.split_mode) == (7, "none")
     with pytest.raises(InvalidRequestError, match="is no regular expression"):
         built(override_tensor="(=CUDA7")
 
@@ -196,15 +202,15 @@ def test_fronts_need_no_cpu() -> None:
 def test_values_on_the_command_line_are_parsed_as_json() -> None:
     arguments = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
     _, replica, args = built(arguments, builder=app)
-    assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "use_mmap": False}]
-    assert args[3].served_names == ("a",)
+    assert args[:2] == [LLMOptions("m.gguf", n_seq_max=8, n_ctx=512, use_mmap=False), None]
+    assert args[2].served_names == ("a",)
     assert replica._deployment_config.autoscaling_config.max_replicas == 2
 
 
 def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYMTP_API_KEY", "one two")
-    assert built()[2][3].api_keys == ("one", "two")
-    assert built(api_keys=["three"])[2][3].api_keys == ("three",)
+    assert built()[2][2].api_keys == ("one", "two")
+    assert built(api_keys=["three"])[2][2].api_keys == ("three",)
     monkeypatch.setenv("PYMTP_API_KEY", " ")
     with pytest.raises(InvalidRequestError, match="PYMTP_API_KEY is empty"):
         serve_app()

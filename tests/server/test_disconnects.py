@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from helpers.http_wire import Answer, Connection
 from helpers.servers import LONG, Server
-from http_wire import Answer, Connection
 
 from pymtp import LLM
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import http_load
+import httpx
 import pytest
 from conftest import make_llm
-from helpers.servers import Server, wait_until
-from http_load import Compared, Load, Report, apis_of, compare, left_behind
-from http_requests import PATHS, HttpRequest, HttpRequestGenerator, Limits, find_problem
-from http_wire import Connection
+from helpers.servers import LONG, Server, wait_until
+from http_load import Compared, Load, Report, compare, left_behind
+from http_requests import PATHS, HttpRequestGenerator, Limits, find_problem
 
 from pymtp import LLM
 from pymtp.server.service import Service
@@ -32,7 +32,7 @@ def busy(new_server: MakeServer) -> Server:
 
 
 def played(server: Server, requests: int, clients: int, victims: int = 1, **more: int) -> Report:
-    load = Load(("127.0.0.1", server.port), LIMITS, list(PATHS), requests=requests, **more)
+    load = Load(server.url, LIMITS, requests=requests, **more)
     return asyncio.run(load.play(clients, victims))
 
 
@@ -42,11 +42,7 @@ def test_each_request_under_load_ends_and_leaves_nothing_behind(busy: Server) ->
     assert sum(report.ends.values()) == 200 + 8
     assert {"answered", "left", "reset at once", "told to come later"} <= set(report.ends)
     wait_until(busy.free)
-    assert asyncio.run(left_behind(("127.0.0.1", busy.port), LIMITS)) == ""
-
-
-def test_load_check_finds_all_apis(busy: Server) -> None:
-    assert asyncio.run(apis_of(("127.0.0.1", busy.port))) == list(PATHS)
+    assert asyncio.run(left_behind(busy.url, LIMITS)) == ""
 
 
 def test_load_check_detects_a_leaked_slot(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +50,7 @@ def test_load_check_detects_a_leaked_slot(busy: Server, monkeypatch: pytest.Monk
 
     async def never_ends() -> str:
         async with await busy.app.state.service.llm._open("import ", max_unread=1):
-            return await left_behind(("127.0.0.1", busy.port), LIMITS)
+            return await left_behind(busy.url, LIMITS)
 
     assert "still there" in asyncio.run(never_ends())
 
@@ -62,15 +58,8 @@ def test_load_check_detects_a_leaked_slot(busy: Server, monkeypatch: pytest.Monk
 def test_load_check_detects_missing_limits(open_server: Server) -> None:
     generator = HttpRequestGenerator(random.Random(0), LIMITS, ["chat", "completions"], ["import os"])
     asked = {one.kind: one for one in (generator.refused() for _ in range(200))}
-
-    async def wrong(one: HttpRequest) -> str:
-        to = await Connection("127.0.0.1", open_server.port).open()
-        try:
-            return find_problem(one, await to.ask(one.method, one.path, one.body, one.headers))
-        finally:
-            to.leave()
-
-    found = {kind for kind, one in asked.items() if asyncio.run(wrong(one))}
+    with httpx.Client(base_url=open_server.url, timeout=LONG) as client:
+        found = {kind for kind, one in asked.items() if find_problem(one, client.request(**one.sent))}
     assert len(asked) == 6
     assert found == {"body too large", "wrong key"}  # any server refuses the other kinds
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from helpers.http_wire import Connection
 from helpers.servers import LONG, Server, wait_until
-from http_wire import Connection
 
 from pymtp import SamplingParams
 from pymtp.openai.generate_request import GenerateRequest

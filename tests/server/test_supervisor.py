@@ -66,12 +66,12 @@ def is_aborted(lines: Iterator[str]) -> bool:
 def test_signal_lets_requests_finish_and_refuses_new_ones(serve: Serve, number: signal.Signals) -> None:
     served = serve().ready()
     url, worker = served.url, served.worker()
-    with served.streaming(max_tokens=1500) as lines:
+    with served.streaming(max_tokens=600) as lines:
         served.process.send_signal(number)
         served.line("shutting down")
         wait_until(lambda: refuses(url))
         last = last_of(lines)
-    assert last["usage"]["completion_tokens"] == 1500
+    assert last["usage"]["completion_tokens"] == 600
     assert served.exit_code() == 0
     assert gone(worker)
 
@@ -131,6 +131,25 @@ def test_killed_worker_aborts_its_streams_and_is_restarted(serve: Serve) -> None
     assert second != first
     assert served.ask().status_code == 200
     assert "SIGKILL" in served.line("the worker failed")
+
+
+def test_killed_workers_leave_no_file_open_and_their_successors_write_the_same_text(serve: Serve) -> None:
+    at_once = "from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0"
+    served = serve(before=at_once).ready()
+
+    def n_files() -> int:
+        return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+
+    def text() -> object:
+        return served.ask(max_tokens=50, temperature=0).json()["choices"]
+
+    first, open_files = text(), list[int]()
+    for n in range(1, 4):
+        os.kill(served.worker(n), signal.SIGKILL)
+        served.worker(n + 1)
+        assert text() == first
+        open_files.append(n_files())
+    assert open_files[1:] == open_files[:1] * 2
 
 
 def test_client_that_connects_without_a_worker_is_answered_by_the_next_worker(serve: Serve) -> None:

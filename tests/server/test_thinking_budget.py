@@ -14,7 +14,7 @@ from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
 from pymtp import InvalidRequestError
-from pymtp.server.settings import parse_effort_budgets
+from pymtp.cli.serve import parse_effort_budgets
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 HELLO = [{"role": "user", "content": "hi"}]

@@ -64,7 +64,7 @@ def test_cache_limit_is_half_of_the_prefixes_unless_given(demo: Path) -> None:
     chat, prefixes = prepare(replace(SETTINGS, model=demo), [CHAT, PREFIXES])
     assert chat.cache_mib == 64
     with LLM(demo, n_ctx=64, n_threads=1) as llm:
-        n = 6 * (200 * llm.context.cell_bytes + llm.context.state_bytes)
+        n = 6 * (200 * llm.context.state.cell_bytes + llm.context.state.max_bytes)
     assert 0 <= prefixes.cache_mib * 2**20 - n < 2**20
     assert len(prefixes.trace.requests) == 3
     assert server_options(replace(prefixes, live_mib=99))[SERVER] == {"cache_ram": 1}

@@ -30,7 +30,7 @@ SUBJECTS = {"models": 60, "heads": 40, "prefixes": 4, "requests": 2, "grammars":
 
 def made(subject: Callable[[Path], Any], attempts: int, folder: Path, seed: int = 0) -> fuzz.Results:
     results = fuzz.Results()
-    for one in fuzz.try_all(subject, seed, range(attempts), folder):
+    for one in map(fuzz.Attempts(subject, seed, folder), range(attempts)):
         results.add(one)
     return results
 

@@ -25,9 +25,16 @@ def test_check_of_interrupts_finds_no_faults(app: object) -> None:
 
 
 def test_check_of_interrupts_tells_wrong_texts_of_other_requests() -> None:
-    faults = interrupts.Faults()
     with Model() as model:
         with LLM(model, **interrupts.OPTIONS) as llm:
             expected = [llm.generate(prompt, interrupts.PARAMS).token_ids for prompt in interrupts.PROMPTS]
-        interrupts.ctrl_c(model, 2, [expected[0], [], []], 2, faults)
-    assert [fault.split(":")[0] for fault in faults] == ["ctrl-c"]
+        faults = interrupts.try_moments(model, "ctrl-c", 2, [expected[0], [], []], 2)
+    assert len(faults) == 1
+    assert "other texts are wrong" in faults[0]
+
+
+def test_check_of_interrupts_tells_a_late_end_and_a_wrong_text_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "LIMIT", -1.0)
+    with Model() as model:
+        faults = interrupts.try_moments(model, "cancel", 0, [[7]] * 8, 1)
+    assert [fault.split(":")[0] for fault in faults] == ["cancel 0", "cancel"]

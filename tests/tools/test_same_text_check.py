@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from makers.demo_corpus import held_out_prompts
 
 from pymtp import SamplingParams
 from pymtp.context.context import Context
+from pymtp.context.state import SequenceState
 from pymtp.model.model import Model, demo_model
-from pymtp.prefix_cache.eviction import EvictionPolicy
+from pymtp.prefix_cache.checkpoints import EvictionPolicy
 from pymtp.sampling import Sampler
 
 
@@ -26,10 +26,11 @@ def model() -> Iterator[Model]:
         yield model
 
 
-def compared(arms: list[same_text.Arm], length: int = 20) -> list[dict[str, Any]]:
-    """Return a row for each arm but the first."""
-    written = [same_text.write((arm, held_out_prompts(2), length)) for arm in arms]
-    return list(same_text.compare("shipped", arms, written).values())
+def compared(depths: list[int], change: dict[str, int] | None = None) -> list[dict[str, Any]]:
+    """Return a row for each arm but the first. change: depths of arms that run with another one."""
+    by_name = same_text.arms(depths) | (change or {})
+    jobs = {name: (demo_model(), {"draft_tokens": depth}, held_out_prompts(2), 20) for name, depth in by_name.items()}
+    return list(same_text.compare("shipped", {name: same_text.write(job) for name, job in jobs.items()}).values())
 
 
 def favour_space(monkeypatch: pytest.MonkeyPatch, *, only: str) -> None:
@@ -46,7 +47,7 @@ def favour_space(monkeypatch: pytest.MonkeyPatch, *, only: str) -> None:
 
 
 def test_drafts_change_no_token_and_a_second_run_no_draft() -> None:
-    rows = compared(list(same_text.drafts_arms(demo_model(), [2])))
+    rows = compared([2])
     assert [row["differ"] + row["drafts differ"] for row in rows] == [0, 0, 0]
     assert all(row["tokens"] == 20 * row["texts"] == 240 for row in rows)
     assert rows[0]["drafts"] > 50
@@ -56,25 +57,17 @@ def test_check_finds_tokens_that_drafts_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     favour_space(monkeypatch, only="draft_tokens")
-    changed, plain, _ = compared(list(same_text.drafts_arms(demo_model(), [2])))
+    changed, plain, _ = compared([2])
     assert changed["differ"] > 50
     assert changed["texts differ"] > 5
     assert plain["differ"] == 0
     assert "T=0: text 0 differs from token" in capsys.readouterr().out
 
 
-def test_check_of_heads_finds_other_drafts(tmp_path: Path) -> None:
-    plain, inside, apart, own = same_text.head_arms(demo_model(), [3], tmp_path)
-    rows = compared([plain, inside, apart, replace(own, same_drafts=inside.name)])
-    assert [row["differ"] for row in rows] == [0, 0, 0]
-    assert rows[1]["drafts differ"] == 0 < rows[2]["drafts differ"]
-
-
-def test_threads_change_no_token_beside_another_process() -> None:
-    arms = list(same_text.threads_arms(demo_model(), [2]))
-    assert [arm.beside_another for arm in arms] == [False] * 4 + [True] * 3
-    rows = compared([arms[0], arms[2], arms[5]], 6)
-    assert [row["differ"] for row in rows] == [0, 0]
+def test_check_finds_drafts_that_a_second_run_changes() -> None:
+    first, _, again = compared([2], {"2 drafts, again": 3})
+    assert first["drafts differ"] == 0 < again["drafts differ"]
+    assert again["differ"] == 0
 
 
 def played(
@@ -92,16 +85,16 @@ def test_concurrent_requests_generate_the_same_tokens_as_alone(model: Model, mon
     """Compare requests that run by steps, and by threads with an event loop, with requests that run alone."""
     found = played(model, range(1, 3), monkeypatch, cached=False, requests=6)
     assert not found.differences
-    assert found.tokens > 50
-    assert found.logprobs > 10
-    assert found.sequences > found.rounds
-    assert not found.cache
+    assert found.counts["tokens"] > 50
+    assert found.counts["logprobs"] > 10
+    assert found.counts["sequences"] > found.counts["rounds"]
+    assert not found.counts["lookups"]
 
 
 def test_check_finds_a_token_that_depends_on_other_requests(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     favour_space(monkeypatch, only="seq")
     found = played(model, range(1, 2), monkeypatch, cached=False, requests=6)
-    assert found.differing > 10
+    assert found.counts["differ"] > 10
     assert "--seed 1" in found.differences[0]
 
 
@@ -109,23 +102,23 @@ def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pyte
     """Run prompts by steps and by threads, with prefixes from sequences, from host memory and from files."""
     found = played(model, range(6, 8), monkeypatch, cached=True)
     assert not found.differences
-    assert found.tokens > 100
-    assert found.logprobs > 25
-    assert found.drafts
-    assert all(found.cache[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted", "files"))
+    assert found.counts["tokens"] > 100
+    assert found.counts["logprobs"] > 25
+    assert found.counts["drafts"]
+    assert all(found.counts[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted", "files"))
 
 
 def test_check_finds_a_wrong_state(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_state = Context.load_state
+    load = SequenceState.load
 
-    def empty(self: Context, seq: int, tokens: Any, state: Any) -> None:
+    def empty(self: SequenceState, seq: int, tokens: Any, state: Any) -> None:
         other = np.array(state)
         other[64:] //= 2
-        load_state(self, seq, tokens, other)
+        load(self, seq, tokens, other)
 
-    monkeypatch.setattr(Context, "load_state", empty)
+    monkeypatch.setattr(SequenceState, "load", empty)
     found = played(model, range(6, 7), monkeypatch, cached=True)
-    assert found.differing > 5
+    assert found.counts["differ"] > 5
     assert "--seed " in found.differences[0]
 
 

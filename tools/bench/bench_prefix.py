@@ -5,19 +5,7 @@
     python tools/bench/bench_prefix.py --model build/08b4.gguf --traces prefixes,messages
     python tools/bench/bench_prefix.py --traces chat,agents,document,four,at-once
 
-Traces are those of `pymtp bench prefix`. Prompts are token ids, the same on both sides except for generated tokens;
-answers have the same number of tokens. Both sides have the same number of slots, the same context, and the same host
-memory for prefixes. For traces over several prefixes, half of them fit: K and V of their tokens, and one state each.
-
-llama-server is built from the pinned sources and runs without drafts, so it needs no K and V of the head; pymtp runs
-with its head. llama-server saves idle slots, and keeps up to 32 checkpoints per slot (--ctx-checkpoints). Those of live
-slots do not count for --cache-ram, though they are host memory, and pymtp's count for cache_bytes: so two per slot are
-subtracted from --cache-ram, as it makes two or three for each prompt. One arm gets all of the memory as --cache-ram,
-for comparison. Requests tell llama-server where user messages begin, as its chat endpoint finds it with the template.
-It runs with its default ubatch of 512 tokens and with less, as it makes its last checkpoints one ubatch and 4 tokens
-before the end of a prompt. --cache-reuse does not work for hybrid models. pymtp is compared with the arm of the same
-memory that read the fewest tokens.
-
+Traces are those of `pymtp bench prefix`. docs/benchmarks.md has the conditions: slots, memory, checkpoints, ubatches.
 Every measurement is a process of its own, warmed up with one prompt. Each round has one measurement of each arm, in
 alternating order.
 """
@@ -45,12 +33,12 @@ from peer import (
     Threads,
     errors_shown,
     in_a_process,
-    peak_resident_bytes,
     show,
     write_json,
 )
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.bench.machine import memory_status
 from pymtp.bench.prefix import WARM_UP, TraceRun, half_of_prefix_bytes
 from pymtp.bench.table import Column, Table
 from pymtp.bench.traces import DISK, NAMES, USER, Trace, TraceHistory, TraceRequest, TraceVocabulary, make, unseen
@@ -129,7 +117,7 @@ class Measurement:
 def prepare(settings: Settings, names: Sequence[str]) -> list[Case]:
     """Make the cases of traces. Call it in a new process, as it loads the model."""
     with LLM(settings.model, n_ctx=WARM_UP, n_threads=settings.threads) as llm:
-        cell_bytes, state_bytes = llm.context.cell_bytes, llm.context.state_bytes
+        cell_bytes, state_bytes = llm.context.state.cell_bytes, llm.context.state.max_bytes
         vocabulary = TraceVocabulary.of(llm.model, settings.scale)
     cases = []
     for name in names:
@@ -167,7 +155,7 @@ def measure_server(program: Path, case: Case, options: Mapping[str, str | int]) 
             for request, prompt, answer in zip(wave, prompts, clients.map(complete, wave, prompts), strict=True):
                 history.add(request, prompt, answer.token_ids)
                 answered.append((request, prompt, answer))
-        peak = peak_resident_bytes(server.pid)
+        peak = memory_status("VmHWM", server.pid)
     prompts = [prompt for _, prompt, _ in answered]
     return Measurement(
         prompt=[len(prompt) for prompt in prompts],
@@ -197,7 +185,7 @@ def measure_pymtp(case: Case) -> Measurement:
         unseen=unseen(run.prompts, run.answers),
         read=run.read,
         first_token=run.first_token,
-        resident=peak_resident_bytes(),
+        resident=memory_status("VmHWM"),
     )
 
 

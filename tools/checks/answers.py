@@ -41,14 +41,10 @@ TEMPLATES = (DROPS_THINKING, DROPS_THINKING + "{# calls by <tool_call> are JSON 
 MESSAGES = ("", "\nEnough.\n", " é\U0001f600")
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "logprobs": 1}
 COUNTS = ("texts", "tokens", "closed", "rounds", "beyond", "differ", "wrong")
-STRINGS = [
-    {"pattern": "^[a-z]{1,8}(-[0-9]{2})?$"},
-    {"pattern": r"^(GET|POST) /\S{1,9}$"},
-    {"format": "date-time"},
-    {"format": "uuid"},
-    {"enum": ["low", "high", "", "very high"]},
-    {"const": "</parameter>"},
-]
+STRINGS = [{"pattern": "^[a-z]{1,8}(-[0-9]{2})?$"}, {"pattern": r"^(GET|POST) /\S{1,9}$"}, {"format": "date-time"}]
+STRINGS += [{"format": "uuid"}, {"enum": ["low", "high", "", "very high"]}, {"const": "</parameter>"}]
+SCALARS = ["number", "boolean", "null", ["integer", "null"], ["boolean", "number"]]
+NAMES = ["a", "path", "new_string", "größe", "x.y", "file name", "n", "type", "value"]
 
 
 class Schemas:
@@ -59,72 +55,42 @@ class Schemas:
 
     def tool(self, name: str) -> dict[str, Any]:
         """Return a random tool in OpenAI's format."""
-        properties = {name: self.value(3) for name in self._names(self._random.randint(0, 6))}
-        schema = {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "type": "object",
-            "properties": properties,
-            "required": self._some(properties),
-            "additionalProperties": False,
-            "$defs": {"level": {"enum": [1, 2.5, None, "top"]}, "tree": self._tree()},
-        }
-        description = "Does something." if self._random.random() < 0.5 else None
-        strict = self._random.random() < 0.5
-        return {
-            "type": "function",
-            "function": {"name": name, "description": description, "parameters": schema, "strict": strict},
-        }
+        branches = {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 1}
+        tree = {"type": "object", "properties": {"n": self._integer(), "branches": branches}, "required": ["n"]}
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **self._object(3, 0, 6)}
+        schema |= {"additionalProperties": False, "$defs": {"level": {"enum": [1, 2.5, None, "top"]}, "tree": tree}}
+        description, strict = self._random.choice(["Does something.", None]), self._random.random() < 0.5
+        function = {"name": name, "description": description, "parameters": schema, "strict": strict}
+        return {"type": "function", "function": function}
 
-    def value(self, depth: int) -> dict[str, Any]:
-        kinds = [self.string, self.integer, self.scalar, self.reference, self.choice]
-        kinds += [self.array, self.object, self.either] if depth else []
-        schema: dict[str, Any] = self._random.choice(kinds)(depth - 1)
-        if self._random.random() < 0.3 and "$ref" not in schema:
-            schema = {"description": "What it is for.", "default": None, **schema}
-        return schema
+    def _value(self, depth: int) -> dict[str, Any]:
+        rng, enum = self._random, ["a", "b c", "1", 1, 2.5, None, True, [1], {"a": "b"}]
+        least, items = rng.choice([0, 0, 1, 5, 20]), rng.randint(0, 2)
+        made: dict[str, Any] = rng.choice([
+            lambda: {"type": "string", **rng.choice(STRINGS)},
+            lambda: {"type": "string", "minLength": least, "maxLength": least + rng.randint(0, 60)},
+            *(self._integer, lambda: {"type": rng.choice(SCALARS)}, lambda: {"enum": rng.sample(enum, 3)}),
+            *(lambda: {"$ref": rng.choice(["#/$defs/level", "#/$defs/tree"])},) * 2,
+            lambda: {"type": "array", "items": self._value(depth - 1), "minItems": items, "maxItems": items + 2},
+            *(lambda: self._object(depth - 1, 1, 3), lambda: self._either(depth - 1)),
+        ][: 10 if depth else 7])()  # fmt: skip
+        described = rng.random() < 0.3 and "$ref" not in made
+        return {"description": "What it is for.", "default": None, **made} if described else made
 
-    def string(self, _: int) -> dict[str, Any]:
-        if self._random.random() < 0.4:
-            return {"type": "string", **self._random.choice(STRINGS)}
-        least = self._random.choice([0, 0, 1, 5, 20])
-        return {"type": "string", "minLength": least, "maxLength": least + self._random.randint(0, 60)}
-
-    def integer(self, _: int) -> dict[str, Any]:
+    def _integer(self) -> dict[str, Any]:
         low = self._random.randint(-1000, 1000)
         bounds = {"minimum": low, "maximum": low + self._random.randint(0, 5000)}
         return {"type": "integer", **dict(self._random.sample([*bounds.items()], self._random.randint(0, 2)))}
 
-    def scalar(self, _: int) -> dict[str, Any]:
-        return {"type": self._random.choice(["number", "boolean", "null", ["integer", "null"], ["boolean", "number"]])}
+    def _object(self, depth: int, least: int, most: int) -> dict[str, Any]:
+        names = self._random.sample(NAMES, self._random.randint(least, most))
+        properties = {name: self._value(depth) for name in names}
+        required = [name for name in properties if self._random.random() < 0.6]
+        return {"type": "object", "properties": properties, "required": required}
 
-    def reference(self, _: int) -> dict[str, Any]:
-        return {"$ref": self._random.choice(["#/$defs/level", "#/$defs/tree"])}
-
-    def choice(self, _: int) -> dict[str, Any]:
-        return {"enum": self._random.sample(["a", "b c", "1", 1, 2.5, None, True, [1], {"a": "b"}], 3)}
-
-    def array(self, depth: int) -> dict[str, Any]:
-        least = self._random.randint(0, 2)
-        most = least + self._random.randint(0, 3)
-        return {"type": "array", "items": self.value(depth), "minItems": least, "maxItems": most}
-
-    def object(self, depth: int) -> dict[str, Any]:
-        properties = {name: self.value(depth) for name in self._names(self._random.randint(1, 3))}
-        return {"type": "object", "properties": properties, "required": self._some(properties)}
-
-    def either(self, depth: int) -> dict[str, Any]:
-        parts = [self.value(depth), self._random.choice([{"type": "null"}, self.value(depth)])]
+    def _either(self, depth: int) -> dict[str, Any]:
+        parts = [self._value(depth), self._random.choice([{"type": "null"}, self._value(depth)])]
         return {"anyOf": parts} if parts[0] != parts[1] else parts[0]
-
-    def _tree(self) -> dict[str, Any]:
-        branches = {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 1}
-        return {"type": "object", "properties": {"n": self.integer(0), "branches": branches}, "required": ["n"]}
-
-    def _names(self, n: int) -> list[str]:
-        return self._random.sample(["a", "path", "new_string", "größe", "x.y", "file name", "n", "type", "value"], n)
-
-    def _some(self, properties: dict[str, Any]) -> list[str]:
-        return [name for name in properties if self._random.random() < 0.6]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 Any report of a sanitizer fails the run: the first one of the address sanitizer ends the process, those of the others
 are counted from their logs. Needs gcc on Linux. Python itself is not instrumented: leaks are not checked, and races
 inside the interpreter are suppressed. For another processor, this one must have its instructions, except those of AMX:
-without tiles, amx_emulation.h emulates them slowly, with the same sums. The environment is
+without tiles, tests/native/amx_emulation.h emulates them slowly, with the same sums. The environment is
 build/sanitize-<build>/venv or build/for-<build>/venv: a second run compiles only changed files.
 """
 
@@ -88,7 +88,7 @@ def _processor_settings(processor: str) -> list[str]:
     features = {f"GGML_{feature}": feature in PROCESSORS[processor] for feature in sorted(every)}
     settings = ["GGML_NATIVE=OFF", *(f"{name}={'ON' if on else 'OFF'}" for name, on in features.items())]
     if processor == "amx" and "amx_int8" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        settings.append(f"PYMTP_EMULATED_AMX={ROOT / 'tools/checks/amx_emulation.h'}")
+        settings.append(f"PYMTP_EMULATED_AMX={ROOT / 'tests/native/amx_emulation.h'}")
     return settings
 
 

@@ -24,27 +24,28 @@ import importlib
 import json
 import logging
 import mmap
+import multiprocessing
 import os
 import re
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Protocol
 
 import typer
 from common import Seed, limit_memory, run_command
+from rich.console import Console
+from rich.progress import track
 
 from pymtp import PymtpError
 
@@ -174,62 +175,40 @@ class ForkRunner:
             os._exit(code)
 
 
-def try_all(
-    make: Callable[[Path], Subject], seed: int, indices: Iterable[int], folder: Path, until: float = float("inf")
-) -> Iterator[Results]:
-    """Make the attempts of these indices until a value of time.monotonic(), and yield the results of each."""
-    subject, place = make(folder), folder / f"attempt-{os.getpid()}"
-    runner = ForkRunner(subject)
-    for index in indices:
-        if time.monotonic() > until:
-            return
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        recipe, attempt = subject.prepare(Random(f"{seed}:{index}"), index, place)
-        yield runner.results(attempt, index, recipe, place)
+class Attempts:
+    """Makes attempts by their indices: the same for the same seed."""
+
+    def __init__(self, make: Callable[[Path], Subject], seed: int, folder: Path) -> None:
+        self._subject, self._seed, self._place = make(folder), seed, folder / "attempt"
+        self._runner = ForkRunner(self._subject)
+
+    def __call__(self, index: int) -> Results:
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._place.mkdir()
+        recipe, attempt = self._subject.prepare(Random(f"{self._seed}:{index}"), index, self._place)
+        return self._runner.results(attempt, index, recipe, self._place)
 
 
-def _run_job(
-    make: Callable[[Path], Subject], seed: int, indices: Iterable[int], until: float, pipe: Connection
-) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        together, sent = Results(), time.monotonic()
-        for results in try_all(make, seed, indices, Path(folder), until):
-            together.add(results)
-            if time.monotonic() - sent > 1:
-                pipe.send(together)
-                together, sent = Results(), time.monotonic()
-        pipe.send(together)
-    pipe.close()
+def _begin_job(make: Callable[[Path], Subject], seed: int, folder: str, until: float) -> None:
+    global _attempts, _until
+    (own := Path(folder) / str(os.getpid())).mkdir()
+    _attempts, _until = Attempts(make, seed, own), until
+
+
+def _attempt(index: int) -> Results:
+    return _attempts(index) if time.monotonic() < _until else Results()
 
 
 def run_jobs(
     make: Callable[[Path], Subject], seed: int, indices: Iterable[int], jobs: int, until: float
 ) -> Iterator[Results]:
-    """Make attempts in so many processes, and yield some results at a time."""
-    pipes: list[Connection] = []
-    for job in range(jobs):
-        ours, theirs = Pipe(duplex=False)
-        if os.fork() == 0:
-            code = 1
-            try:
-                _run_job(make, seed, list(indices)[job::jobs], until, theirs)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        theirs.close()
-        pipes.append(ours)
-    while pipes:
-        for pipe in wait(pipes):
-            assert isinstance(pipe, Connection)
-            try:
-                yield pipe.recv()
-            except EOFError:
-                pipes.remove(pipe)
-    if any(os.wait()[1] for _ in range(jobs)):
-        sys.exit("a job failed: see above")
+    """Make attempts in so many processes until a value of time.monotonic(), and yield the results of each."""
+    fork, memory = multiprocessing.get_context("fork"), "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        ProcessPoolExecutor(jobs, fork, _begin_job, (make, seed, folder, until)) as pool,
+    ):
+        yield from pool.map(_attempt, indices, chunksize=4)
 
 
 def main(
@@ -244,13 +223,10 @@ def main(
     """Print a summary as JSON; exit with status 1 if there are findings."""
     make: Any = importlib.import_module(f"fuzz_{subject.value}").Fuzzed
     start, results = time.monotonic(), Results()
-    shown = start
     indices = range(-(-n // make.UNITS)) if only < 0 else [only]
-    for some in run_jobs(make, seed, indices, jobs, start + 60 * time_budget):
-        results.add(some)
-        if sys.stderr.isatty() or time.monotonic() - shown > 30:
-            shown = time.monotonic()
-            print(f"{results.counts['tried']} tried, {len(results.findings)} findings", file=sys.stderr)
+    tried = run_jobs(make, seed, indices, jobs, start + 60 * time_budget)
+    for one in track(tried, total=len(indices), console=Console(stderr=True)):
+        results.add(one)
     summary = {
         "subject": subject.value,
         "seed": seed,

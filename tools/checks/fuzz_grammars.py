@@ -22,51 +22,21 @@ N_TOKENS = 6
 WAYS: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0})
 
 SYNTAX = [*'"[](){}|*+?.-^\\<>!#,\n ', "::="]
-PIECES = [
-    "root ::= ",
-    "a ::= ",
-    "b ::= ",
-    "root",
-    "a",
-    "b",
-    '"a"',
-    '"é→"',
-    "[a-z]",
-    "[^a]",
-    "[^é]",
-    ".",
-    "{2}",
-    "{0,3}",
-]
-PIECES += ["{3,}", "{5,2}", "{2000}", "{0,2000}", "\\x41", "\\U0010FFFF", "<[66]>", "!<[66]>", "<|im_end|>", '""', "[]"]
-PIECES += ["#c\n", "\x7f"]
+PIECES = ["root ::= ", "a ::= ", "b ::= ", "root", "a", "b", '"a"', '"é→"', "[a-z]", "[^a]", "[^é]", "."]
+PIECES += ["{2}", "{0,3}", "{3,}", "{5,2}", "{2000}", "{0,2000}", r"\x41", r"\U0010FFFF", '""', "[]"]
+PIECES += ["<[66]>", "!<[66]>", "<|im_end|>", "#c\n", "\x7f"]
 REPEATS = ["", "", "", "?", "{2}", "{0,3}", "*", "+"]
 LEAVES = ['"a"', '"é→"', "[a-z]", "[^a]", "[^é]", ".", '""', "[]", "<[66]>", "!<[66]>", '"b" a', '"c" root', '"b" b']
 TYPES = ["object", "array", "string", "integer", "number", "boolean", "null", "file", ["string", "null"], [], None]
-PATTERNS = [
-    "^a$",
-    "^[a-z]{1,3}$",
-    "^(a|b)*$",
-    "^.*$",
-    "a",
-    "^(?=a)$",
-    "^\\d+$",
-    "^[^\\w]$",
-    "^((a)$",
-    "^a{3,1}$",
-    "^\\",
-]
-PATTERNS += ["^(a*)*$"]
+PATTERNS = ["^a$", "^[a-z]{1,3}$", "^(a|b)*$", "^.*$", "a", "^(?=a)$", r"^\d+$", r"^[^\w]$", "^((a)$"]
+PATTERNS += ["^a{3,1}$", "^(a*)*$", "^\\"]
 KEYWORDS = {
-    "counts": (
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        *(a + b for a in ("min", "max") for b in ("Length", "Items", "imum")),
-    ),
-    "schemas": ("items", "additionalProperties", "not"),
-    "lists": ("anyOf", "oneOf", "prefixItems", "allOf", "enum", "required"),
-    "maps": ("properties", "$defs"),
+    "counts": [a + b for a in ("min", "max") for b in ("Length", "Items", "imum")] + ["exclusiveMinimum"],
+    "schemas": ["items", "additionalProperties", "not"],
+    "lists": ["anyOf", "oneOf", "prefixItems", "allOf", "enum", "required"],
+    "maps": ["properties", "$defs"],
 }
+KEYWORDS["counts"].append("exclusiveMaximum")
 
 
 def grammar(rng: random.Random) -> str:
@@ -96,11 +66,8 @@ def node(rng: random.Random, depth: int) -> str:
 def spoilt(rng: random.Random, text: str) -> str:
     for _ in range(rng.randint(1, 4)):
         at, to = sorted(rng.randint(0, len(text)) for _ in range(2))
-        text = (
-            text[:at]
-            + rng.choice(["", rng.choice(SYNTAX + PIECES), text[at:to] * 2, chr(rng.randint(1, 0x2FF))])
-            + text[to:]
-        )
+        other = rng.choice(["", rng.choice(SYNTAX + PIECES), text[at:to] * 2, chr(rng.randint(1, 0x2FF))])
+        text = text[:at] + other + text[to:]
     return text
 
 
@@ -122,7 +89,7 @@ def some_schema(rng: random.Random, depth: int) -> dict[str, Any]:
     some: dict[str, Any] = {"type": rng.choice(TYPES)} if rng.random() < 0.7 else {}
     for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
         kind = rng.choice([*KEYWORDS, "pattern", "format", "$ref", "const"])
-        name = rng.choice(KEYWORDS.get(kind, (kind,)))
+        name = rng.choice(KEYWORDS.get(kind, [kind]))
         below = [some_schema(rng, depth - 1) for _ in range(rng.randint(0, 3))] if depth else []
         some[name] = {
             "counts": rng.choice([0, 1, 3, -1, 2.5, 2**31, 2**63, -(2**64), 1e300, None, "1"]),

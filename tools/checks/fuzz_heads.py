@@ -13,14 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 from fuzz_models import BASES
-from gguf_damage import damaged
+from makers.gguf_damage import damaged
 from makers.gguf_parts import GGUF, parse
-from makers.head_file import read_tensor, tied_output, write_head, write_pair
+from makers.head_file import tied_output, write_head, write_pair
 from makers.make_model import make_model
 from makers.model_shapes import Shape
-from numpy.typing import NDArray
 
 from pymtp import LLM, Model, PymtpError, SamplingParams
 
@@ -119,54 +117,6 @@ class Pair:
         write_head(self.base.whole, self.head, types=types, tensors=own)
         return [types, sorted(own)]
 
-    def head_named_otherwise(self) -> list[Any]:
-        """Rename or remove tensors and keys of a head."""
-        rng, arch, n = self.rng, self.base.shape.arch, self.base.shape.n_layer
-        names = [tensor.name.decode() for tensor in self.base.head_parts.tensors]
-        rename = {}
-        for name in rng.sample(names, rng.choice((0, 1, 1, 2, len(names)))):
-            own = name.removeprefix(f"blk.{n}.")
-            before = rng.choice(("mtp.", "model.mtp.", "blk.0.", f"blk.{n + 1}.", "", "mtp.0."))
-            rename[name] = before + own
-        tensors = dict.fromkeys(rng.sample(names, rng.choice((0, 0, 1, 2))))
-        keys = {
-            f"{arch}.block_count": rng.choice((0, 1, n, n + 2, 1000)),
-            f"{arch}.nextn_predict_layers": rng.choice((None, 0, 1, 2, 5)),
-            f"{arch}.attention.recurrent_layers": None,
-            f"{arch}.mtp_num_layers": 1,
-            "tokenizer.ggml.tokens": None,
-            "tokenizer.ggml.pre": rng.choice(("qwen2", "gpt-2", "x")),
-            "general.type": rng.choice(("adapter", "mmproj", "imatrix")),
-            f"{arch}.embedding_length": rng.choice((None, 64)),
-        }
-        metadata = {key: keys[key] for key in rng.sample(sorted(keys), rng.choice((0, 1, 2)))}
-        write_head(self.base.whole, self.head, rename=rename, tensors=tensors, metadata=metadata)
-        return [rename, sorted(tensors), metadata]
-
-    def head_with_odd_weights(self) -> list[Any]:
-        """Change weights of a head so that it predicts nothing: norms minus 1, zeros, noise, NaN."""
-        rng = self.rng
-        names = [tensor.name.decode() for tensor in self.base.head_parts.tensors]
-        block = [name for name in names if name.startswith("blk.")]
-        value = rng.choice((0.0, 1.0, -1.0, 1e30, -1e30, float("inf"), float("nan"), 1e-40))
-        tensors: dict[str, NDArray[Any] | None] = {}
-        for name in rng.sample(block, rng.choice((1, 1, 3, len(block)))):
-            old = read_tensor(self.base.head, name)
-            noise = np.random.default_rng(rng.randrange(2**32)).standard_normal(old.shape, dtype=np.float32)
-            with np.errstate(invalid="ignore", over="ignore"):
-                tensors[name] = rng.choice((np.full_like(old, value), old - 1, old * np.float32(value), noise * 100))
-        write_head(self.base.whole, self.head, tensors=tensors)
-        return [sorted(tensors), value]
-
-    def head_with_a_short_output(self) -> list[Any]:
-        rng, shape = self.rng, self.base.shape
-        rows = rng.choice((0, 1, 32, 200, shape.n_vocab, shape.n_vocab + 32))
-        table = np.array([rng.choice((i, 0, -1, 10**6)) for i in range(rows)], rng.choice((np.int64, np.int32)))
-        tensors: dict[str, NDArray[Any] | None] = {"output.weight": np.zeros((rows, shape.n_embd), np.float32)}
-        tensors |= {rng.choice(("d2t", "d2t.weight", "output.d2t")): table} if rng.random() < 0.8 and rows else {}
-        write_head(self.base.whole, self.head, tensors=tensors)
-        return [rows, sorted(tensors)]
-
     def head_in_parts(self) -> list[Any]:
         """Split a head: sound, or with a missing, wrong or damaged part."""
         rng = self.rng
@@ -187,31 +137,10 @@ class Pair:
         self.head = rng.choice(parts) if rng.random() < 0.2 else parts[0]
         return [part.name, what]
 
-    def files_that_are_something_else(self) -> list[Any]:
-        base, rng = self.base, self.rng
-        copies = {
-            "swapped": {self.model: base.head, self.head: base.trunk},
-            "trunk": {self.head: base.trunk},
-            "whole": {self.head: rng.choice(self.bases).whole},
-            "two heads": {self.model: base.head, self.head: base.head},
-        }
-        contents = {"empty": b"", "text": b"a head\n" * 40, "noise": rng.randbytes(5000)}
-        what = rng.choice((*copies, *contents, "itself", "folder", "absent"))
-        for target, source in copies.get(what, {}).items():
-            shutil.copy(source, target)
-        if what in contents:
-            self.head.write_bytes(contents[what])
-        elif what == "folder":
-            self.head.mkdir()
-        elif what == "itself":
-            self.head = self.model
-        return [what]
-
 
 RECIPES: dict[Callable[[Pair], list[Any]], int] = {  # with how often
-    **{Pair.damaged_head: 40, Pair.damaged_model: 12, Pair.head_of_another_base: 5, Pair.head_of_another_shape: 12},
-    **{Pair.head_of_other_types: 5, Pair.head_named_otherwise: 10, Pair.head_with_odd_weights: 6},
-    **{Pair.head_with_a_short_output: 3, Pair.head_in_parts: 5, Pair.files_that_are_something_else: 2},
+    **{Pair.damaged_head: 55, Pair.damaged_model: 16, Pair.head_of_another_base: 5, Pair.head_of_another_shape: 12},
+    **{Pair.head_of_other_types: 6, Pair.head_in_parts: 6},
 }
 
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import common  # noqa: F401 — sets the path of the makers
-from gguf_damage import damaged
+from makers.gguf_damage import damaged
 from makers.gguf_parts import GGUF, parse
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS, Shape

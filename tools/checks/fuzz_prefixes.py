@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 import common  # noqa: F401 — sets the path of the makers
-from gguf_damage import damage_bytes
+from makers.gguf_damage import damage_bytes
 from makers.make_model import make_model
 
 from pymtp import LLM, PymtpError, SamplingParams

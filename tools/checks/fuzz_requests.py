@@ -1,4 +1,4 @@
-"""Invalid and valid calls of LLM, Context, Model and Sampler in any order, from threads, with close() in between.
+"""Invalid and valid calls of LLM and Context in any order, from threads, with close() in between.
 
 See fuzz.py. A call may succeed or raise PymtpError, TypeError or ValueError. After each dozen of requests, the LLM and
 the Context (new ones, if they were closed) must give the same results as at first. Requests of several threads also
@@ -67,11 +67,6 @@ class Odd:
             return np.array(tokens)
         return self.pick.choice((list, tuple))(tokens)
 
-    def prompts_by_sequence(self) -> Any:
-        if self.pick.random() < 0.1:
-            return self.some()
-        return {self.pick.choice((0, 1, 2, 3, "a", 2**40)): self.tokens() for _ in range(self.pick.randrange(4))}
-
     def prompt(self) -> Any:
         return self.pick.choice((self.tokens, self.tokens, self.some, lambda: self.pick.choice(TEXTS)))()
 
@@ -110,11 +105,9 @@ SAMPLING: dict[str, Sequence[Any]] = {f.name: NUMBERS for f in fields(SamplingPa
 }
 OPTIONS: dict[str, Sequence[Any]] = {
     "n_ctx": (0, 1, 256, 300, 512),
-    "n_batch": (1, 3, 64, 2048),
-    "n_ubatch": (1, 3, 64, 2048),
     "n_threads": (1, 2),
-    "type_k": ("f16", "q8_0", "f32", "q4_0"),
-    "type_v": ("f16", "q8_0", "f32", "q4_0"),
+    **dict.fromkeys(("n_batch", "n_ubatch"), (1, 3, 64, 2048)),
+    **dict.fromkeys(("type_k", "type_v"), ("f16", "q8_0", "f32", "q4_0")),
     "flash_attn": ("auto", "on", "off"),
     "draft_tokens": (0, 1, 3, 8, 64),
     "tap": ("auto", "pre_norm", "post_norm"),
@@ -152,53 +145,44 @@ class State:
 Made = tuple[str, Callable[[], object]]  # a description, and the function that makes the request
 
 
-def said(name: str, *arguments: Any, **keywords: Any) -> str:
+def of(owner: str, call: Callable[..., object], *arguments: Any, **keywords: Any) -> Made:
     shown = [repr(a)[:200] for a in arguments] + [f"{name}={value!r:.200}" for name, value in keywords.items()]
-    return f"{name}({', '.join(shown)})"
+    return f"{owner}({', '.join(shown)})", lambda: call(*arguments, **keywords)
 
 
-def of(owner: str, target: object, name: str, *arguments: Any, **keywords: Any) -> Made:
-    return said(f"{owner}.{name}", *arguments, **keywords), lambda: getattr(target, name)(*arguments, **keywords)
-
-
-def used_stream(stream: pymtp.Stream, pieces: int, close: bool) -> None:
-    for _ in zip(range(pieces), stream, strict=False):
-        pass
-    if close:
-        stream.close()
-        stream.completion  # noqa: B018 — it must be there
+def one_of(state: State, owner: str, target: object, calls: dict[str, Callable[[], Sequence[Any]]]) -> Made:
+    name = state.odd.pick.choice([*calls])
+    return of(f"{owner}.{name}", getattr(target, name), *calls[name]())
 
 
 def call_llm(state: State) -> Made:
-    odd, llm = state.odd, state.llm
-    prompt, params = odd.prompt(), odd.params()
-    pieces, close = odd.pick.randrange(6), odd.pick.random() < 0.3
+    odd = state.odd
     role, content = odd.pick.choice(("user", "system", "nobody")), odd.pick.choice(("hello", odd.some()))
-    messages = [{"role": role, "content": content}]
-
-    def stream() -> None:
-        state.streams.append(llm.stream(prompt, params))
-        used_stream(state.streams[-1], pieces, close)
-
-    calls = {
-        "generate": (odd.prompts(), params),
-        "chat": (odd.some() if odd.pick.random() < 0.4 else messages, params),
-        "stream_chat": (messages, params),
-        "cancel": (),
-        "figures": (),
-        "stream": (),
+    messages = odd.some() if odd.pick.random() < 0.3 else [{"role": role, "content": content}]
+    calls: dict[str, Callable[[], Sequence[Any]]] = {
+        **dict.fromkeys(("cancel", "figures"), tuple),
+        **dict.fromkeys(("chat", "stream_chat"), lambda: (messages, odd.params())),
+        "generate": lambda: (odd.prompts(), odd.params()),
     }
-    name = odd.pick.choice([*calls])
-    if name == "stream":
-        return f"{said('llm.stream', prompt, params)}, {pieces} pieces, close {close}", stream
-    return of("llm", llm, name, *calls[name])
+    return one_of(state, "llm", state.llm, calls)
 
 
 def call_stream(state: State) -> Made:
-    if not state.streams:
-        return call_llm(state)
-    stream, pieces = state.odd.pick.choice(state.streams), state.odd.pick.randrange(4)
-    return f"an old stream, {pieces} pieces", lambda: used_stream(stream, pieces, close=pieces > 1)
+    """Read some pieces of a new or of an old stream, and close it or not."""
+    odd, prompt, params = state.odd, state.odd.prompt(), state.odd.params()
+    new, pieces, close = not state.streams or odd.pick.random() < 0.4, odd.pick.randrange(6), odd.pick.random() < 0.3
+
+    def read(*_: object) -> None:
+        if new:
+            state.streams.append(state.llm.stream(prompt, params))
+        stream = state.streams[-1] if new else odd.pick.choice(state.streams)
+        for _ in zip(range(pieces), stream, strict=False):
+            pass
+        if close:
+            stream.close()
+            stream.completion  # noqa: B018 — it must be there
+
+    return of(f"stream, new {new}, {pieces} pieces, close {close}: ", read, prompt, params)
 
 
 def call_context(state: State) -> Made:
@@ -208,21 +192,21 @@ def call_context(state: State) -> Made:
             context, owner = state.llm.context, "llm.context"
     seq = odd.number(0, 0, 0, 1, 2)
     calls: dict[str, Callable[[], Sequence[Any]]] = {
-        **dict.fromkeys(("embeddings", "logprobs", "memory", "trace"), lambda: ()),
-        **dict.fromkeys(("first_token", "clear", "tokens", "tokens_held", "rows_held", "head_state"), lambda: (seq,)),
-        "prefill": lambda: (odd.tokens(), seq),
-        "prefill_batch": lambda: (odd.prompts_by_sequence(),),
-        "prefill_logits": lambda: (odd.tokens(12), seq),
+        **dict.fromkeys(("embeddings", "logprobs", "memory"), tuple),
+        **dict.fromkeys(("first_token", "clear", "tokens", "tokens_held"), lambda: (seq,)),
+        **dict.fromkeys(("prefill", "prefill_logits"), lambda: (odd.tokens(), seq)),
+        **dict.fromkeys(("verify", "verify_chain"), lambda: (odd.tokens(6), seq)),
+        "prefill_batch": lambda: ({odd.number(0, 1, 2, 3): odd.tokens() for _ in range(odd.pick.randrange(4))},),
         "draft": lambda: (odd.token(), seq),
-        "verify": lambda: (odd.tokens(6), seq),
         "set_sampling": lambda: (odd.sampler(), seq),
         "draft_chain": lambda: (odd.token(), odd.number(0, 1, 2, 3), seq),
-        "verify_chain": lambda: (odd.tokens(6), seq),
         "rewind": lambda: (odd.number(0, 1, 5, 20), seq),
         "cancel": lambda: (odd.pick.random() < 0.3,),
     }
-    name = odd.pick.choice([*calls])
-    return of(owner, context, name, *calls[name]())
+    if odd.pick.random() < 0.1:
+        calls = {"trace": tuple, **dict.fromkeys(("head_rows", "head_state"), lambda: (seq,))}
+        return one_of(state, f"{owner}.inspect", context.inspect, calls)
+    return one_of(state, owner, context, calls)
 
 
 def call_round(state: State) -> Made:
@@ -232,7 +216,7 @@ def call_round(state: State) -> Made:
     params, prompt = odd.params(), odd.pick.choices(range(2048), k=odd.pick.randint(1, 90))
     clears = odd.pick.random() < 0.7
 
-    def round_of_steps() -> None:
+    def round_of_steps(*_: object) -> None:
         if clears:
             context.clear(seq)
         context.set_sampling(Sampler(params), seq)
@@ -245,77 +229,45 @@ def call_round(state: State) -> Made:
         if steps > 5:
             context.prefill(prompt[:5], seq)
 
-    text = f"a round of context, clears {clears}, {steps} steps, {n} drafts, sequence {seq}, {len(prompt)} tokens"
-    return f"{text}, {params!r:.200}", round_of_steps
-
-
-def call_model(state: State) -> Made:
-    odd, model = state.odd, state.model
-    text = odd.pick.choice((odd.some(), *GRAMMARS))
-
-    def grammar() -> None:
-        with model.grammar(text):
-            pass
-
-    calls: dict[str, tuple[Any, ...]] = {
-        "tokenize": (odd.some(),),
-        "detokenize": (odd.tokens(),),
-        "token_bytes": (odd.token(),),
-        "ends_generation": (odd.token(),),
-        "check_tokens": (odd.tokens(),),
-        "grammar": (text,),
-    }
-    name = odd.pick.choice([*calls])
-    return (said("model.grammar", text), grammar) if name == "grammar" else of("model", model, name, *calls[name])
-
-
-def call_sampler(state: State) -> Made:
-    odd = state.odd
-    sampling = odd.sampling() | {"grammar": None, "json_schema": None}
-    row = odd.pick.choice((np.zeros(50), np.full(50, np.nan), np.zeros((5, 5)), odd.some()))
-    position, before = odd.number(0, 5), odd.pick.choice(([], [1, 2], odd.tokens()))
-    text = said("Sampler.sample", row, position, before, **sampling)
-    return text, lambda: Sampler(SamplingParams(**sampling)).sample(row, position, before)
+    text = f"a round of context, clears {clears}, {steps} steps, {n} drafts, sequence {seq}: "
+    return of(text, round_of_steps, prompt, params)
 
 
 def make_new(state: State) -> Made:
     odd, model = state.odd, state.model
-    prompt, params, tokens, path = odd.prompt(), odd.params(), odd.tokens(), odd.some()
-    options, sampling = odd.keywords(CONTEXT_OPTIONS, 3), odd.sampling()
-    llm_options = odd.keywords(LLM_OPTIONS, 3)
+    prompt, params, tokens = odd.prompt(), odd.params(), odd.tokens()
 
-    def text() -> None:
-        with LLM(model, **SMALL | llm_options) as llm:
+    def text(**options: Any) -> None:
+        with LLM(model, **SMALL | options) as llm:
             llm.generate(prompt, params)
 
-    def logits() -> None:
+    def logits(**options: Any) -> None:
         with Context(model, **SMALL | options) as context:
             context.prefill(tokens)
 
-    def plan() -> None:
-        with Model(vocab_only=True) as looked_at:
-            plan_memory(looked_at, **{"n_ctx": 256} | options)
+    def plan(**options: Any) -> None:
+        with Model(vocab_only=True) as header:
+            plan_memory(header, **{"n_ctx": 256} | options)
 
     calls: list[Made] = [
-        (said("LLM", **llm_options), text),
-        (said("Context", **options), logits),
-        (said("plan_memory", **options), plan),
-        (said("SamplingParams", **sampling), lambda: SamplingParams(**sampling)),
-        (said("Model", path), lambda: Model(path, vocab_only=True).close()),
-        (said("pymtp.generate", prompt, **sampling), lambda: pymtp.generate(prompt, **SMALL | sampling)),
+        of("LLM", text, **odd.keywords(LLM_OPTIONS, 3)),
+        of("Context", logits, **odd.keywords(CONTEXT_OPTIONS, 3)),
+        of("plan_memory", plan, **odd.keywords(OPTIONS | {"n_seq_max": (1, 2, 3)}, 3)),
+        of("Model", lambda path: Model(path, vocab_only=True).close(), odd.some()),
+        of("pymtp.generate", pymtp.generate, prompt, **SMALL | odd.sampling()),
     ]
     return odd.pick.choice(calls)
 
 
 def close_some(state: State) -> Made:
-    return of(*state.odd.pick.choice((("llm", state.llm), ("context", state.context))), "close")
+    return state.odd.pick.choice((of("llm.close", state.llm.close), of("context.close", state.context.close)))
 
 
 def in_threads(state: State) -> Made:
     """Make some requests at the same time, and maybe one that closes or cancels."""
     made = [make_one(state, KINDS) for _ in range(state.odd.pick.randint(2, 4))]
     if state.odd.pick.random() < 0.5:
-        made.append(state.odd.pick.choice((close_some(state), of("llm", state.llm, "cancel"))))
+        made.append(state.odd.pick.choice((close_some(state), of("llm.cancel", state.llm.cancel))))
 
     def request(call: Callable[[], object]) -> None:
         with suppress(*EXPECTED):
@@ -329,7 +281,7 @@ def in_threads(state: State) -> Made:
 
 
 Kinds = dict[Callable[[State], Made], int]  # with how often
-KINDS: Kinds = {call_context: 30, call_round: 12, call_llm: 20, call_stream: 8, call_model: 8, call_sampler: 4}
+KINDS: Kinds = {call_context: 30, call_round: 12, call_llm: 16, call_stream: 12}
 KINDS |= {make_new: 12}
 ALL_KINDS = KINDS | {close_some: 1, in_threads: 5}
 
@@ -353,7 +305,7 @@ def context_result(context: Context) -> Any:
         context.prefill([3, 1, 4, 1, 5], seq)
         first = context.first_token(seq)
         drafts, _ = context.draft_chain(first, 3, seq)
-        found.append((first, drafts, context.verify_chain([first, *drafts], seq), context.head_state(seq)))
+        found.append((first, drafts, context.verify_chain([first, *drafts], seq), context.inspect.head_state(seq)))
     return found
 
 

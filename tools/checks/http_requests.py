@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from http_wire import Answer
+import httpx
 from random_requests import GRAMMARS
 
 from pymtp.chat import Chat
@@ -60,6 +60,12 @@ class HttpRequest:
     prompt: str | Chat | None = None
     params: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def sent(self) -> dict[str, Any]:
+        """Return the keywords with which a client of httpx sends the request."""
+        headers = {"Content-Type": "application/json", **self.headers}
+        return {"method": self.method, "url": self.path, "content": self.body, "headers": headers}
+
 
 class HttpRequestGenerator:
     """Makes random HTTP requests."""
@@ -93,9 +99,28 @@ class HttpRequestGenerator:
 
     def refused(self) -> HttpRequest:
         """Return a request that is over a limit or invalid."""
-        limits = (self._large_body, self._long_prompt)
-        invalid = (self._wrong_key, self._invalid_json, self._odd_value, self._wrong_path)
-        return self._numbers.choice((*limits, *invalid))()
+        numbers, api = self._numbers, self._numbers.choice(self._apis)
+        key, short = {"Authorization": f"Bearer {self._limits.key}"}, self._short(api)
+        body = json.dumps(short).encode()
+        match numbers.randrange(6):
+            case 0:
+                large = short | {"user": "a" * (self._limits.max_body + numbers.randrange(2**18))}
+                return self._request("body too large", api, large, (413,))
+            case 1:
+                content = self._content(api, "word " * (4 * self._limits.n_ctx), {"max_tokens": 16})
+                code = None if api == "messages" else "context_length_exceeded"
+                return self._request("prompt too long", api, content, (400, *BUSY), code=code)
+            case 2:
+                wrong = numbers.choice(({"Authorization": "Bearer wrong"}, {"Authorization": ""}))
+                return self._request("wrong key", api, short, (401,), headers=wrong)
+            case 3:
+                torn = (body[: numbers.randrange(len(body))], b"\xff" + body, b"[" * 100_000, b"7")
+                return self._request("no JSON", api, numbers.choice(torn), (400,))
+            case 4:
+                odd = numbers.choice(({"temperature": "hot"}, {"temperature": -1}, {"stream": 7}, {"top_p": 2.0}))
+                return self._request("odd value", api, short | odd, (400,))
+        method, path, status = numbers.choice((("POST", "/v1/nothing", 404), ("PUT", PATHS["chat"], 405)))
+        return HttpRequest("no such thing", path, b"{}", (status,), method=method, headers=key)
 
     def _text(self) -> str:
         text = self._numbers.choice(self._texts)
@@ -151,61 +176,38 @@ class HttpRequestGenerator:
         headers = {"Authorization": f"Bearer {self._limits.key}"} | more.pop("headers", {})
         return HttpRequest(kind, PATHS[api], body, statuses, api, headers=headers, **more)
 
-    def _large_body(self) -> HttpRequest:
-        api = self._numbers.choice(self._apis)
-        content = self._short(api) | {"user": "a" * (self._limits.max_body + self._numbers.randrange(2**18))}
-        return self._request("body too large", api, content, (413,))
 
-    def _long_prompt(self) -> HttpRequest:
-        api = self._numbers.choice(self._apis)
-        content = self._content(api, "word " * (4 * self._limits.n_ctx), {"max_tokens": 16})
-        code = None if api == "messages" else "context_length_exceeded"
-        return self._request("prompt too long", api, content, (400, *BUSY), code=code)
-
-    def _wrong_key(self) -> HttpRequest:
-        api = self._numbers.choice(self._apis)
-        wrong = self._numbers.choice(({"Authorization": "Bearer wrong"}, {"Authorization": ""}))
-        return self._request("wrong key", api, self._short(api), (401,), headers=wrong)
-
-    def _invalid_json(self) -> HttpRequest:
-        api = self._numbers.choice(self._apis)
-        body = json.dumps(self._short(api)).encode()
-        torn = self._numbers.choice((body[: self._numbers.randrange(len(body))], b"\xff" + body, b"[" * 100_000, b"7"))
-        return self._request("no JSON", api, torn, (400,))
-
-    def _odd_value(self) -> HttpRequest:
-        api = self._numbers.choice(self._apis)
-        odd = self._numbers.choice(({"temperature": "hot"}, {"temperature": -1}, {"stream": 7}, {"top_p": 2.0}))
-        return self._request("odd value", api, self._short(api) | odd, (400,))
-
-    def _wrong_path(self) -> HttpRequest:
-        method, path, status = self._numbers.choice((("POST", "/v1/nothing", 404), ("PUT", PATHS["chat"], 405)))
-        key = {"Authorization": f"Bearer {self._limits.key}"}
-        return HttpRequest("no such thing", path, b"{}", (status,), method=method, headers=key)
+def events(answer: httpx.Response) -> list[Any]:
+    """Parse the `data:` lines of a stream, without [DONE]. Raises ValueError for an incomplete stream."""
+    lines = answer.content.decode().split("\n")
+    if lines[-1]:
+        raise ValueError(f"the stream ends within a line: {lines[-1][-200:]!r}")
+    found = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+    return [json.loads(data) for data in found if data != "[DONE]"]
 
 
-def find_problem(request: HttpRequest, answer: Answer) -> str:
+def find_problem(request: HttpRequest, answer: httpx.Response) -> str:
     """Describe the error in a response; "" for none."""
-    if answer.status not in request.statuses:
-        return f"{request.kind}: {answer.status} {answer.body[:300]!r}"
+    if answer.status_code not in request.statuses:
+        return f"{request.kind}: {answer.status_code} {answer.content[:300]!r}"
     try:
-        if answer.status != 200:
+        if answer.status_code != 200:
             error = answer.json()["error"]
-            if request.code is not None and answer.status == 400 and error["code"] != request.code:
+            if request.code is not None and answer.status_code == 400 and error["code"] != request.code:
                 return f"{request.kind}: {error}"
-            if answer.status in BUSY and "retry-after" not in answer.headers:
-                return f"{answer.status} without Retry-After"
+            if answer.status_code in BUSY and "retry-after" not in answer.headers:
+                return f"{answer.status_code} without Retry-After"
             return "" if error["message"] else f"{request.kind}: an error without a message"
         return _unfinished(request, answer)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        return f"{request.kind}: {error!r} in {answer.body[-300:]!r}"
+        return f"{request.kind}: {error!r} in {answer.content[-300:]!r}"
 
 
-def _unfinished(request: HttpRequest, answer: Answer) -> str:
+def _unfinished(request: HttpRequest, answer: httpx.Response) -> str:
     """Describe a text that did not end; "" for none."""
-    if request.stream and request.api in SEEDED and not answer.body.endswith(b"data: [DONE]\n\n"):
-        return f"no [DONE]: {answer.body[-200:]!r}"
-    last = (answer.events() if request.stream else [answer.json()])[-1]
+    if request.stream and request.api in SEEDED and not answer.content.endswith(b"data: [DONE]\n\n"):
+        return f"no [DONE]: {answer.content[-200:]!r}"
+    last = (events(answer) if request.stream else [answer.json()])[-1]
     if request.stream and request.api == "messages" and last["type"] != "message_stop":
         return f"ends with {last}"
     reasons = Received.of(request, answer).reasons
@@ -224,10 +226,10 @@ class Received:
     tokens: int | None = None
 
     @classmethod
-    def of(cls, request: HttpRequest, answer: Answer) -> Received:
+    def of(cls, request: HttpRequest, answer: httpx.Response) -> Received:
         """Read a response, or the whole lines of an abandoned stream. Raises LookupError or ValueError."""
         got = cls()
-        for each in answer.events() if request.stream else [answer.json()]:
+        for each in events(answer) if request.stream else [answer.json()]:
             {"responses": got._add_response, "messages": got._add_message}.get(request.api, got._add_choices)(each)
         return got
 

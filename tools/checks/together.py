@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from common import model_file
 from makers.demo_corpus import held_out_prompts
@@ -41,56 +41,27 @@ CANCELS = 0.002  # share of requests of threads before which all running ones ar
 BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # cache_bytes in states of a sequence; None for the default
 CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
 FIGURES = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")  # of the prefix cache
+COLUMNS = ("requests", "cancelled", "failed", "tokens", "logprobs", "drafts", "accepted", *FIGURES, "files", "differ")
 
 Outcomes = dict[tuple[int, int], Outcome]  # by request number and completion
 
 
-class Job(NamedTuple):
-    """Games with one model: its name, the folder of models, how many tokens, the first seed, with a prefix cache?"""
-
-    model: str
-    folder: Path
-    tokens: int
-    seed: int
-    cached: bool
-
-
 @dataclass
 class GameResults:
-    """The results of a model's games.
+    """The results of a model's games: counts by the names of COLUMNS, "sequences" in all "rounds", and differences.
 
-    ends: requests by their end. drafts: those of requests whose drafts were compared. sequences: summed over rounds.
-    cache: figures of the prefix cache. differing: tokens, or 1 for a difference without one.
+    "drafts" and "accepted" count requests whose drafts were compared; "differ" tokens, or 1 for another difference.
     """
 
     model: str
-    ends: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    logprobs: int = 0
-    drafts: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    sequences: int = 0
-    cache: Counter[str] = field(default_factory=Counter)
-    differing: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:
         """Return a row of the table of results."""
-        return {
-            "requests": self.ends.total(),
-            "left": self.ends["cancelled"],
-            "failed": self.ends["failed"],
-            "tokens": self.tokens,
-            "logprobs": self.logprobs,
-            "drafts": self.drafts,
-            "accepted": self.accepted,
-            "together": f"{self.sequences / max(1, self.rounds):.1f}",
-            **{name: self.cache[name] for name in (*FIGURES, "files") if self.cache},
-            "differ": self.differing,
-            "s": f"{self.seconds:.0f}",
-        }
+        together = f"{self.counts['sequences'] / max(1, self.counts['rounds']):.1f}"
+        return {name: self.counts[name] for name in COLUMNS} | {"together": together, "s": f"{self.seconds:.0f}"}
 
 
 def any_settings(numbers: random.Random) -> dict[str, Any]:
@@ -256,8 +227,9 @@ class Alone:
 
     def __init__(self, model: Model, settings: dict[str, Any]) -> None:
         self._llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
+        self.close = self._llm.close
         self._outcomes: dict[tuple[tuple[int, ...], str], Outcome] = {}
-        self.state_bytes: int = self._llm.context.state_bytes
+        self.state_bytes: int = self._llm.context.state.max_bytes
 
     def __call__(self, spec: RequestSpec, params: SamplingParams) -> Outcome:
         asked = (tuple(spec.prompt), repr(params))
@@ -265,10 +237,6 @@ class Alone:
             alone = replace(spec, params=params, cancel_after=None, branch_points=())
             (self._outcomes[asked],) = one_by_one(self._llm, [alone], random.Random(0)).values()
         return self._outcomes[asked]
-
-    def close(self) -> None:
-        """Close the LLM."""
-        self._llm.close()
 
 
 class Game:
@@ -323,14 +291,14 @@ class Game:
             if limit is None or "cache_bytes" not in str(error):
                 raise
         else:
-            self.found.cache["files"] += 1
+            self.found.counts["files"] += 1
 
     def _count(self, llm: LLM) -> None:
-        figures = llm.figures()
-        self.found.rounds += figures.rounds
-        self.found.sequences += sum(n * times for n, times in figures.sequences.items())
+        figures, counts = llm.figures(), self.found.counts
+        counts["rounds"] += figures.rounds
+        counts["sequences"] += sum(n * times for n, times in figures.sequences.items())
         if self.cached:
-            self.found.cache.update({name: getattr(figures.prefixes, name) for name in FIGURES})
+            counts.update({name: getattr(figures.prefixes, name) for name in FIGURES})
 
     def _play(self, llm: LLM, alone: Alone, limit: int | None, *, same_depths: bool) -> None:
         numbers = self.numbers
@@ -358,33 +326,34 @@ class Game:
         return self.n_seq_max * rows <= settings["n_ubatch"] and longest + rows < settings["n_ctx"]
 
     def _compare(self, one: Outcome, whole: Outcome, where: str, *, same_drafts: bool) -> None:
-        found = self.found
-        found.tokens += len(one.token_ids)
-        found.logprobs += len(one.logprobs or ())
-        found.ends[one.reason] += 1
+        counts = self.found.counts
+        counts.update({"requests": 1, one.reason: 1, "tokens": len(one.token_ids), "logprobs": len(one.logprobs or ())})
         if difference := one.difference(whole):
             pairs = zip(one.token_ids, whole.token_ids, strict=False)
             self._differs(where, difference, sum(a != b for a, b in pairs))
         elif same_drafts and one.stats and whole.stats and one.reason in ("stop", "length"):
             drafts, expected = ([s.drafted, s.accepted_per_position] for s in (one.stats, whole.stats))
-            found.drafts += one.stats.drafted
-            found.accepted += one.stats.accepted
+            counts.update({"drafts": one.stats.drafted, "accepted": one.stats.accepted})
             if drafts != expected:
                 self._differs(where, f"drafted, accepted: {drafts}, alone {expected}")
 
     def _differs(self, where: str, difference: str, tokens: int = 0) -> None:
         again = f"--seed {self.seed} --tokens 1, {self.n_seq_max} sequences, {self.settings}"
-        self.found.differing += max(1, tokens)
+        self.found.counts["differ"] += max(1, tokens)
         self.found.differences.append(f"{again}, {where}: {difference}")
 
 
-def play_games(job: Job) -> GameResults:
-    """Play games with one model until enough tokens are compared."""
-    found, started, seed = GameResults(job.model), time.perf_counter(), job.seed
-    with closing(Model(model_file(job.model, job.folder))) as model:
+def play_games(job: tuple[str, Path, int, int, bool]) -> GameResults:
+    """Play games with one model until enough tokens are compared.
+
+    job: the name of the model, the folder of models, how many tokens, the first seed, and whether prefixes are cached.
+    """
+    name, folder, tokens, seed, cached = job
+    found, started = GameResults(name), time.perf_counter()
+    with closing(Model(model_file(name, folder))) as model:
         texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
-        while found.tokens < job.tokens:
-            Game(model, texts, seed, found, cached=job.cached).play()
+        while found.counts["tokens"] < tokens:
+            Game(model, texts, seed, found, cached=cached).play()
             seed += 1
     found.seconds = time.perf_counter() - started
     return found

@@ -25,12 +25,18 @@ static std::vector<double> expected_tokens(const std::vector<pymtp_depth::sequen
     return means;
 }
 
+// Returns the tokens of a sequence in a round at a depth, if acceptance has improved since it was observed.
+static double hoped_tokens(int depth) {
+    return (1 - std::pow(HOPED_RATE, 1 + depth)) / (1 - HOPED_RATE);
+}
+
 int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, int n_idle) {
     is_peek = is_trial = false;
     const double n_rounds = 1 + n_idle;
-    const double moved    = account * (1 - std::pow(1 - EACH_ROUND, n_rounds));
+    const double moved    = std::max(0.0, account - 1.0) * (1 - std::pow(1 - EACH_ROUND, n_rounds));
     account      = std::min(MOST_BALANCE, account + n_rounds * EACH_ROUND - moved);
     peek_account = std::min(FIRST_BALANCE, peek_account + n_rounds * EACH_ROUND + moved);
+    rounds_to_trial -= 1 + n_idle;
     seconds.clear();
     confidences.clear();
     limits.clear();
@@ -45,7 +51,7 @@ int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, 
     seconds    = costs.rounds(n_seqs, max_depth);
     peek_price = costs.peek_seconds(n_seqs) / seconds[0];
     depth      = decide(sequences, max_depth);
-    is_peek    = depth == 0 && !is_trial && peek_price <= peek_credit() && may_pay_off();
+    is_peek    = depth == 0 && !is_trial && std::min(1.0, peek_price) <= peek_credit() && may_pay_off();
     return is_peek ? 1 : depth;
 }
 
@@ -53,8 +59,8 @@ int pymtp_depth::idle_rounds() const {
     if (seconds.empty() || depth > 0 || is_trial) {
         return 0;
     }
-    const double missing = may_pay_off() ? peek_price - peek_credit() : peek_price;
-    return std::max(0, std::min(MOST_IDLE, (int) (missing / (EACH_ROUND * (1 + account)))));
+    const double missing = may_pay_off() ? std::min(1.0, peek_price) - peek_credit() : peek_price;
+    return std::max(0, std::min(MOST_IDLE, (int) (missing / (EACH_ROUND * (1 + std::max(0.0, account - 1.0))))));
 }
 
 // Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its
@@ -69,7 +75,7 @@ double pymtp_depth::max_loss(int n_seqs, int d) const {
 int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) {
     const int n_seqs = sequences.size();
     const std::vector<double> tokens = expected_tokens(sequences, max_depth);
-    const auto rate    = [&](int d) { return tokens[d] / (seconds[d] + costs.change_seconds(n_seqs, d, d) / SOON); };
+    const auto rate    = [&](int d) { return tokens[d] / (seconds[d] + costs.change_seconds(n_seqs, d, d) / KNOWN); };
     const auto allowed = [&](int d) { return is_promising || max_loss(n_seqs, d) <= account; };
 
     int best = 0;
@@ -82,6 +88,17 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
         }
     }
     best_rate = rate(best);
+    // The times of other depths grow old, and a busy machine may have disturbed them.
+    if (rounds_to_trial <= 0 && (best > 0 || is_promising)) {
+        rounds_to_trial = TRIAL_EVERY;
+        int oldest = best;
+        for (int d = 0; d <= max_depth; ++d) {
+            const bool older = costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest);
+            oldest = allowed(d) && older ? d : oldest;
+        }
+        is_trial = true;
+        return oldest;
+    }
     int    trial   = best;
     double promise = (1 + MARGIN) * rate(best);
     for (int d = 0; d <= max_depth; ++d) {
@@ -91,18 +108,25 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
             promise = hoped;
         }
     }
+    // Peeks say nothing about drafts after the first, so after several correct ones, a chain is tried.
+    if (trial == 0 && right_peeks >= WEIGHT) {
+        for (int d = 1; d <= max_depth; ++d) {
+            const double hoped = n_seqs * hoped_tokens(d) / seconds[d];
+            if (max_loss(n_seqs, d) <= account && hoped > promise) {
+                trial   = d;
+                promise = hoped;
+            }
+        }
+        right_peeks = trial ? 0 : right_peeks;
+    }
     is_trial = trial != best;
     return trial;
 }
 
 // Returns whether drafting may pay off if acceptance has improved since it was observed.
 bool pymtp_depth::may_pay_off() const {
-    double hoped = 1.0;
-    double power = 1.0;
     for (size_t d = 1; d < seconds.size(); ++d) {
-        power *= HOPED_RATE;
-        hoped += power;
-        if (hoped * seconds[0] > seconds[d]) {
+        if (hoped_tokens(d) * seconds[0] > seconds[d]) {
             return true;
         }
     }
@@ -159,6 +183,7 @@ void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, do
         return;
     }
     is_promising = 2 * n_right >= n_seqs;
+    right_peeks  = is_peek && is_promising ? right_peeks + 1 : 0;
     const double took = (costs.draft_seconds(n_seqs, drafted) + change +
             (cold ? 2 : 1) * costs.verify_seconds(n_seqs, verified)) / seconds[0];
     if (is_peek) {

@@ -69,7 +69,7 @@ private:
     pymtp_costs & costs;
 
     double account      = pymtp_tuning::FIRST_BALANCE; // time that drafting may still lose, in plain rounds
-    double peek_account = 1.0; // time that peeks may still take, in plain rounds
+    double peek_account = 1.0; // time that peeks may still take, in plain rounds: 1 is enough for any peek
 
     int    depth         = 0;     // the depth of the current round
     double peek_price    = 0.0;   // time of a peek in the current round, in plain rounds
@@ -77,6 +77,8 @@ private:
     bool   is_promising  = false; // half of the last first drafts were correct, or more
     bool   is_trial      = false; // the round tries another depth than the best, because its time is uncertain
 
+    int    right_peeks   = 0;     // number of the last rounds that were peeks whose drafts were correct
+    int    rounds_to_trial = pymtp_tuning::TRIAL_EVERY;
     double best_rate     = 0.0;   // expected tokens/s at the best depth
 
     std::vector<double> seconds;     // estimated seconds of a round at each depth

@@ -137,15 +137,19 @@ void pymtp_head_sync::clear(int32_t seq) {
 }
 
 // Fills the head's cells of an empty sequence with zeros. Attention multiplies unused cells by 0, and NaN times 0 is
-// NaN, which would spoil the next text. Staged cells are left unchanged.
+// NaN, which would spoil the next text. Staged cells are left unchanged. When the call is cancelled, the next clear()
+// goes on.
 void pymtp_head_sync::zero_cells(int32_t seq) {
     constexpr int32_t cells_per_step = 256;
     const size_t size = pymtp_cell_bytes(contexts.draft.get());
     const std::vector<uint8_t> zeros(cells_per_step*size);
     for (int32_t i = sequences[seq].n_staged(); i < contexts.n_ctx; i += cells_per_step) {
-        pymtp_load_cells(contexts.draft.get(), seq, i, std::min(cells_per_step, contexts.n_ctx - i), zeros.data(),
-                size);
+        const int32_t n = std::min(cells_per_step, contexts.n_ctx - i);
+        if (!pymtp_load_cells(contexts.draft.get(), seq, i, n, zeros.data(), size)) {
+            return;
+        }
     }
+    sequences[seq].head_has_nan = sequences[seq].n_staged() > 0;
 }
 
 void pymtp_head_sync::prepare_save(int32_t seq) {

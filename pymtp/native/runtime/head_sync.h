@@ -53,6 +53,12 @@ public:
     // Empties the head's cache of a sequence. Staged cells are left unchanged.
     void clear(int32_t seq);
 
+    // Records that the head's logits for a sequence were not finite. Its cells may hold NaN, and so may all cells that
+    // are staged later, because they may have been saved before.
+    void mark_nan(int32_t seq) { sequences[seq].head_has_nan = saw_nan = true; }
+    // Must be called after cells of a sequence were staged.
+    void end_stage(int32_t seq) { sequences[seq].head_has_nan |= saw_nan; }
+
     // Prepares a sequence for saving: discards drafts, and lets the head process all tokens that it lags behind, so
     // that only the hidden state of the last token remains pending. Hidden states of earlier tokens may be overwritten,
     // so nothing can be rewound afterwards.
@@ -69,6 +75,7 @@ private:
     pymtp_contexts &              contexts;
     std::vector<pymtp_sequence> & sequences;
     pymtp_host_hidden             host_hidden;
+    bool                          saw_nan = false;
 
     void zero_cells(int32_t seq);
 };

@@ -116,8 +116,9 @@ void pymtp_pair::draft_tokens(
                 seqs[first], tokens[first], n, drafts + first*n, confidences + first*n);
         }
         for (int32_t k = first; k < first + count; ++k) {
-            // fewer drafts than n if the head's logits are not finite, which is not a failure
-            sequences[seqs[k]].head_has_nan |= outcomes[k].n < n;
+            if (outcomes[k].n < n) { // the head's logits are not finite, which is not a failure
+                head_sync.mark_nan(seqs[k]);
+            }
         }
     });
 }

@@ -4,7 +4,9 @@
 
 void pymtp_sequence::clear() {
     pymtp_sequence empty;
-    empty.sampler = std::move(sampler);
+    empty.sampler      = std::move(sampler);
+    empty.staged       = staged;
+    empty.head_has_nan = head_has_nan;
     *this = std::move(empty);
 }
 
@@ -51,10 +53,10 @@ void pymtp_sequence::load(const llama_token * tokens, int32_t n, bool with_head)
 }
 
 void pymtp_sequence::copy(const pymtp_sequence & from, int32_t n_vocab) {
-    past         = from.past;
-    head         = from.head;
-    head_has_nan = from.head_has_nan;
-    all_tokens   = from.all_tokens;
+    past          = from.past;
+    head          = from.head;
+    head_has_nan |= from.head_has_nan;
+    all_tokens    = from.all_tokens;
     if (from.logits) {
         keep_logits(from.logits, n_vocab);
     }

@@ -26,12 +26,12 @@ public:
     // the n_past tokens, then the token that the drafts started from and the drafts
     const std::vector<llama_token> & tokens() const { return all_tokens; }
 
-    // whether the head's logits were not finite at some time, so that its cells may hold NaN
+    // whether the head's logits were not finite at some time, so that its cells may hold NaN, until they are zeroed
     bool head_has_nan = false;
 
     // ── transitions ──
 
-    // Forgets everything but the sampler.
+    // Forgets everything but the sampler, the staged tokens and head_has_nan.
     void clear();
     // Adds tokens of a prompt, which the target has processed.
     void append(const llama_token * tokens, int32_t n);

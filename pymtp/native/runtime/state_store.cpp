@@ -70,10 +70,10 @@ size_t state_size(const pymtp_contexts & contexts, int32_t n_replay, bool with_l
 // Reads the header of a saved state. Throws when the state does not fit the contexts and the tokens.
 state_header read_header(const pymtp_contexts & contexts, const llama_token * tokens, int32_t n, const uint8_t * data,
         size_t size) {
-    contexts.check_tokens(tokens, n);
     if (n < 1) {
         refuse("a state is of at least one token");
     }
+    contexts.check_tokens(tokens, n);
     state_header header;
     if (size >= sizeof(header)) {
         std::memcpy(&header, data, sizeof(header));
@@ -110,6 +110,12 @@ pymtp_state_store::pymtp_state_store(pymtp_contexts & contexts, std::vector<pymt
     contexts(contexts), sequences(sequences), head(head), vocab(vocab) {}
 
 void pymtp_state_store::clear(int32_t seq) {
+    sequences[seq].stage(0);
+    clear_unstaged(seq);
+}
+
+// Clears a sequence, but leaves its staged cells.
+void pymtp_state_store::clear_unstaged(int32_t seq) {
     pymtp_fault_in_clear(contexts);
     llama_memory_seq_rm(llama_get_memory(contexts.target.get()), seq, -1, -1);
     head.clear(seq);
@@ -149,6 +155,11 @@ void pymtp_state_store::check_staging(int32_t seq, int32_t first, int32_t n) con
                 std::to_string(seq) + ", those of token " + std::to_string(first) + " would leave a gap");
     }
     check_range("that a sequence has room for", first, n, contexts.n_ctx);
+}
+
+void pymtp_state_store::stage(int32_t seq, int32_t n) {
+    sequences[seq].stage(n);
+    head.end_stage(seq);
 }
 
 size_t pymtp_state_store::cell_bytes() const {
@@ -197,7 +208,7 @@ void pymtp_state_store::load_cells(int32_t seq, int32_t first, int32_t n, const 
         data += pymtp_cell_bytes(target);
         require_complete(pymtp_load_cells(contexts.draft.get(), seq, first, n, data, stride));
     }
-    sequences[seq].stage(first + n);
+    stage(seq, first + n);
     contexts.counters.loaded_bytes += stride*n;
 }
 
@@ -211,7 +222,7 @@ void pymtp_state_store::copy_cells(int32_t from, int32_t to, int32_t first, int3
     if (contexts.draft) {
         n_bytes += require_complete(pymtp_copy_cells(contexts.draft.get(), from, to, first, n));
     }
-    sequences[to].stage(first + n);
+    stage(to, first + n);
     contexts.counters.sequence_bytes += n_bytes;
 }
 
@@ -222,9 +233,8 @@ void pymtp_state_store::retain_cells(int32_t seq, int32_t n) {
             throw pymtp_failure(PYMTP_FAILED, "the tokens are not in the first cells of their sequence");
         }
     }
-    sequences[seq].stage(n); // before clear() as well, so that it does not zero the retained cells
-    clear(seq);
     sequences[seq].stage(n);
+    clear_unstaged(seq);
 }
 
 size_t pymtp_state_store::prepare_state(int32_t seq, bool with_logits) {
@@ -279,8 +289,7 @@ void pymtp_state_store::load_state(int32_t seq, const llama_token * tokens, int3
         refuse("K and V of " + std::to_string(n_staged) + " tokens were put into the sequence, not of " +
                 std::to_string(n));
     }
-    clear(seq); // drops hidden states on the host and logits that the sequence has kept from its earlier tokens
-    s.stage(n_staged);
+    clear_unstaged(seq); // drops hidden states on the host and logits that the sequence has kept from earlier tokens
 
     const uint8_t * pos = data + sizeof(header);
     require_complete(pymtp_load_state(contexts.target.get(), seq, tokens, n, header.n_replay, pos));

@@ -43,4 +43,6 @@ private:
     pymtp_draft_rows &            vocab;
 
     void check_staging(int32_t seq, int32_t first, int32_t n) const;
+    void stage(int32_t seq, int32_t n);
+    void clear_unstaged(int32_t seq);
 };

@@ -34,20 +34,21 @@ constexpr double BIN_DECAY = 0.99;
 // with larger models it is smaller.
 constexpr double STEP_SHARE = 0.25;
 // Weight of the warm-up in an entry, as a number of timings.
-constexpr double SEED_TIMINGS = 3.0;
+constexpr double SEED_TIMINGS = 2.0;
 // Share of an error of an estimate by which a timing changes the machine's pace; share of the pace's difference from 1
 // that a round keeps; and the least share of an error by which a timing changes the entry of its count.
 constexpr double PACE_GAIN  = 0.1;
 constexpr double PACE_KEPT  = 0.95;
 constexpr double LEAST_GAIN = 0.03;
 // Limit for the error of an estimate, as a difference of logarithms, once the count has KNOWN timings. Before that, the
-// limit is higher, and an estimate that is too high by more than MISTIMED is replaced.
+// limit is higher, and an estimate that is too high by more than MISTIMED is replaced. A change of depth must pay for
+// its extra time within as many rounds.
 constexpr double CLIP     = 0.1;
 constexpr double KNOWN    = 8.0;
 constexpr double MISTIMED = 0.3;
 // Share by which a verification that was never timed may take less time than estimated. It falls with timings, whose
 // weight is multiplied by AGE for each later round.
-constexpr double DOUBT = 0.06;
+constexpr double DOUBT = 0.15;
 constexpr double AGE   = 0.999;
 
 // ── Depth (depth.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -55,8 +56,6 @@ constexpr double AGE   = 0.999;
 // How much higher the rate of another depth must be, as a share. Without this margin, depths of nearly the same rate
 // would alternate, and drafting would begin in doubt.
 constexpr double MARGIN = 0.03;
-// Number of rounds within which the gain of another depth must exceed the extra time of the change.
-constexpr double SOON = 8.0;
 // The accounts of the time that drafting and peeks may lose against plain decoding, in plain rounds: the balance of the
 // first in a new LLM, which is also the most that the second may hold; the amount that each round adds to both, and the
 // share of the first that each round moves to the second, so that gains pay for the search for more; and the most that
@@ -67,6 +66,8 @@ constexpr double EACH_ROUND    = 0.008;
 constexpr double MOST_BALANCE  = 24.0;
 // A peek is made only if drafting would pay off with this acceptance of each draft.
 constexpr double HOPED_RATE = 0.9;
+// While drafts are accepted, the depth whose time is the oldest is timed again after this number of rounds.
+constexpr int TRIAL_EVERY = 256;
 // Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
 constexpr int MOST_IDLE = 64;
 

@@ -14,11 +14,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from pymtp.async_llm import AsyncLLM
-from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.native.build_info import build_info
 from pymtp.server.metrics.request_log import LogEntry, current_log_entry
+from pymtp.stats import Figures
 
 # Without this call, each counter and histogram would have a second series with its creation time, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]

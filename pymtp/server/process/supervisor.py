@@ -101,8 +101,9 @@ class Supervisor:
         """
         if self._asks_hub or self._model_file is None:
             return self._config
-        head = {} if self._head_file is None else {"head": self._head_file.path}
-        return replace(self._config, model=self._model_file, llm={**self._config.llm, **head})
+        llm = self._config.llm
+        head = llm.head if self._head_file is None else self._head_file.path
+        return replace(self._config, llm=replace(llm, model=self._model_file, head=head))
 
     def _choose_source(self, worker: WorkerProcess) -> None:
         """Choose whether the next worker loads the files of an earlier worker, or asks the hub for the model.
@@ -128,7 +129,7 @@ class Supervisor:
             log.warning(
                 "%s. The next worker asks the hub for %s; the hub may have another file by now",
                 error,
-                self._config.model,
+                self._config.llm.model,
             )
 
     def _remember_files(self, file: str, head: str | None) -> None:
@@ -137,7 +138,7 @@ class Supervisor:
         file: the path of the model's file.
         head: the path of the separate head; None if the model's file contains the head.
         """
-        if self._config.model is not None and is_hub_name(self._config.model):
+        if isinstance(self._config.llm.model, str) and is_hub_name(self._config.llm.model):
             self._model_file, self._asks_hub = file, False
             self._head_file = None if head is None else HeadFile(head)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.load import load, missing_head_note
+from pymtp.load import load
 from pymtp.server.metrics import logs
 from pymtp.server.process.worker_config import WorkerConfig
 
@@ -47,9 +47,7 @@ def load_model(config: WorkerConfig) -> LLM:
     If loading fails, llama.cpp's errors are not logged, because the exception has them.
     """
     with logs.hold_errors(logging.getLogger("pymtp.native")):
-        llm = load(config.model, config.llm, config.prefix, lambda note: logs.log.warning("%s", note), times_later=True)
-    if note := missing_head_note(llm, config.model, config.llm):
-        logs.log.warning("%s", note)
+        llm = load(config.llm, config.prefix, lambda note: logs.log.warning("%s", note), warm_up_later=True)
     if llm.template_source is not None:
         try:
             _ = llm.chat_template  # compile the template now, so that the first chat is not delayed

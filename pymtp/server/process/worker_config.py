@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pymtp.options import LLMOptions
 from pymtp.server.settings import ServerSettings
 from pymtp.validation import absolute_path
 
@@ -37,38 +38,26 @@ class WorkerConfig:
     """The configuration of a worker process.
 
     settings: the settings of the server.
-    model: the path of a model file, or the name of a model on the hub; None for the shipped model.
-    llm: the keyword arguments of LLM.
+    llm: the options of the LLM, whose model is a path, a name of the hub, or None.
     prefix: the file of a saved prefix that the worker loads; None for no prefix.
     """
 
-    settings: ServerSettings = field(default_factory=ServerSettings)
-    model: str | None = None
-    llm: Mapping[str, Any] = field(default_factory=dict)
+    settings: ServerSettings
+    llm: LLMOptions
     prefix: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as a JSON object."""
-        return {**asdict(self), "prefix": _text(self.prefix)}
+        # absolute, because the worker may have another working directory
+        return {**asdict(self), "prefix": None if self.prefix is None else absolute_path(str(self.prefix))}
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> WorkerConfig:
         """Return the config that `to_json` has converted to a JSON object. Ignores unknown keys of the object."""
-        settings: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in message["settings"].items()
-        }
-        return cls(ServerSettings(**settings), message["model"], message["llm"], _path(message["prefix"]))
+        prefix = None if message["prefix"] is None else Path(message["prefix"])
+        return cls(ServerSettings(**message["settings"]), LLMOptions(**message["llm"]), prefix)
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """Encode a message as one line of JSON."""
     return json.dumps(message).encode() + b"\n"
-
-
-def _text(path: Path | None) -> str | None:
-    """Return the path as an absolute path, because the worker may have another working directory."""
-    return None if path is None else absolute_path(str(path))
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

@@ -1,7 +1,6 @@
-// Whether rows have the bits of single rows: products with weights of each type, repacked and as they are, and attention. Prints a
-// line for each, with the numbers of rows that differ, and ends with 1 if there are any. One thread.
-#include "random_numbers.h"
-
+// Compares rows with single rows, to the bit: products with weights of each type, repacked and as they are, and attention.
+// Products are also compared with those of the weights in F32. Prints a line for each, with the numbers of rows that
+// differ, and ends with 1 if there are any. One thread.
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -12,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -24,6 +24,17 @@ using buffer_ptr  = std::unique_ptr<ggml_backend_buffer, free_buffer>;
 
 static ggml_backend_t cpu;
 static int n_faults = 0;
+
+// Normal ones, further ones with each call; in each run the same.
+static std::vector<float> random_numbers(size_t n) {
+    static std::mt19937 generator(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers(n);
+    for (float & x : numbers) {
+        x = normal(generator);
+    }
+    return numbers;
+}
 
 static context_ptr make_context() {
     return context_ptr(ggml_init({16*ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, /*.no_alloc =*/ true}));
@@ -40,8 +51,8 @@ static std::vector<float> compute(ggml_context * ctx, ggml_tensor * node, const 
     return std::vector<float>(y, y + ggml_nelements(node));
 }
 
-// rows(first, n): those of n rows from one on, side by side.
-static void compare(
+// rows(first, n): those of n rows from one on, side by side. Returns the single rows.
+static std::vector<float> compare(
         const std::string & what, int most, const std::vector<int> & counts, const std::function<std::vector<float>(int, int)> & rows) {
     std::vector<float> alone;
     for (int i = 0; i < most; ++i) {
@@ -58,6 +69,7 @@ static void compare(
     n_faults += !differ.empty();
     printf("%-32s %s%s\n", what.c_str(), differ.empty() ? "same bits" : "differ:", differ.c_str());
     fflush(stdout);
+    return alone;
 }
 
 static void quantize(ggml_type type, const std::vector<float> & from, void * to, int64_t n_rows, int64_t k) {
@@ -82,12 +94,31 @@ static void compare_products(ggml_type type, int64_t m, bool repacked) {
     const std::vector<float> x = random_numbers(k*most);
 
     const std::string what = std::string(ggml_type_name(type)) + ", " + std::to_string(m) + " rows" + (repacked ? ", repacked" : "");
-    compare(what, most, {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64, 65, 70}, [&](int first, int n) {
+    const std::vector<int> counts = {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64, 65, 70};
+    const std::vector<float> alone = compare(what, most, counts, [&](int first, int n) {
         const context_ptr own = make_context();
         ggml_tensor * columns = ggml_new_tensor_2d(own.get(), GGML_TYPE_F32, k, n);
         ggml_tensor * product = ggml_mul_mat(own.get(), weights, columns);
         return compute(own.get(), product, [&] { memcpy(columns->data, x.data() + first*k, n*k*sizeof(float)); });
     });
+
+    std::vector<float> w(k);
+    double farthest = 0.0; // the products of random numbers are some tens; rounding x to 8 bits changes them by some tenths
+    for (int64_t i = 0; i < m; ++i) {
+        const char * row = data.data() + i*ggml_row_size(type, k);
+        type == GGML_TYPE_F32 ? (void) memcpy(w.data(), row, k*sizeof(float)) : ggml_get_type_traits(type)->to_float(row, w.data(), k);
+        for (int j = 0; j < most; ++j) {
+            double sum = 0.0;
+            for (int64_t l = 0; l < k; ++l) {
+                sum += double(w[l])*x[j*k + l];
+            }
+            farthest = std::fmax(farthest, std::fabs(sum - alone[j*m + i]));
+        }
+    }
+    if (!(farthest < 2.0)) {
+        ++n_faults;
+        printf("%-32s is wrong by %.2f\n", what.c_str(), farthest);
+    }
 }
 
 static void compare_attention(ggml_type type, int64_t d) {

@@ -1,8 +1,7 @@
 #include "threads/compute_guard.h"
 
+#include "kernels.h"
 #include "threads/team.h"
-
-#include "ggml-impl.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
 """Runs pymtp on two nodes of Ray on this machine, and prints what came out as JSON.
 
-    python tools/checks/ray_cluster.py rows --rows 2000
-    python tools/checks/ray_cluster.py application
+    python tests/helpers/ray_cluster.py rows --rows 2000
+    python tests/helpers/ray_cluster.py application
 
 rows         The rows of a dataset, compared with the texts of LLM.generate. A worker is killed during the run. Another
              run fails in the middle and is resumed. Exits with status 1 for wrong texts.

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client that can disconnect in the middle, read slowly, or send half of a body."""
+"""An HTTP/1.1 client that can disconnect in the middle, also by a reset."""
 
 from __future__ import annotations
 
@@ -24,35 +24,22 @@ class Answer:
         """Parse the body as JSON. Raises ValueError for invalid JSON."""
         return json.loads(self.body)
 
-    def events(self) -> list[Any]:
-        """Parse the `data:` lines of a stream, without [DONE]. Raises ValueError for an incomplete stream."""
-        lines = self.body.decode().split("\n")
-        if lines[-1]:
-            raise ValueError(f"the stream ends within a line: {lines[-1][-200:]!r}")
-        found = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
-        return [json.loads(data) for data in found if data != "[DONE]"]
-
 
 class Connection:
     """A connection for requests one after the other."""
 
-    def __init__(self, host: str, port: int, *, small: bool = False) -> None:
-        """Make a connection without opening it. small: with small receive buffers."""
+    def __init__(self, host: str, port: int) -> None:
+        """Make a connection without opening it."""
         self._socket = socket.socket()
-        self._address, self._small = (host, port), small
+        self._address = (host, port)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self.usable = False  # for another request
 
     async def open(self) -> Connection:
         """Open the connection. Raises OSError."""
         self._socket.setblocking(False)
-        if self._small:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await asyncio.get_running_loop().sock_connect(self._socket, self._address)
-        self._reader, self._writer = await asyncio.open_connection(
-            sock=self._socket, limit=4096 if self._small else 2**16
-        )
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         return self
 
     async def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
@@ -71,27 +58,15 @@ class Connection:
         pairs = (line.partition(":") for line in lines if line)
         return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
-    async def parts(self, headers: Mapping[str, str], most: int = 2**16) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, at most so many bytes at a time. Raises as `head` if it is cut off."""
-        self.usable = False
+    async def parts(self, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises as `head` if it is cut off."""
         if headers.get("transfer-encoding", "").lower() == "chunked":
             while size := int(await self._reader.readuntil(b"\r\n"), 16):
-                async for part in self._exactly(size, most):
-                    yield part
+                yield await self._reader.readexactly(size)
                 await self._reader.readexactly(2)
             await self._reader.readexactly(2)
         else:
-            async for part in self._exactly(int(headers.get("content-length", 0)), most):
-                yield part
-        self.usable = headers.get("connection", "").lower() != "close"
-
-    async def _exactly(self, size: int, most: int) -> AsyncIterator[bytes]:
-        while size:
-            part = await self._reader.read(min(size, most))
-            if not part:
-                raise EOFError("the answer is cut off")
-            size -= len(part)
-            yield part
+            yield await self._reader.readexactly(int(headers.get("content-length", 0)))
 
     async def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send a request, and return its whole response. Raises as `head`."""
@@ -101,7 +76,6 @@ class Connection:
 
     def leave(self, *, rudely: bool = False) -> None:
         """Close the connection. rudely: by a reset, as if the process or its network had failed."""
-        self.usable = False
         if rudely:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if hasattr(self, "_writer"):

@@ -1,0 +1,44 @@
+"""What an exit of the interpreter and a fork mean for native calls: they begin no more, and locks are replaced."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+from weakref import WeakSet
+
+exiting = threading.Event()  # set when the interpreter exits: native calls end, and other threads begin no more of them
+
+
+class ForkAware(Protocol):
+    """An object with a lock that another thread may hold at a fork."""
+
+    def _after_fork_in_child(self) -> None:
+        """Replace locks in the child: a thread that does not exist there would never release them."""
+
+
+def in_children(call: Callable[[], None]) -> Callable[[], None]:
+    """Decorate a function that must be called in each forked child, before fork() returns there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+    return call
+
+
+_living: WeakSet[ForkAware] = WeakSet()
+
+
+def tell_of_forks(owner: ForkAware) -> None:
+    """Call the owner's `_after_fork_in_child` in children of forks, for as long as the owner lives."""
+    _living.add(owner)
+
+
+@in_children
+def _tell_all() -> None:
+    for owner in list(_living):
+        owner._after_fork_in_child()
+
+
+def refuse_copies(owner: object) -> NoReturn:
+    """Raise TypeError from __reduce__, which copy and pickle call: a C handle belongs to one Python object."""
+    raise TypeError(f"a {type(owner).__name__} holds native state: it cannot be copied or pickled")
