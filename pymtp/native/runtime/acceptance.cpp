@@ -25,19 +25,24 @@ void pymtp_acceptance::add(size_t position, double hits, double trials) {
 void pymtp_acceptance::observe(int drafted, int judged, int correct, int tokens) {
     const std::vector<double> expected = rates(drafted);
     fade(tokens);
-    if (prior && judged > 0) {
-        prior->fade(tokens);
+    if (judged == 0) {
+        unseen += tokens;
+        return;
+    }
+    if (prior) {
+        prior->fade(unseen + tokens);
     }
     for (pymtp_acceptance * memory : {this, prior}) {
+        double weight = memory == prior ? 1.0 + unseen : 1.0;
         for (int i = 0; memory && i < std::min(judged, correct + 1); ++i) {
-            memory->add(i, i < correct, 1.0); // the target says nothing about drafts after the first wrong one
+            memory->add(i, weight * (i < correct), weight); // nothing is known of drafts after the first wrong one
         }
-        double weight = 1.0;
-        for (int i = judged; memory && judged > 0 && correct == judged && i < drafted; ++i) {
+        for (int i = judged; memory && correct == judged && i < drafted; ++i) {
             memory->add(i, weight * expected[i], weight);
             weight *= expected[i];
         }
     }
+    unseen = 0;
 }
 
 std::vector<double> pymtp_acceptance::rates(int n) const {

@@ -29,7 +29,8 @@ private:
 // Remembers the acceptance of drafts, and estimates for each position in a chain of drafts the probability that the
 // draft is accepted, given that all earlier drafts of the chain were. Recent drafts weigh most.
 //
-// There are two kinds of memories. The prior of an LLM lasts for some hundred tokens of all its texts. The memory of a
+// There are two kinds of memories. The prior of an LLM lasts for some hundred tokens of all its texts. In it, a draft
+// after rounds without drafts stands for all of these, so that it is not made of easy passages only. The memory of a
 // sequence lasts for some twenty tokens; where it has few drafts, it expects what the prior says. The calibration of the
 // head's confidence belongs to the prior: it depends on model and temperature, not on the passage of text.
 struct pymtp_acceptance {
@@ -60,5 +61,6 @@ private:
 
     pymtp_acceptance *  prior;
     std::vector<record> positions;
+    int                 unseen = 0;      // number of tokens since the last draft
     pymtp_calibration   own_calibration; // used in a prior only
 };

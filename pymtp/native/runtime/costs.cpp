@@ -20,7 +20,8 @@ pymtp_cost_table::entry pymtp_cost_table::at(int count) const {
     const auto before = std::prev(next);
     if (next != entries.end()) {
         const double share = (double) (count - before->first) / (next->first - before->first);
-        return {before->second.seconds + share * (next->second.seconds - before->second.seconds), 0.0};
+        return {before->second.seconds + share * (next->second.seconds - before->second.seconds),
+                std::min(before->second.timings, next->second.timings)};
     }
     return {before->second.seconds * std::sqrt((double) count / before->first), 0.0};
 }

@@ -12,8 +12,8 @@ public:
         double timings; // number of timings that the seconds stand for; 0 if only the first run was timed
     };
 
-    // Returns the entry of a count. If it was never timed, the seconds are interpolated or extrapolated from other
-    // counts, and timings is 0. The table must not be empty.
+    // Returns the entry of a count. If it was never timed, the entry is interpolated or extrapolated from other counts;
+    // an extrapolated one has no timings. The table must not be empty.
     entry at(int count) const;
 
     // Records a timing. Returns the part of its error (as a logarithm) that does not correct the entry.

@@ -33,7 +33,7 @@ static double hoped_tokens(int depth) {
 int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, int n_idle) {
     is_peek = is_trial = false;
     const double n_rounds = 1 + n_idle;
-    const double moved    = std::max(0.0, account - 1.0) * (1 - std::pow(1 - EACH_ROUND, n_rounds));
+    const double moved    = std::max(0.0, account - FIRST_BALANCE) * (1 - std::pow(1 - EACH_ROUND, n_rounds));
     account      = std::min(MOST_BALANCE, account + n_rounds * EACH_ROUND - moved);
     peek_account = std::min(FIRST_BALANCE, peek_account + n_rounds * EACH_ROUND + moved);
     rounds_to_trial -= 1 + n_idle;
@@ -60,7 +60,7 @@ int pymtp_depth::idle_rounds() const {
         return 0;
     }
     const double missing = may_pay_off() ? std::min(1.0, peek_price) - peek_credit() : peek_price;
-    return std::max(0, std::min(MOST_IDLE, (int) (missing / (EACH_ROUND * (1 + std::max(0.0, account - 1.0))))));
+    return std::max(0, std::min(MOST_IDLE, (int) (missing / (EACH_ROUND * (1 + std::max(0.0, account - FIRST_BALANCE))))));
 }
 
 // Returns how much a round at a depth loses if no draft is accepted, in plain rounds. A cold round takes twice its
@@ -88,24 +88,26 @@ int pymtp_depth::decide(const std::vector<sequence> & sequences, int max_depth) 
         }
     }
     best_rate = rate(best);
-    // The times of other depths grow old, and a busy machine may have disturbed them.
-    if (rounds_to_trial <= 0 && (best > 0 || is_promising)) {
-        rounds_to_trial = TRIAL_EVERY;
-        int oldest = best;
-        for (int d = 0; d <= max_depth; ++d) {
-            const bool older = costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest);
-            oldest = allowed(d) && older ? d : oldest;
-        }
-        is_trial = true;
-        return oldest;
-    }
     int    trial   = best;
     double promise = (1 + MARGIN) * rate(best);
-    for (int d = 0; d <= max_depth; ++d) {
-        const double hoped = rate(d) / (1 - costs.doubt(n_seqs, d));
-        if (allowed(d) && hoped > promise) {
-            trial   = d;
-            promise = hoped;
+    if (best > 0 || is_promising) { // elsewhere, peeks come first
+        // The times of other depths grow old, and a busy machine may have disturbed them.
+        if (rounds_to_trial <= 0) {
+            rounds_to_trial = TRIAL_EVERY;
+            is_trial        = true;
+            int oldest = best;
+            for (int d = 0; d <= max_depth; ++d) {
+                const bool older = costs.doubt(n_seqs, d) * rate(d) > costs.doubt(n_seqs, oldest) * rate(oldest);
+                oldest = allowed(d) && older ? d : oldest;
+            }
+            return oldest;
+        }
+        for (int d = 0; d <= max_depth; ++d) {
+            const double hoped = rate(d) / (1 - costs.doubt(n_seqs, d));
+            if (max_loss(n_seqs, d) <= account && hoped > promise) {
+                trial   = d;
+                promise = hoped;
+            }
         }
     }
     // Peeks say nothing about drafts after the first, so after several correct ones, a chain is tried.
@@ -184,10 +186,11 @@ void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, do
     }
     is_promising = 2 * n_right >= n_seqs;
     right_peeks  = is_peek && is_promising ? right_peeks + 1 : 0;
-    const double took = (costs.draft_seconds(n_seqs, drafted) + change +
-            (cold ? 2 : 1) * costs.verify_seconds(n_seqs, verified)) / seconds[0];
+    double took = (cold ? 2 : 1) * costs.verify_seconds(n_seqs, verified) / seconds[0];
     if (is_peek) {
         peek_account -= peek_price;
+    } else {
+        took += (costs.draft_seconds(n_seqs, drafted) + change) / seconds[0];
     }
     account = std::max(0.0, account + (double) n_tokens / n_seqs - took);
 }

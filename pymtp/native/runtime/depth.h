@@ -1,5 +1,4 @@
-// Chooses how many tokens to draft for each sequence of the next round, for the most tokens/s of all sequences
-// together. The code reads no clock and uses no random numbers, so the same recorded rounds always lead to the same
+// Chooses how many tokens to draft for each sequence of the next round, for the most tokens/s. The code reads no clock and uses no random numbers, so the same recorded rounds always lead to the same
 // choices.
 #pragma once
 
@@ -17,7 +16,7 @@
 //
 // An account bounds what drafting may lose against plain decoding, in the time of plain rounds: each round adds a
 // little to it, and a round with drafts adds what it gained and takes what it lost. No round drafts if it could
-// overdraw the account, unless the last drafts were correct.
+// overdraw the account, unless the last drafts were correct. Part of the gains pays for peeks.
 //
 // While plain decoding looks best, some rounds are peeks: they make one draft for each sequence, and verify it only if
 // the head is confident enough. Even without verification, the next tokens of the target show whether the drafts were

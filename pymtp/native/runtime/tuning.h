@@ -55,7 +55,7 @@ constexpr double AGE   = 0.999;
 
 // How much higher the rate of another depth must be, as a share. Without this margin, depths of nearly the same rate
 // would alternate, and drafting would begin in doubt.
-constexpr double MARGIN = 0.03;
+constexpr double MARGIN = 0.02;
 // The accounts of the time that drafting and peeks may lose against plain decoding, in plain rounds: the balance of the
 // first in a new LLM, which is also the most that the second may hold; the amount that each round adds to both, and the
 // share of the first that each round moves to the second, so that gains pay for the search for more; and the most that
@@ -67,7 +67,7 @@ constexpr double MOST_BALANCE  = 24.0;
 // A peek is made only if drafting would pay off with this acceptance of each draft.
 constexpr double HOPED_RATE = 0.9;
 // While drafts are accepted, the depth whose time is the oldest is timed again after this number of rounds.
-constexpr int TRIAL_EVERY = 256;
+constexpr int TRIAL_EVERY = 400;
 // Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
 constexpr int MOST_IDLE = 64;
 
