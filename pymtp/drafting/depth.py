@@ -5,10 +5,10 @@ Nothing here reads a clock or uses random numbers: the same rounds lead to the s
 
 from __future__ import annotations
 
+import math
 import os
-import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from pymtp.native import ffi, lib
 from pymtp.native.cores import control_groups
@@ -19,8 +19,17 @@ from pymtp.native.process import refuse_copies
 MAX_AUTO = 7
 
 
-# Maps (number of sequences, drafts of each) to (seconds of the drafts, seconds of the verification).
-BatchRoundSeconds = Mapping[tuple[int, int], tuple[float, float]]
+class RoundTime(NamedTuple):
+    """The seconds of a round, and how much longer it takes as the first of several such rounds in a row."""
+
+    draft: float
+    verify: float
+    draft_first: float = 0.0
+    verify_first: float = 0.0
+
+
+# Maps (number of sequences, drafts of each) to the time of such a round.
+RoundSeconds = Mapping[tuple[int, int], RoundTime]
 
 
 def thread_changes() -> int:
@@ -61,7 +70,6 @@ class DepthPolicy(Protocol):
         n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
-        confidences: Sequence[float],
     ) -> None:
         """Learn from a round.
 
@@ -69,7 +77,6 @@ class DepthPolicy(Protocol):
         n_correct: the number of drafts before the first wrong one. It is verified + 1 if all verified drafts are
             correct, and the target's next token equals the first draft that was not verified.
         draft_seconds, verify_seconds: the seconds that drafting and verification took.
-        confidences: the head's probability of each draft; may be empty.
         """
         ...
 
@@ -92,104 +99,164 @@ class FixedDepth:
 
 
 class RoundCosts:
-    """The estimated seconds of drafting and verifying on this machine, for one model in one context.
+    """The estimated seconds of rounds on this machine, for one model in one context, see native/runtime/costs.h.
 
     They are measured before the first round and then updated by each round. All requests share them.
-
-    lock: must be held during each call that uses `native`, or that uses an AutoDepth with these costs.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.native: Any = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
 
-    def begin(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
-        """Set the seconds that were measured before the first round; rounds correct them.
-
-        verify: seconds of a verification, by its number of rows.
-        draft: seconds of a draft chain, by its number of steps.
-        """
-        with self.lock:
-            for rows, seconds in verify.items():
-                lib.pymtp_costs_seed_verify(self.native, rows, seconds)
-            for steps, seconds in draft.items():
-                lib.pymtp_costs_seed_draft(self.native, steps, seconds)
+    def begin(self, measured: RoundSeconds) -> None:
+        """Set the seconds of rounds that were measured before the first round; later rounds correct them."""
+        for (n_seqs, drafted), time in measured.items():
+            lib.pymtp_costs_seed(self.native, n_seqs, drafted, *time)
 
     def forget(self) -> None:
         """Discard all costs. Must be called when rounds take a different time from now on."""
-        with self.lock:
-            lib.pymtp_costs_reset(self.native)
+        lib.pymtp_costs_reset(self.native)
 
-    def observe(
-        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, repeats: int
-    ) -> None:
-        """Learn from a round: a chain of `drafted` steps and a verification of `rows` rows after n_past tokens.
+    def observe(self, n_seqs: int, drafted: int, draft_seconds: float, verified: int, verify_seconds: float) -> None:
+        """Learn from a round of n_seqs sequences, with `drafted` drafts of each, of which `verified` were verified."""
+        lib.pymtp_costs_observe(self.native, n_seqs, drafted, draft_seconds, verified, verify_seconds)
 
-        repeats: the number of rounds with the same `drafted` and `rows` directly before this one.
+    def rounds(self, n_seqs: int, top: int) -> list[float]:
+        """Return the estimated seconds of rounds at the depths 0 to `top`; infinite before the first measurement."""
+        seconds = ffi.new("double[]", 1 + top)
+        known = lib.pymtp_costs_rounds(self.native, n_seqs, top, seconds)
+        return list(seconds) if known else [math.inf] * (1 + top)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
+class Acceptance:
+    """The memory of accepted drafts: of one sequence, or the prior of several, see native/runtime/acceptance.h."""
+
+    def __init__(self, prior: Acceptance | None = None) -> None:
+        """Make an empty memory. prior: the memory that the sequence shares with others; None: this is a prior."""
+        self._prior = prior  # keeps prior.native alive
+        self.native: Any = ffi.gc(
+            lib.pymtp_acceptance_init(prior.native if prior else ffi.NULL), lib.pymtp_acceptance_free
+        )
+
+    def observe(self, drafted: int, judged: int, n_correct: int, n_tokens: int) -> None:
+        """Learn from a round, here and in the prior.
+
+        drafted: the number of drafts that were made.
+        judged, n_correct: the number of drafts that the target's tokens showed to be correct or wrong, and the number
+            of judged drafts before the first wrong one.
+        n_tokens: the number of new tokens.
         """
-        with self.lock:
-            lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, repeats)
+        lib.pymtp_acceptance_observe(self.native, drafted, judged, n_correct, n_tokens)
 
-    def verify_seconds(self, rows: int, n_past: int = 0) -> float:
-        """Return the estimated seconds of a verification of `rows` rows; infinite before the first measurement."""
-        with self.lock:
-            return float(lib.pymtp_costs_verify(self.native, rows, n_past))
-
-    def draft_seconds(self, n: int, n_past: int = 0) -> float:
-        """Return the estimated seconds of a draft chain of n steps."""
-        with self.lock:
-            return float(lib.pymtp_costs_draft(self.native, n, n_past)) if n else 0.0
-
-    def rounds(self, top: int, n_past: int = 0) -> tuple[list[float], list[float]]:
-        """Return the estimated seconds of rounds at the depths 0 to `top`, and a lower bound for each."""
-        estimates, lower_bounds = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
-        with self.lock:
-            lib.pymtp_costs_rounds(self.native, top, n_past, estimates, lower_bounds)
-        return list(estimates), list(lower_bounds)
+    def rates(self, n: int) -> list[float]:
+        """Return the estimated acceptance of each of the first n drafts, if those before it are accepted."""
+        rates = ffi.new("double[]", n)
+        lib.pymtp_acceptance_rates(self.native, n, rates)
+        return list(rates)
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
 
 class AutoDepth:
-    """The policy of "auto" for one sequence: the depth that yields the most tokens/s, see native/runtime/depth.h.
+    """The policy of "auto": the common depth of all sequences of a round that yields the most tokens/s of all together.
 
     It is written in C++ because it is called in each round, and a round of a small model takes only a few hundred
-    microseconds.
+    microseconds, see native/runtime/depth.h.
     """
 
-    def __init__(self, costs: RoundCosts, max_depth: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
-        """
-        Make the policy of a new sequence.
+    def __init__(self, costs: RoundCosts, max_depth: int = MAX_AUTO) -> None:
+        """Make the policy of a context.
 
-        costs: the costs of rounds in this context, shared by all sequences.
-        max_depth: the maximum number of drafts in a round.
-        after: the policy of an earlier sequence; its acceptance rates are the first guess for this one.
+        costs: the costs of rounds in this context.
+        max_depth: the maximum number of drafts of a sequence in a round.
         """
-        self._costs = costs  # keeps costs.native alive
-        with (after._costs if after else costs).lock:
-            native = lib.pymtp_depth_init(costs.native, max_depth, after.native if after else ffi.NULL)
-        self.native: Any = ffi.gc(native, lib.pymtp_depth_free)
+        self._costs, self._max_depth = costs, max_depth  # keeps costs.native alive
+        self.native: Any = ffi.gc(lib.pymtp_depth_init(costs.native), lib.pymtp_depth_free)
+        # Acceptance depends on the temperature
+        self._priors: dict[float, Acceptance] = {}
+
+    def add_sequence(self, temperature: float) -> SequenceDepth:
+        """Return the policy of a new sequence, which expects the acceptance of earlier ones at its temperature."""
+        prior = self._priors.setdefault(min(2.0, round(temperature, 1)), Acceptance())
+        return SequenceDepth(self, Acceptance(prior))
+
+    def choose(self, sequences: Sequence[SequenceDepth], limits: Sequence[int], top: int, n_idle: int = 0) -> int:
+        """Return the number of drafts for each sequence of the next round, at most `top`.
+
+        limits: the most drafts that the sequence can use, for each sequence.
+        n_idle: the number of rounds since the last `observe` that were made without asking, see `idle_rounds`.
+        """
+        natives = [sequence.acceptance.native for sequence in sequences]
+        return int(
+            lib.pymtp_depth_choose(self.native, len(natives), natives, limits, min(top, self._max_depth), n_idle)
+        )
+
+    def idle_rounds(self) -> int:
+        """Return for how many of the next rounds of the same sequences `choose` and `observe` need not be called.
+
+        These rounds make no drafts.
+        """
+        return int(lib.pymtp_depth_idle_rounds(self.native))
+
+    def n_to_verify(self, sequences: Sequence[SequenceDepth], made: int, confidences: Sequence[float]) -> int:
+        """Return how many of the `made` drafts of each sequence to verify in this round.
+
+        confidences: the head's probability of each draft, `made` for each sequence.
+        """
+        natives = [sequence.acceptance.native for sequence in sequences]
+        return int(lib.pymtp_depth_n_to_verify(self.native, len(natives), natives, made, confidences))
+
+    def observe(
+        self,
+        sequences: Sequence[SequenceDepth],
+        judged: Sequence[int],
+        n_correct: Sequence[int],
+        n_tokens: Sequence[int],
+        drafted: int,
+        draft_seconds: float,
+        verified: int,
+        verify_seconds: float,
+    ) -> None:
+        """Learn from the round whose depth was chosen last.
+
+        judged, n_correct, n_tokens: as for `Acceptance.observe`, for each sequence.
+        drafted, verified: the number of drafts that were made, and that were verified, for each sequence.
+        draft_seconds, verify_seconds: the seconds that drafting and verification took.
+        """
+        natives = [sequence.acceptance.native for sequence in sequences]
+        lib.pymtp_depth_observe(
+            self.native,
+            len(natives),
+            natives,
+            judged,
+            n_correct,
+            n_tokens,
+            drafted,
+            draft_seconds,
+            verified,
+            verify_seconds,
+        )
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
+
+class SequenceDepth:
+    """The share of one sequence in an AutoDepth; by itself, the policy of rounds of this sequence alone."""
+
+    def __init__(self, policy: AutoDepth, acceptance: Acceptance) -> None:
+        self.policy, self.acceptance = policy, acceptance
+
     def choose(self, room: int, n_past: int) -> int:
         """Return the depth of the next round, see `DepthPolicy.choose`."""
-        with self._costs.lock:
-            return int(lib.pymtp_depth_choose(self.native, room, n_past))
-
-    def rates(self, n: int) -> list[float]:
-        """Return the estimated acceptance of each of the first n drafts, if those before it are accepted."""
-        rates = ffi.new("double[]", n)
-        with self._costs.lock:
-            lib.pymtp_depth_rates(self.native, n, rates)
-        return list(rates)
+        return self.policy.choose([self], [room], room)
 
     def n_to_verify(self, confidences: Sequence[float]) -> int:
-        """Return how many of the last drafts to verify. confidences: the head's probability of each draft."""
-        with self._costs.lock:
-            return int(lib.pymtp_depth_n_to_verify(self.native, confidences, len(confidences)))
+        """Return how many of the last drafts to verify, see `DepthPolicy.n_to_verify`."""
+        return self.policy.n_to_verify([self], len(confidences), confidences)
 
     def observe(
         self,
@@ -198,87 +265,16 @@ class AutoDepth:
         n_correct: int,
         draft_seconds: float,
         verify_seconds: float,
-        confidences: Sequence[float],
     ) -> None:
         """Learn from a round, see `DepthPolicy.observe`."""
-        with self._costs.lock:
-            lib.pymtp_depth_observe(
-                self.native, drafted, verified, n_correct, draft_seconds, verify_seconds, confidences, len(confidences)
-            )
-
-
-class SharedDepth:
-    """The policy of "auto" for several sequences: the common depth that yields the most tokens/s for all together.
-
-    See native/runtime/batch_depth.h.
-    """
-
-    def __init__(self, costs: RoundCosts, first: BatchRoundSeconds) -> None:
-        """
-        Make the policy.
-
-        costs: the costs of rounds of one sequence, from which those of rounds of several sequences are first estimated.
-        first: the times of rounds of several sequences that were measured before the first round.
-        """
-        self._costs = costs
-        with costs.lock:
-            native = lib.pymtp_batch_depth_init(costs.native)
-        self.native: Any = ffi.gc(native, lib.pymtp_batch_depth_free)
-        for (n, drafted), (draft_seconds, verify_seconds) in first.items():
-            lib.pymtp_batch_depth_seed(self.native, n, drafted, draft_seconds, verify_seconds)
-
-    def forget(self) -> None:
-        """Discard the costs of rounds of several sequences."""
-        lib.pymtp_batch_depth_reset_costs(self.native)
-
-    def choose(self, rooms: Sequence[int], n_past: int, top: int, n_new: int) -> int:
-        """Return the number of drafts for each sequence of the next round, at most `top`.
-
-        rooms: the maximum number of drafts of each sequence.
-        n_past: the mean number of tokens in the sequences.
-        top: the maximum number of drafts of all sequences.
-        n_new: the number of sequences that were not in the last round.
-        """
-        return int(lib.pymtp_batch_depth_choose(self.native, len(rooms), rooms, n_past, top, n_new))
-
-    def n_to_verify(self, made: int) -> int:
-        """Return how many of the `made` drafts of each sequence to verify in this round."""
-        return int(lib.pymtp_batch_depth_n_to_verify(self.native, made))
-
-    def observe(
-        self,
-        policies: Sequence[DepthPolicy],
-        judged: Sequence[int],
-        n_correct: Sequence[int],
-        n_tokens: Sequence[int],
-        n_past: int,
-        drafted: int,
-        draft_seconds: float,
-        verify_seconds: float,
-    ) -> None:
-        """Learn from the round whose depth was chosen last. Each list has one item for each sequence.
-
-        policies: the policy of each sequence for rounds of one sequence, which learns from this round's drafts, too.
-        judged: the number of drafts that the target's tokens showed to be correct or wrong.
-        n_correct: the number of judged drafts before the first wrong one.
-        n_tokens: the number of new tokens.
-        n_past: the mean number of tokens in the sequences.
-        drafted: the number of drafts that were made for each sequence.
-        draft_seconds, verify_seconds: the seconds that drafting and verification took.
-        """
-        with self._costs.lock:
-            lib.pymtp_batch_depth_observe(
-                self.native,
-                len(policies),
-                [depth.native if isinstance(depth, AutoDepth) else ffi.NULL for depth in policies],
-                judged,
-                n_correct,
-                n_tokens,
-                n_past,
-                drafted,
-                draft_seconds,
-                verify_seconds,
-            )
-
-    def __reduce__(self) -> NoReturn:
-        refuse_copies(self)
+        judged = min(drafted, verified + (n_correct >= verified))
+        self.policy.observe(
+            [self],
+            [judged],
+            [min(n_correct, judged)],
+            [1 + min(n_correct, verified)],
+            drafted,
+            draft_seconds,
+            verified,
+            verify_seconds,
+        )

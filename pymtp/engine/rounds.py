@@ -182,7 +182,7 @@ class SingleSequenceDepth:
         state = states[0]
         if state.error is None:
             verified = len(state.verified_drafts)
-            state.depth.observe(drafted, verified, state.n_correct, draft_seconds, verify_seconds, state.confidences)
+            state.depth.observe(drafted, verified, state.n_correct, draft_seconds, verify_seconds)
 
 
 def run_round(

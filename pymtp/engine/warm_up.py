@@ -1,4 +1,4 @@
-"""The measurement of draft and verification times, which `draft_tokens="auto"` begins with."""
+"""The measurement of the times of rounds, which `draft_tokens="auto"` begins with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymtp.errors import PymtpError
 
 
 class WarmUp:
-    """The warm-up of a context: its drafts and verifications are timed once, before the first request.
+    """The warm-up of a context: rounds are timed once, before the first request.
 
     done: whether nothing is left to be timed.
     """
@@ -27,7 +27,7 @@ class WarmUp:
         self._depth, self._options_key, self.done = depth, options_key, done
 
     def run(self, context: Context, should_stop: Callable[[], object] | None = None) -> None:
-        """Time drafts and verifications of the context, if it holds no tokens. No other thread may use it meanwhile.
+        """Time rounds of the context, if it holds no tokens. No other thread may use it meanwhile.
 
         should_stop: as for `measure_costs`. If it stopped the warm-up, or if another context of the model is timed at
             the moment, `done` stays False: call this again later.

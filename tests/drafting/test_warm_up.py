@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from types import FrameType
 from typing import Any
 
@@ -16,37 +15,13 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 from helpers.scripts import run_script
-from helpers.simulate import (
-    FAMILIES,
-    Chances,
-    Machine,
-    best_fixed,
-    falling_rates,
-    sample_machine,
-    simulate,
-    steady_text,
-)
 
 import pymtp
 from pymtp.context.context import Context
 from pymtp.drafting import warm_up
-from pymtp.drafting.depth import MAX_AUTO, AutoDepth, RoundCosts
-from pymtp.drafting.warm_up import (
-    BATCH_DEPTHS,
-    CHAIN_STEPS,
-    MAX_REPEATS,
-    MAX_SECONDS,
-    VERIFY_ROWS,
-    MeasuredCosts,
-    fastest_costs,
-    measure,
-)
+from pymtp.drafting.depth import MAX_AUTO, RoundSeconds
+from pymtp.drafting.warm_up import DEPTHS, MAX_REPEATS, MAX_SECONDS, fastest, measure
 from pymtp.errors import ClosedError, NativeError
-
-NEVER = [0.0] * 8
-GOOD = falling_rates(0.9, 0.97)
-SETTINGS = 12  # number of random machines of each family
-ANSWER = 256  # tokens
 
 
 class ScriptedContext:
@@ -61,51 +36,39 @@ class ScriptedContext:
         self.now, self.draft_tokens, self.n_seq_max = 0.0, draft_tokens, n_seq_max
         self.row, self.cheap = row, cheap
         self.held = [0] * n_seq_max  # tokens of each sequence
-        self.rounds = 0  # the number of batch rounds
-        self.decodes: list[tuple[str, int]] = []
+        self.decodes: list[tuple[str, int, int]] = []  # kind, sequences, and rows or steps of each
         self.slow: set[int] = set()  # indices of decodes that take ten times as long
         self.first_token = 0.0  # seconds until the weights are in memory
         self.forgotten = 0  # the number of decodes before forget_chosen()
         self.failed: dict[int, object] = {}  # failing sequences of batch rounds, with their errors
 
-    def _decode(self, what: str, n: int) -> None:
-        self.now += self.row * n * (10 if len(self.decodes) in self.slow else 1) * (self.cheap if n > 1 else 1)
-        self.decodes.append((what, n))
+    def _decode(self, what: str, n_seqs: int, n: int) -> None:
+        slow = 10 if len(self.decodes) in self.slow else 1
+        self.now += self.row * n_seqs * n * slow * (self.cheap if n_seqs * n > 1 else 1)
+        self.decodes.append((what, n_seqs, n))
 
     def clock(self) -> float:
         return self.now
 
-    @property
-    def n_past(self) -> int:
-        return self.held[0]
-
     def set_sampling(self, sampler: object, seq: int = 0) -> None: ...
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.now += self.first_token
-        self.held[0] += len(tokens)
-
     def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> None:
-        assert (len(prompts), max(self.held)) == (self.n_seq_max, 0)
-        self.held = [1] * self.n_seq_max
+        assert max(self.held) == 0
+        self.now += self.first_token
+        self.held = [len(prompts.get(seq, ())) for seq in range(self.n_seq_max)]
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, object]:
-        self._decode("drafts", n * len(tokens))
+        assert n <= self.draft_tokens
+        self._decode("draft", len(tokens), n)
         return dict(tokens)
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, object]:
-        assert self.held == [1 + self.rounds] * len(chains), "the drafts of the round before must have been removed"
-        self._decode("rows", sum(len(chain) for chain in chains.values()))
-        self.held = [n + len(chain) for n, chain in zip(self.held, chains.values(), strict=True)]
-        self.rounds += 1
+        assert len(set(self.held[: len(chains)])) == 1, "the drafts of the round before must have been removed"
+        (n,) = {len(chain) for chain in chains.values()}
+        self._decode("verify", len(chains), n)
+        for seq in chains:
+            self.held[seq] += n
         return dict(chains) | self.failed
-
-    def draft_chain(self, token: int, n: int) -> None:
-        self._decode("draft", n)
-
-    def verify_chain(self, tokens: Sequence[int]) -> None:
-        self._decode("verify", len(tokens))
-        self.held[0] += len(tokens)
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
         self.held[seq] = n_keep
@@ -116,111 +79,103 @@ class ScriptedContext:
     def forget_chosen(self) -> None:
         self.forgotten = len(self.decodes)
 
+    def rounds(self, n_seqs: int) -> list[int]:
+        """Return the depths of all rounds of n_seqs sequences."""
+        return [n - 1 for what, seqs, n in self.decodes if (what, seqs) == ("verify", n_seqs)]
 
-def measured(context: ScriptedContext) -> MeasuredCosts:
+
+def measured(context: ScriptedContext) -> RoundSeconds:
     return measure(context, 1000, context.clock)
 
 
-def test_measure_returns_the_fastest_time_of_each_verification_and_of_the_chain() -> None:
-    context = ScriptedContext(0.001, cheap=0.5)
-    context.slow = {0, 1, 2, 3, 4, 7}  # the first repeat, and one of the second
+def test_measure_returns_the_fastest_time_of_each_depth() -> None:
+    context = ScriptedContext(0.001, n_seq_max=4, cheap=0.5)
+    first = ScriptedContext(0.001)
+    measured(first)
+    turn = len(first.decodes) // MAX_REPEATS
+    context.slow = {*range(turn), turn + 3}  # the first turn of rounds of one sequence, and one decode of the second
     costs = measured(context)
-    assert costs.draft == pytest.approx({CHAIN_STEPS: 0.0005 * CHAIN_STEPS})
-    assert costs.verify == pytest.approx({1: 0.001} | {n: 0.0005 * n for n in VERIFY_ROWS})
-    assert context.n_past == 0
+    for depth in (2, 3, 5, 7):
+        assert costs[1, depth][:2] == pytest.approx((0.0005 * depth, 0.0005 * (1 + depth)))
+    assert costs[1, 0][:2] == (0.0, pytest.approx(0.001))
+    assert costs[1, 1][:2] == pytest.approx((0.001, 0.001))
+    assert {n for n, _ in costs} == {1, 4}
+    assert set(context.held) == {0}
     assert context.forgotten == len(context.decodes) > 0
-    assert len(context.decodes) <= MAX_REPEATS * (2 + len(VERIFY_ROWS))
 
 
-def test_measure_ignores_the_first_run_of_each_batch_round() -> None:
+def test_measure_ignores_the_first_run_of_rounds_of_several_sequences() -> None:
     context = ScriptedContext(0.0001, n_seq_max=4)
     measured(context)
-    alone = len([what for what, _ in context.decodes if what in ("draft", "verify")])
+    begun = next(i for i, (_, n_seqs, _) in enumerate(context.decodes) if n_seqs == 4)
     context = ScriptedContext(0.0001, n_seq_max=4)
-    context.slow = {alone, alone + 3, alone + 7}  # the first run of three of the rounds
-    found = measured(context).batch
-    assert found == {
-        (4, depth): pytest.approx((0.0004 * depth, 0.0004 * (1 + depth)), abs=1e-9) for depth in BATCH_DEPTHS
-    }
-    assert context.n_past == 0
-    assert context.forgotten == len(context.decodes)
-    assert not measured(ScriptedContext(0.0001)).batch
+    context.slow = set(range(begun, begun + 2 * len(DEPTHS)))
+    found = measured(context)
+    for depth in DEPTHS:
+        assert found[4, depth][:2] == pytest.approx((0.0004 * depth, 0.0004 * (1 + depth)), abs=1e-9)
 
 
 def test_measure_raises_for_a_sequence_without_finite_logits() -> None:
     context = ScriptedContext(0.0001, n_seq_max=4)
-    context.failed = {2: NativeError("no finite logits at position 2")}
+    context.failed = {0: NativeError("no finite logits at position 2")}
     with pytest.raises(NativeError, match="no finite logits"):
         measured(context)
-    assert [what for what, _ in context.decodes].count("rows") == 1
+    assert len(context.rounds(1)) == 1
 
 
-def test_measure_starts_no_batch_round_that_would_miss_the_deadline() -> None:
+def test_measure_starts_no_round_that_would_miss_the_deadline() -> None:
     for row in (0.001, 0.005, 0.01, 0.03, 0.3):
         context = ScriptedContext(row, n_seq_max=8)
-        found = measured(context).batch
-        assert context.now <= max(1.25 * MAX_SECONDS, 6 * row)
-        assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
+        found = measured(context)
+        assert context.now <= max(1.25 * MAX_SECONDS, 20 * row)
+        assert len([1 for n, _ in found if n == 8]) == {0.001: 6, 0.005: 2, 0.01: 2, 0.03: 0, 0.3: 0}[row]
 
 
-def test_measure_stops_for_a_waiting_request_and_drops_decodes_that_ran_once() -> None:
+def test_measure_stops_for_a_waiting_request_and_drops_rounds_that_ran_once() -> None:
     whole = ScriptedContext(0.001, n_seq_max=4)
     measured(whole)
     for n in range(len(whole.decodes)):
         context = ScriptedContext(0.001, n_seq_max=4)
         found = measure(context, 1000, context.clock, lambda: len(context.decodes) >= n)  # noqa: B023
-        assert len(context.decodes) <= n + 1  # a draft chain is always followed by its verification
-        assert (context.n_past, context.forgotten) == (0, len(context.decodes))
-        timed = [launch for launch in set(context.decodes) if context.decodes.count(launch) > 1]
-        assert set(found.verify) == {rows for what, rows in timed if what == "verify"}
-        assert len(found.batch) <= context.rounds // 2
+        assert len(context.decodes) <= n + 2  # a chain of drafts is always followed by its verification
+        assert (set(context.held), context.forgotten) == ({0}, len(context.decodes))
+        assert all(context.rounds(n_seqs).count(depth) > 1 for n_seqs, depth in found)
 
 
-def test_measure_delays_no_request_by_a_long_batch_round() -> None:
+def test_measure_delays_no_request_by_a_long_round_of_all_sequences() -> None:
     for row in (0.001, 0.005, 0.05):
         context = ScriptedContext(row, n_seq_max=4)
-        found = measure(context, 1000, context.clock, lambda: False).batch
-        assert (context.rounds, len(found)) == {0.001: (8, 4), 0.005: (4, 2), 0.05: (0, 0)}[row]
+        found = measure(context, 1000, context.clock, lambda: False)
+        assert max(context.rounds(4), default=None) == {0.001: 7, 0.005: 1, 0.05: 0}[row]
+        assert (1, 7) in found
 
 
-def test_measure_limits_batch_rounds_to_the_rows_and_drafts_of_the_context() -> None:
-    found = measured(ScriptedContext(1e-6, n_seq_max=128)).batch
-    assert [depth for _, depth in found] == [0, 1, 3]  # n_ubatch is 512 rows, and depth 7 would need 1024
-    found = measured(ScriptedContext(1e-6, n_seq_max=4, draft_tokens=2)).batch
-    assert [depth for _, depth in found] == [0, 1]
+def test_measure_limits_rounds_to_the_rows_and_drafts_of_the_context() -> None:
+    found = measured(ScriptedContext(1e-6, n_seq_max=128))
+    assert sorted(depth for n, depth in found if n == 128) == [0, 1, 2, 3]  # n_ubatch is 512 rows; depth 5 has 768
+    found = measured(ScriptedContext(1e-6, n_seq_max=4, draft_tokens=2))
+    assert sorted(depth for n, depth in found if n == 4) == [0, 1, 2]
 
 
-def test_measure_of_a_large_model_starts_no_decode_after_two_seconds() -> None:
-    context = ScriptedContext(0.5)
+def test_measure_of_a_large_model_starts_no_round_that_ends_after_two_seconds() -> None:
+    context = ScriptedContext(0.3)
     costs = measured(context)
-    assert (
-        context.decodes == [("verify", 1), ("draft", CHAIN_STEPS), ("verify", VERIFY_ROWS[0])][: len(context.decodes)]
-    )
-    assert context.now <= MAX_SECONDS + 0.5 * VERIFY_ROWS[0]
-    assert 1 in costs.verify
+    assert max(context.rounds(1)) == 1
+    assert context.now <= MAX_SECONDS
+    assert set(costs) == {(1, 0), (1, 1)}
 
 
-def test_measure_verifies_at_most_all_drafts_and_one_token() -> None:
-    context = ScriptedContext(0.001, draft_tokens=2)
-    assert set(measured(context).verify) == {1, 2}
-    assert max(n for _, n in context.decodes) == 2
-
-
-def test_fastest_cost_of_n_rows_is_at_most_n_times_that_of_one_row() -> None:
-    context = ScriptedContext(0.1)
-    context.slow = {2}  # the verification of four rows, which runs only once in the time
-    assert measured(context).verify[4] == pytest.approx(0.4)
-
-
-def test_fastest_cost_of_a_chain_of_n_steps_is_at_most_n_times_that_of_one_row() -> None:
-    assert fastest_costs({("verify", 1): [0.1], ("draft", 3): [0.9, 0.7]}).draft[3] == pytest.approx(0.3)
+def test_times_of_n_drafts_are_limited_by_the_time_of_a_round_without() -> None:
+    found = fastest({0: [(0.0, 0.1)], 3: [(0.9, 0.7), (0.8, 0.9)], 7: []}, {0: [(0.0, 0.3)], 3: []})
+    assert found == {0: (0.0, 0.1, 0.0, pytest.approx(0.2)), 3: (pytest.approx(0.3), pytest.approx(0.4), 0.0, 0.0)}
+    assert fastest({0: [], 1: [(0.1, 0.1)]}, {0: [], 1: []}) == {}
 
 
 def test_next_llm_measures_if_loading_weights_used_up_the_time(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ScriptedContext(0.1)
     context.first_token = MAX_SECONDS + 0.1
-    assert measured(context) == MeasuredCosts()
-    assert (context.decodes, context.n_past) == ([], 0)
+    assert measured(context) == {}
+    assert (context.decodes, context.held) == ([], [0])
     monkeypatch.setattr(warm_up, "MAX_SECONDS", 0.0)
     with pymtp.Model(demo) as model:
         with auto(model) as llm:
@@ -268,13 +223,13 @@ def test_llm_raises_the_error_of_a_measurement_and_the_next_llm_measures(
 ) -> None:
     measured: list[Context] = []
 
-    def fails(context: Context, _tokens: Sequence[int]) -> list[int]:
+    def fails(context: Context, _chains: object) -> None:
         measured.append(context)
         raise error
 
     with pymtp.Model(demo) as model:
         with monkeypatch.context() as patch:
-            patch.setattr(Context, "verify_chain", fails)
+            patch.setattr(Context, "verify_chains", fails)
             with pytest.raises(type(error)):
                 auto(model)
         with pytest.raises(ClosedError):  # the failed constructor has closed its context
@@ -289,16 +244,16 @@ def test_llm_raises_the_error_of_a_measurement_and_the_next_llm_measures(
 def test_signal_handler_may_create_an_llm_of_the_model_under_measurement(
     demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify_chain = Context.verify_chain
+    verify_chains = Context.verify_chains
     texts: list[str] = []
 
     def handler(*_: object) -> None:
         texts.append(text(model))
 
-    def interrupted(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
-        monkeypatch.setattr(Context, "verify_chain", verify_chain)
+    def interrupted(context: Context, chains: Any) -> Any:
+        monkeypatch.setattr(Context, "verify_chains", verify_chains)
         os.kill(os.getpid(), signal.SIGUSR1)
-        return verify_chain(context, tokens, seq)
+        return verify_chains(context, chains)
 
     def text(model: pymtp.Model) -> str:
         with auto(model) as llm:
@@ -307,7 +262,7 @@ def test_signal_handler_may_create_an_llm_of_the_model_under_measurement(
     old = signal.signal(signal.SIGUSR1, handler)
     try:
         with pymtp.Model(demo) as model:
-            monkeypatch.setattr(Context, "verify_chain", interrupted)
+            monkeypatch.setattr(Context, "verify_chains", interrupted)
             texts.append(text(model))
     finally:
         signal.signal(signal.SIGUSR1, old)
@@ -324,18 +279,18 @@ def is_running(function: Any, frame: FrameType | None) -> bool:
 
 def test_ctrl_c_ends_a_measurement_and_its_thread(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Context] = []
-    verify_chain = Context.verify_chain
+    verify_chains = Context.verify_chains
 
-    def endless(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
+    def endless(context: Context, chains: Any) -> Any:
         launched.append(context)
         if len(launched) == 1:
             os.kill(os.getpid(), signal.SIGINT)
         while True:  # until it is cancelled
-            verify_chain(context, tokens)
+            verify_chains(context, chains)
             context.rewind(1)
 
     with pymtp.Model(demo) as model:
-        monkeypatch.setattr(Context, "verify_chain", endless)
+        monkeypatch.setattr(Context, "verify_chains", endless)
         with pytest.raises(KeyboardInterrupt):
             auto(model)
         assert not any(is_running(endless, frame) for frame in sys._current_frames().values())
@@ -357,68 +312,3 @@ while n_threads() - before_models > 1 and time.monotonic() < end:
     time.sleep(0.01)  # the threads of the LLMs end
 print(n_threads() - before_models)
 """) == ["1"]
-
-
-def costs_of(machine: Machine, costs: RoundCosts, rows: Sequence[int] = (1, 2, 4, 8)) -> RoundCosts:
-    """Return RoundCosts that begin with the machine's true seconds."""
-    costs.begin({n: machine.verify[n - 1] for n in rows}, {CHAIN_STEPS: machine.draft[CHAIN_STEPS]})
-    return costs
-
-
-def first_answer_rates(family: str, chances: Chances) -> list[float]:
-    """Return the tokens/s of first answers, relative to the best fixed depth."""
-    ratios = []
-    for i in range(SETTINGS):
-        machine = sample_machine(family, Random(f"{family} {i}"))
-        _, best = best_fixed(machine, chances)
-        runs = [
-            simulate(
-                AutoDepth(costs_of(machine, RoundCosts())), machine, steady_text(chances), tokens=ANSWER, seed=n
-            ).rate
-            for n in range(4)
-        ]
-        ratios.append(sum(runs) / len(runs) / best)
-    return ratios
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_first_answer_is_close_to_the_best_fixed_depth(family: str) -> None:
-    for chances in (GOOD, [0.85, 0.75, 0.65, *[0.6] * 5]):
-        ratios = first_answer_rates(family, chances)
-        assert sum(ratios) / len(ratios) >= 0.95
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_first_answer_without_acceptance_loses_at_most_three_percent(family: str) -> None:
-    assert min(first_answer_rates(family, NEVER)) >= 0.97
-
-
-def test_first_round_makes_drafts_if_costs_were_measured() -> None:
-    flat = Machine(tuple(0.0005 * n for n in range(9)), tuple(0.01 * (1 + 0.1 * n) for n in range(9)))
-    assert AutoDepth(costs_of(flat, RoundCosts())).choose(7, 0) > 1
-    assert AutoDepth(RoundCosts()).choose(7, 0) == 0
-
-
-def test_head_is_probed_even_if_measured_costs_are_best_without_drafts() -> None:
-    steep = Machine(tuple(0.0013 * n for n in range(9)), tuple(0.01 * cost for cost in (1, 2, 2.4, *[2.6] * 6)))
-    policy = AutoDepth(costs_of(steep, RoundCosts()))
-    assert policy.n_to_verify([0.5] * policy.choose(7, 0)) == 0
-    assert max(simulate(policy, steep, steady_text(GOOD), rounds=30).depths) > 1
-
-
-def test_lower_bounds_of_measured_costs_are_closer_than_those_of_interpolated_costs() -> None:
-    costs = RoundCosts()
-    costs.begin({1: 0.010, 4: 0.016, 8: 0.040}, {3: 0.003})
-    likely, least = costs.rounds(8)
-    assert likely[3] == pytest.approx(0.003 + 0.016, rel=0.1)
-    hopes = [low / high for low, high in zip(least, likely, strict=True)]
-    assert hopes[5] < hopes[3] < hopes[0] == 1
-    assert hopes[8] < hopes[7]
-
-
-def test_costs_of_later_rounds_replace_a_wrong_measurement() -> None:
-    costs = RoundCosts()
-    costs.begin({1: 0.010, 4: 0.030}, {3: 0.003})
-    for i in range(10):
-        costs.observe(0, 0, 0.0, 4, 0.014, i)
-    assert costs.verify_seconds(4) == pytest.approx(0.014, rel=0.1)

@@ -31,9 +31,7 @@ class ScriptedDepth(FixedDepth):
     def n_to_verify(self, confidences: Sequence[float]) -> int:
         return max(0, len(confidences) - self.plan[self.round % len(self.plan)][1])
 
-    def observe(
-        self, drafted: int, verified: int, right: int, draft_seconds: float, verify_seconds: float, _: object
-    ) -> None:
+    def observe(self, drafted: int, verified: int, right: int, draft_seconds: float, verify_seconds: float) -> None:
         self.observed.append((drafted, verified, right))
         self.seconds.append(draft_seconds + verify_seconds)
 
@@ -69,7 +67,7 @@ def test_output_is_that_of_the_target_model_at_any_automatic_depth(
     text: list[int], hits: list[bool], max_depth: int, max_tokens: int
 ) -> None:
     context = ScriptedContext(text, hits)
-    out, draft_stats = run(context, depth=AutoDepth(RoundCosts(), max_depth), max_tokens=max_tokens)
+    out, draft_stats = run(context, depth=AutoDepth(RoundCosts(), max_depth).add_sequence(0.0), max_tokens=max_tokens)
     assert out == (text + [0] * max_tokens)[:max_tokens]
     assert max(draft_stats.depths, default=0) <= max_depth
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,8 @@ def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(
                 await until(lambda: model.measured_costs)
                 ((kind, _),) = model.measured_costs
                 assert ("n_seq_max", 2) in kind
-                assert llm.llm._engine.depth.first_rounds
+                (costs,) = model.measured_costs.values()
+                assert {n for n, _ in costs} == {1, 2}
                 decodes = llm.llm.context.counters.target_decodes
                 text = await llm.generate("def f(", PARAMS)
                 # One of the decode calls is the prefill
@@ -54,20 +56,28 @@ def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(
 def test_calls_during_the_warm_up_wait_for_at_most_one_timed_call(
     demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    verify_chain = Context.verify_chain
-    launched, asked = threading.Event(), threading.Event()
+    verify_chains = Context.verify_chains
+    forget_chosen = Context.forget_chosen
+    launched, asked, ended = threading.Event(), threading.Event(), threading.Event()
     timed: list[int] = []
 
-    def held(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
-        timed.append(len(tokens))
+    def held(context: Context, chains: Mapping[int, Sequence[int]]) -> Any:
+        if not ended.is_set():  # later calls are rounds of the request
+            timed.append(len(chains[0]))
         launched.set()
         assert asked.wait(60)
         if way == "fail":
             raise NativeError("out of memory")
-        return verify_chain(context, tokens, seq)
+        return verify_chains(context, chains)
+
+    def end(context: Context) -> None:
+        if timed:
+            ended.set()
+        forget_chosen(context)
 
     async def use() -> None:
-        monkeypatch.setattr(Context, "verify_chain", held)
+        monkeypatch.setattr(Context, "verify_chains", held)
+        monkeypatch.setattr(Context, "forget_chosen", end)  # the last call of the warm-up
         llm = pymtp.AsyncLLM(demo, n_ctx=256, n_threads=1)
         await until(launched.is_set)
         if way == "close":
@@ -137,7 +147,7 @@ def test_failed_warm_up_leaves_the_context_empty(demo: Path, monkeypatch: pytest
     def fails(*_: object) -> None:
         raise NativeError("out of memory")
 
-    monkeypatch.setattr(Context, "draft_chain", fails)
+    monkeypatch.setattr(Context, "draft_chains", fails)
     monkeypatch.setattr(Context, "forget_chosen", lambda context: forgotten.append(context.tokens()))
     with later(demo) as llm:
         with pytest.raises(NativeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
-from pymtp.drafting.depth import RoundCosts
+from pymtp.drafting.depth import RoundCosts, RoundTime
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
@@ -32,7 +32,7 @@ class EngineHarness:
         max_depth = min(7, self.context.draft_tokens) if depth == "auto" else int(depth)
         if depth == "auto" and costs is None:
             costs = RoundCosts()
-            costs.begin({1: 1.2, 4: 1.8, 8: 2.6}, {3: 1.3})
+            costs.begin({(1, 0): RoundTime(0.0, 1.2), (1, 3): RoundTime(1.3, 1.8), (1, 7): RoundTime(1.7, 2.6)})
         self.context.draft_tokens = max_depth
         self.depth = BatchDepth(self.context.n_ctx, 512, max_depth, costs)
         self.engine = Engine(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pymtp.drafting.depth import DepthPolicy
+from pymtp.drafting.depth import AutoDepth, DepthPolicy, RoundCosts, RoundTime, SequenceDepth
+from pymtp.drafting.warm_up import DEPTHS
 
 MOST = 8  # the maximum depth
 
@@ -100,6 +101,23 @@ def text_with_random_confidence(chances: Chances) -> Text:
     return lambda _round, luck: (chances, [luck.random() ** 0.5 for _ in chances])
 
 
+def new_policy(costs: RoundCosts | None = None, most: int = MOST) -> SequenceDepth:
+    """Return the policy of the first sequence of a new LLM. costs: the costs of rounds; None: they are not known."""
+    return AutoDepth(costs or RoundCosts(), most).add_sequence(0.0)
+
+
+def next_policy(policy: SequenceDepth) -> SequenceDepth:
+    """Return the policy of the next sequence of the LLM."""
+    return policy.policy.add_sequence(0.0)
+
+
+def measured_costs(machine: Machine) -> RoundCosts:
+    """Return RoundCosts that begin with the machine's true seconds."""
+    costs = RoundCosts()
+    costs.begin({(1, depth): RoundTime(machine.draft[depth], machine.verify[depth]) for depth in DEPTHS})
+    return costs
+
+
 def simulate(
     policy: DepthPolicy,
     machine: Machine,
@@ -131,9 +149,7 @@ def simulate(
         before = (drafted, verified)
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(
-            drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds, sure[:drafted]
-        )
+        policy.observe(drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds)
         outcome.tokens += expected_tokens(chances, verified)
         outcome.seconds += machine.seconds(drafted, verified) + sum(build)
         outcome.came += 1 + accepted
@@ -209,7 +225,7 @@ def replay(
         built |= {("draft", drafted), ("verify", verified)}
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(drafted, verified, told, draft_seconds, verify_seconds, confidences)
+        policy.observe(drafted, verified, told, draft_seconds, verify_seconds)
         seconds += machine.seconds(drafted, verified) + sum(build)
         position += 1 + accepted
     return len(right) / seconds

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.drafting.depth import BatchRoundSeconds, RoundCosts
-from pymtp.drafting.warm_up import BATCH_DEPTHS, MeasuredCosts
+from pymtp.drafting.depth import RoundCosts, RoundSeconds, RoundTime
+from pymtp.drafting.warm_up import DEPTHS
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.rounds import DecodeState, run_round
 from pymtp.stats import DraftStats
@@ -135,22 +135,18 @@ class Rounds:
         """Do nothing: it costs no time."""
 
 
-def known_costs(machine: Machine, luck: Random | None = None, spread: float = 0.05) -> RoundCosts:
-    """Return RoundCosts as measure_costs begins them: a few numbers of rows of one sequence."""
-    wrong = (lambda: math.exp(luck.gauss(0, spread))) if luck else lambda: 1.0
+def measured_rounds(machine: Machine, n: int, luck: Random | None = None, spread: float = 0.05) -> RoundSeconds:
+    """Return timed rounds of n sequences, as the warm-up measures them; their errors spread by `spread`."""
+    wrong = [math.exp(luck.gauss(0, spread)) if luck else 1.0 for _ in DEPTHS]
+    seconds = [(machine.draft_seconds(n, d), machine.verify_seconds(n, d)) for d in DEPTHS]
+    return {(n, d): RoundTime(w * a, w * b) for d, w, (a, b) in zip(DEPTHS, wrong, seconds, strict=True)}
+
+
+def known_costs(machine: Machine) -> RoundCosts:
+    """Return RoundCosts that know the rounds of one sequence."""
     costs = RoundCosts()
-    rows = {1 + d: wrong() * machine.verify_seconds(1, d) for d in (0, 1, 3, 7)}
-    costs.begin(
-        {n: min(seconds, n * rows[1]) for n, seconds in rows.items()}, {3: wrong() * machine.draft_seconds(1, 3)}
-    )
+    costs.begin(measured_rounds(machine, 1))
     return costs
-
-
-def first_rounds(machine: Machine, n: int, luck: Random, spread: float = 0.05) -> BatchRoundSeconds:
-    """Return timed rounds of all sequences, as measure_costs measures them."""
-    wrong = [math.exp(luck.gauss(0, spread)) for _ in BATCH_DEPTHS]
-    seconds = [(machine.draft_seconds(n, d), machine.verify_seconds(n, d)) for d in BATCH_DEPTHS]
-    return {(n, d): (w * a, w * b) for d, w, (a, b) in zip(BATCH_DEPTHS, wrong, seconds, strict=True)}
 
 
 class Batch:
@@ -162,11 +158,10 @@ class Batch:
         """timed: whether rounds of all sequences were measured before the first batch."""
         self.machine, self._seed, self._numbers = machine, seed, 0
         luck = Random(seed)
-        costs = known_costs(machine, luck) if fixed is None else None
-        self.depth = BatchDepth(N_CTX, 512, MOST if fixed is None else fixed, costs)
+        self.depth = BatchDepth(N_CTX, 512, MOST if fixed is None else fixed, RoundCosts() if fixed is None else None)
         self.rounds = Rounds(machine, seed, n_seq_max * (1 + MOST) if timed else 1 + MOST)
-        if timed:
-            self.depth.set_measured_costs(MeasuredCosts(batch=first_rounds(machine, n_seq_max, luck)))
+        for n in (1, n_seq_max) if timed else (1,):
+            self.depth.set_measured_costs(measured_rounds(machine, n, luck))
         self.depths: list[tuple[int, int]] = []  # all rounds: sequences, and verified drafts
         self.max_drafts: dict[int, int] = {}  # by sequence, the maximum drafts of its texts
 

@@ -22,7 +22,7 @@ from helpers.threads import run_in_threads
 import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
 from pymtp.context.context import Context
-from pymtp.drafting.depth import AutoDepth, RoundCosts
+from pymtp.drafting.depth import Acceptance, AutoDepth, RoundCosts
 from pymtp.sampling import Sampler
 
 SHORT = SamplingParams(max_tokens=8)
@@ -292,7 +292,7 @@ def test_generate_keeps_its_model_open_while_other_threads_ask_for_other_models(
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
 def test_objects_with_native_handles_refuse_copies(llm: LLM, how: Callable[[object], object]) -> None:
     costs = RoundCosts()
-    for owner in (llm, llm.context, llm.model, costs, AutoDepth(costs), Sampler(SHORT)):
+    for owner in (llm, llm.context, llm.model, costs, Acceptance(), AutoDepth(costs), Sampler(SHORT)):
         with pytest.raises(TypeError, match=f"{type(owner).__name__} holds native state"):
             how(owner)
 

@@ -19,7 +19,7 @@ from makers.head_file import write_pair
 
 import pymtp
 from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, SamplingParams
-from pymtp.drafting.depth import AutoDepth, FixedDepth
+from pymtp.drafting.depth import FixedDepth, SequenceDepth
 
 SHORT = SamplingParams(max_tokens=8)
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
@@ -323,15 +323,13 @@ def test_auto_depth_starts_at_the_depth_of_the_last_request_and_stats_list_the_d
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
     llm = new_llm(draft_tokens="auto")
-    first = llm._engine.depth.add_sequence(0.0)
     done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
     assert len(done.stats.depths) == done.stats.rounds
     assert set(done.stats.depths) <= set(range(9))
     again, sampled = llm._engine.depth.add_sequence(0.0), llm._engine.depth.add_sequence(0.7)
-    assert isinstance(first, AutoDepth)
-    assert isinstance(again, AutoDepth)
-    assert isinstance(sampled, AutoDepth)
-    assert again.rates(1) != first.rates(1) == sampled.rates(1), "acceptance depends on the temperature"
+    assert isinstance(again, SequenceDepth)
+    assert isinstance(sampled, SequenceDepth)
+    assert again.acceptance.rates(1) != sampled.acceptance.rates(1), "acceptance depends on the temperature"
     assert isinstance(new_llm(draft_tokens=2)._engine.depth.add_sequence(0.0), FixedDepth)
 
 

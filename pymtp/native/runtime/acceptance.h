@@ -4,46 +4,12 @@
 #include <cstddef>
 #include <vector>
 
-// Estimates for each position in a chain of drafts the probability that the draft is accepted, given that all earlier
-// drafts of the chain were. Recent rounds weigh most.
-struct pymtp_acceptance {
-    // previous: the acceptance of an earlier sequence, or NULL. The new object starts from the rates of the earlier
-    // one, with the weight of only a few drafts.
-    explicit pymtp_acceptance(const pymtp_acceptance * previous = nullptr);
-
-    // Lowers the weight of the observations in the recent records, because `tokens` more tokens have been generated.
-    void fade(int tokens);
-
-    // Records a round. The target judged the first `judged` drafts, of which the first `correct` were correct.
-    // unjudged: for each draft that the target did not judge, the probability that it was correct, given that the draft
-    // before it was. Unjudged drafts count with these probabilities; otherwise only promising drafts, which are the
-    // ones that get verified, would count.
-    // tokens: number of tokens that the round produced
-    void observe(int judged, int correct, const std::vector<double> & unjudged, int tokens);
-
-    // Returns for each of the first n drafts of a chain the probability that it is accepted, given that all earlier
-    // ones were. imagined: number of correct drafts to add to the record of every position, for an optimistic estimate
-    std::vector<double> rates(int n, double imagined = 0.0) const;
-
-private:
-    struct record {
-        double trials = 0.0;
-        double hits   = 0.0;
-    };
-    struct position {
-        record recent;
-        record long_run;
-    };
-    void add(size_t i, double hits, double trials);
-
-    std::vector<position> positions;
-};
-
 // Turns the head's probability of its own draft into a probability of acceptance. The odds of acceptance are a product
-// of two factors. The first is the likelihood ratio of the bin that the head's probability falls into, which is learnt
-// from drafts. The second is the geometric mean of two prior odds: those of the draft's position, which reflect the
-// current passage of text, and those of all drafts that the bins were learnt from.
-struct pymtp_calibration {
+// of two factors. The first is the odds in the bin that the head's probability falls into, which are learnt from
+// drafts. The second corrects them for the present passage of text: by the square root of the ratio between the odds
+// that the draft's position suggests and the odds of all drafts.
+class pymtp_calibration {
+public:
     pymtp_calibration();
 
     // Records whether a draft was accepted. All earlier drafts of its chain must have been correct.
@@ -60,7 +26,41 @@ private:
     double misses[N_BINS];
 };
 
-// Returns the expected tokens of a round at each depth from 0 to the number of rates: 1 + a1 + a1*a2 + ... + a1*...*an.
-// Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), equation 1, with an
-// acceptance rate for each position instead of one for all.
-std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates);
+// Remembers the acceptance of drafts, and estimates for each position in a chain of drafts the probability that the
+// draft is accepted, given that all earlier drafts of the chain were. Recent drafts weigh most.
+//
+// There are two kinds of memories. The prior of an LLM lasts for some hundred tokens of all its texts. In it, a draft
+// after rounds without drafts stands for all of these, so that it is not made of easy passages only. The memory of a
+// sequence lasts for some twenty tokens; where it has few drafts, it expects what the prior says. The calibration of the
+// head's confidence belongs to the prior: it depends on model and temperature, not on the passage of text.
+struct pymtp_acceptance {
+    // prior: the memory that the sequence shares with others, and which must outlive it; NULL: this is a prior
+    explicit pymtp_acceptance(pymtp_acceptance * prior = nullptr) : prior(prior) {}
+
+    // Records a round, here and in the prior. The target judged the first `judged` of `drafted` drafts, of which the
+    // first `correct` were correct. The other drafts count as often correct as expected: if only judged drafts counted,
+    // these would be the promising ones.
+    // tokens: number of tokens that the round produced
+    void observe(int drafted, int judged, int correct, int tokens);
+
+    // Returns for each of the first n drafts of a chain the probability that it is accepted, given that all earlier
+    // ones were.
+    std::vector<double> rates(int n) const;
+
+    // returns the calibration that all sequences of the prior share
+    pymtp_calibration & calibration() { return prior ? prior->own_calibration : own_calibration; }
+
+private:
+    struct record {
+        double trials = 0.0;
+        double hits   = 0.0;
+    };
+
+    void fade(int tokens);
+    void add(size_t position, double hits, double trials);
+
+    pymtp_acceptance *  prior;
+    std::vector<record> positions;
+    int                 unseen = 0;      // number of tokens since the last draft
+    pymtp_calibration   own_calibration; // used in a prior only
+};

@@ -1,122 +1,167 @@
 #include "costs.h"
 
-#include "api_guard.h"
-#include "pymtp_depth.h"
-#include "threads/team.h"
+#include "tuning.h"
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 using namespace pymtp_tuning;
 
-void pymtp_costs::observe(int n_past, int drafted, double draft_took, int rows, double verify_took, int repeats) {
-    constexpr double UNKNOWN = std::numeric_limits<double>::infinity();
-    if (drafted > 0) {
-        draft.observe(drafted, n_past, draft_took, verify.known() ? draft_seconds(drafted, n_past) : UNKNOWN, repeats);
+pymtp_cost_table::entry pymtp_cost_table::at(int count) const {
+    const auto next = entries.lower_bound(count);
+    if (next != entries.end() && next->first == count) {
+        return next->second;
     }
-    if (verify.observe(rows, n_past, verify_took, verify.known() ? verify_seconds(rows, n_past) : UNKNOWN, repeats)) {
-        last_rows = rows;
+    if (next == entries.begin()) {
+        return {next->second.seconds * std::sqrt((double) count / next->first), 0.0};
     }
+    const auto before = std::prev(next);
+    if (next != entries.end()) {
+        const double share = (double) (count - before->first) / (next->first - before->first);
+        return {before->second.seconds + share * (next->second.seconds - before->second.seconds),
+                std::min(before->second.timings, next->second.timings)};
+    }
+    return {before->second.seconds * std::sqrt((double) count / before->first), 0.0};
 }
 
-void pymtp_costs::seed_verify(int rows, double seconds) {
-    verify.seed(rows, seconds);
-    is_seeded |= rows == 1;
-}
-
-void pymtp_costs::seed_draft(int n, double seconds) {
-    draft.seed(n, seconds);
-}
-
-double pymtp_costs::draft_seconds(int n, int n_past) const {
-    if (n == 0) {
+double pymtp_cost_table::observe(int count, double seconds, double pace) {
+    const double own = seconds / pace;
+    if (!has(count)) {
+        // The first run of a size allocates memory and builds a graph, so it counts only if it was fast.
+        const double estimate = empty() ? own : at(count).seconds;
+        entries[count] = {std::min(own, estimate), 0.0};
         return 0.0;
     }
-    return draft.known() ? draft.seconds_at(n, n_past) : n * STEP_SHARE * verify_seconds(1, n_past);
+    entry & e = entries[count];
+    const double gain  = std::max(LEAST_GAIN, 1 / (1 + e.timings));
+    const double error = std::log(own / e.seconds);
+    if (error < -MISTIMED && e.timings < KNOWN) {
+        e = {own, 1.0}; // a busy machine disturbed all earlier timings: it only makes them longer
+        return 0.0;
+    }
+    // Limited errors lead to the median of the timings, whatever a busy machine does to some of them.
+    const double limit   = CLIP * std::max(1.0, KNOWN / (1 + e.timings));
+    const double limited = std::min(limit, std::max(-limit, error));
+    e.seconds *= std::exp(gain * limited);
+    e.timings += 1.0;
+    return (1 - gain) * limited;
 }
 
-void pymtp_costs::rounds(int max_depth, int n_past, std::vector<double> & expected, std::vector<double> & optimistic) {
-    expected.clear();
-    optimistic.clear();
-    double floor = 0.0; // highest time that is known well: a verification of more rows cannot take less
-    for (int n = 0; n <= max_depth; ++n) {
-        const double drafts   = draft_seconds(n, n_past);
-        const double rows     = verify_seconds(1 + n, n_past);
-        const double optimism = std::exp(-HOPE * verify.uncertainty(1 + n, last_rows));
-        expected.push_back(drafts + rows);
-        optimistic.push_back(drafts + std::min(rows, std::max(floor, optimism * rows)));
-        if (!is_unsure(n)) {
-            floor = std::max(floor, rows);
+void pymtp_cost_table::seed(int count, double seconds) {
+    entries[count] = {seconds, SEED_TIMINGS};
+}
+
+void pymtp_first_extra::observe(double extra, double usual) {
+    timings += 1.0;
+    const double limited = std::min(std::max(extra, 0.0), 3 * mean + CLIP * usual);
+    mean += std::max(LEAST_GAIN, 1 / (SEED_TIMINGS + timings)) * (limited - mean);
+}
+
+void pymtp_first_extra::seed(double extra) {
+    timings += 1.0;
+    mean += (std::max(extra, 0.0) - mean) / timings;
+}
+
+void pymtp_cost_table::age() {
+    for (auto & [count, e] : entries) {
+        e.timings *= AGE;
+    }
+}
+
+static bool is_time(double seconds) {
+    return seconds > 0.0 && std::isfinite(seconds);
+}
+
+void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verified, double verify_took) {
+    const int  rows       = n_seqs * (1 + verified);
+    const bool same_rows  = rows == last_seqs * (1 + last_verified);
+    const bool same_chain = n_seqs == last_seqs && drafted == last_drafted;
+    const bool catches_up = last_drafted == 0;
+    last_seqs     = n_seqs;
+    last_drafted  = drafted;
+    last_verified = verified;
+    if (!is_time(verify_took)) {
+        return;
+    }
+    verify.age();
+    double error = 0.0;
+    const double usual_verify = verify.has(rows) ? verify.at(rows).seconds : 0.0;
+    if (same_rows || usual_verify == 0.0 || verify_took / pace < usual_verify) {
+        error = verify.observe(rows, verify_took, pace);
+    } else {
+        verify_change.observe(verify_took / pace - usual_verify, usual_verify);
+    }
+    if (drafted > 0 && is_time(draft_took)) {
+        const double usual = draft_seconds(n_seqs, drafted) / pace;
+        if (same_chain || draft_took / pace < usual) {
+            chains[n_seqs].observe(drafted, draft_took, pace);
+        } else {
+            (catches_up ? catch_up : draft_change).observe(draft_took / pace - usual, usual);
         }
     }
-    // If a round with drafts seems to take less than a plain round, the plain rounds were mistimed: use the lower time.
-    expected[0] = optimistic[0] = *std::min_element(expected.begin(), expected.end());
+    pace = std::exp(PACE_KEPT * std::log(pace) + PACE_GAIN * error);
+    is_known |= verify.at(rows).timings >= SEED_TIMINGS - 1;
 }
 
-pymtp_costs * pymtp_costs_init(void) {
-    return pymtp_guarded<pymtp_costs *>(nullptr, [] { return new pymtp_costs; });
+void pymtp_costs::seed(int n_seqs, int drafted, const round_seconds & timed) {
+    verify.seed(n_seqs * (1 + drafted), timed.verify / pace);
+    verify_change.seed(timed.verify_first / pace);
+    is_known = true;
+    if (drafted > 0) {
+        chains[n_seqs].seed(drafted, timed.draft / pace);
+        draft_change.seed(timed.draft_first / pace);
+        if (drafted == 1) {
+            catch_up.seed(timed.draft_first / pace);
+        }
+    }
 }
 
-void pymtp_costs_free(pymtp_costs * costs) {
-    delete costs;
+double pymtp_costs::change_seconds(int n_seqs, int drafted, int verified) const {
+    double extra = 0.0;
+    if (n_seqs * (1 + verified) != last_seqs * (1 + last_verified)) {
+        extra += verify_change.seconds();
+    }
+    if (drafted > 0 && (n_seqs != last_seqs || drafted != last_drafted)) {
+        extra += (last_drafted == 0 ? catch_up : draft_change).seconds();
+    }
+    return pace * extra;
 }
 
-void pymtp_costs_reset(pymtp_costs * costs) {
-    pymtp_guarded([&] { *costs = pymtp_costs{}; });
+double pymtp_costs::draft_seconds(int n_seqs, int drafted) const {
+    if (drafted == 0) {
+        return 0.0;
+    }
+    const auto more = chains.lower_bound(n_seqs);
+    if (more != chains.end() && (more->first == n_seqs || more == chains.begin())) {
+        return pace * more->second.at(drafted).seconds;
+    }
+    if (more == chains.begin()) {
+        return drafted * STEP_SHARE * verify_seconds(n_seqs, 0);
+    }
+    const auto   fewer = std::prev(more);
+    const double low   = fewer->second.at(drafted).seconds;
+    const double high  = more != chains.end() ? more->second.at(drafted).seconds : low;
+    const int    width = more != chains.end() ? more->first - fewer->first : 1;
+    return pace * (low + (high - low) * (n_seqs - fewer->first) / width);
 }
 
-void pymtp_watch_cpu_quota(const char * folder) {
-    pymtp_guarded([&] { pymtp_team_watch_quota(folder); });
+double pymtp_costs::verify_seconds(int n_seqs, int verified) const {
+    return pace * verify.at(n_seqs * (1 + verified)).seconds;
 }
 
-uint32_t pymtp_thread_count_changes(void) {
-    return pymtp_team_changes();
+double pymtp_costs::doubt(int n_seqs, int verified) const {
+    return DOUBT / (1 + verify.at(n_seqs * (1 + verified)).timings);
 }
 
-uint32_t pymtp_thread_count_trials(void) {
-    return pymtp_team_trials();
-}
-
-void pymtp_costs_observe(
-        pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows, double verify_seconds,
-        int32_t repeats) {
-    pymtp_guarded([&] {
-        pymtp_require(drafted >= 0 && rows >= 1 && n_past >= 0, "a round has a row, and drafts are counted from zero");
-        costs->observe(n_past, drafted, draft_seconds, rows, verify_seconds, repeats);
-    });
-}
-
-void pymtp_costs_seed_verify(pymtp_costs * costs, int32_t rows, double seconds) {
-    pymtp_guarded([&] {
-        pymtp_require(rows >= 1 && seconds > 0 && std::isfinite(seconds), "a verification has a row and takes time");
-        costs->seed_verify(rows, seconds);
-    });
-}
-
-void pymtp_costs_seed_draft(pymtp_costs * costs, int32_t n, double seconds) {
-    pymtp_guarded([&] {
-        pymtp_require(n >= 1 && seconds > 0 && std::isfinite(seconds), "a chain has a step and takes time");
-        costs->seed_draft(n, seconds);
-    });
-}
-
-double pymtp_costs_verify(const pymtp_costs * costs, int32_t rows, int32_t n_past) {
-    return costs->verify_seconds(rows, n_past);
-}
-
-double pymtp_costs_draft(const pymtp_costs * costs, int32_t n, int32_t n_past) {
-    return costs->draft_seconds(n, n_past);
-}
-
-void pymtp_costs_rounds(pymtp_costs * costs, int32_t max_depth, int32_t n_past, double * expected,
-        double * optimistic) {
-    pymtp_guarded([&] {
-        pymtp_require(max_depth >= 0, "depths are counted from zero");
-        std::vector<double> expected_seconds;
-        std::vector<double> optimistic_seconds;
-        costs->rounds(max_depth, n_past, expected_seconds, optimistic_seconds);
-        std::copy(expected_seconds.begin(), expected_seconds.end(), expected);
-        std::copy(optimistic_seconds.begin(), optimistic_seconds.end(), optimistic);
-    });
+std::vector<double> pymtp_costs::rounds(int n_seqs, int max_depth) const {
+    std::vector<double> seconds(1 + max_depth);
+    double rows = std::numeric_limits<double>::infinity(), steps = rows;
+    for (int n = max_depth; n >= 0; --n) {
+        rows       = std::min(rows, verify_seconds(n_seqs, n));
+        steps      = std::min(steps, draft_seconds(n_seqs, n));
+        seconds[n] = rows + steps;
+    }
+    return seconds;
 }

@@ -1,51 +1,112 @@
 // Learns how long drafting and verifying take on this machine with this model, from timings of the rounds.
 #pragma once
 
-#include "cost_curve.h"
-
+#include <map>
 #include <vector>
 
-// Estimates the seconds of rounds of one sequence, for one model in one context on one machine. The estimates are kept
-// from one request to the next.
-struct pymtp_costs {
-    // Records a chain of `drafted` steps and a verification of `rows` rows, after n_past tokens. repeats: number of
-    // rounds with the same `drafted` and `rows` directly before this one
-    void observe(int n_past, int drafted, double draft_seconds, int rows, double verify_seconds, int repeats);
+// The seconds of an operation by a count: a table of the counts that were timed, interpolated in between.
+class pymtp_cost_table {
+public:
+    struct entry {
+        double seconds; // at a pace of 1
+        double timings; // number of timings that the seconds stand for; 0 if only the first run was timed
+    };
 
-    // Record the seconds of a verification of `rows` rows, and of a chain of n steps, that were timed before the first
-    // round.
-    void seed_verify(int rows, double seconds);
-    void seed_draft(int n, double seconds);
+    // Returns the entry of a count. If it was never timed, the entry is interpolated or extrapolated from other counts;
+    // an extrapolated one has no timings. The table must not be empty.
+    entry at(int count) const;
 
-    // returns whether plain decoding was timed often enough that other depths can be compared with it
-    bool known() const { return is_seeded || verify.n_timings(1) >= pymtp_tuning::PLAIN; }
+    // Records a timing. Returns the part of its error (as a logarithm) that does not correct the entry.
+    double observe(int count, double seconds, double pace);
 
-    // returns whether the estimated time of a verification of n drafts may be far off
-    bool is_unsure(int n) { return verify.uncertainty(1 + n, last_rows) > pymtp_tuning::SURE; }
+    // Records the fastest of several timings that were made before the first round.
+    void seed(int count, double seconds);
 
-    // returns the largest number of drafts for which a verification was timed
-    int max_timed_drafts() const { return verify.max_count() - 1; }
+    // Lowers the weight of all timings, because time has passed.
+    void age();
 
-    // return the estimated seconds of a verification of `rows` rows, and of a chain of n steps, after n_past tokens
-    double verify_seconds(int rows, int n_past) const { return verify.seconds_at(rows, n_past); }
-    double draft_seconds(int n, int n_past) const;
-
-    // return the extra seconds that a change of depth costs in the first round after it: for drafting, for the
-    // verification, and for both together
-    double draft_change_seconds()  const { return draft.change_seconds(); }
-    double verify_change_seconds() const { return verify.change_seconds(); }
-    double change_seconds()        const { return draft.change_seconds() + verify.change_seconds(); }
-
-    // Estimates the seconds of a round at each depth from 0 (plain decoding) to max_depth. expected: receives the best
-    // estimates.
-    // optimistic: receives estimates that are as low as seems possible
-    void rounds(int max_depth, int n_past, std::vector<double> & expected, std::vector<double> & optimistic);
+    bool empty() const { return entries.empty(); }
+    bool has(int count) const { return entries.count(count) > 0; }
+    int  max_count() const { return entries.empty() ? 0 : entries.rbegin()->first; }
 
 private:
-    pymtp_cost_curve draft{pymtp_tuning::CHAIN};
-    pymtp_cost_curve verify{pymtp_tuning::ROWS};
-    bool is_seeded = false; // plain decoding was timed before the first round
-    // Number of rows of the last verification. Other numbers of rows are compared with it, because its timing is the
-    // newest.
-    int  last_rows = 1;
+    std::map<int, entry> entries;
+};
+
+// The extra seconds of the first of several equal operations in a row: a graph is built, and caches are cold.
+class pymtp_first_extra {
+public:
+    double seconds() const { return mean; }
+
+    // Records the time of a first operation, beyond that of later ones. Limits it to a few times the usual extra.
+    // usual: the seconds of a later operation
+    void observe(double extra, double usual);
+
+    void seed(double extra);
+
+private:
+    double mean    = 0.0;
+    double timings = 0.0;
+};
+
+// Estimates the seconds of rounds with any number of sequences and drafts, for one model in one context on one machine.
+// The estimates are kept from one request to the next.
+//
+// A verification of n drafts has 1 + n rows for each sequence; its time depends on the number of rows, not on the
+// sequences that the rows belong to. The time of a chain of drafts depends on the number of sequences and of steps.
+// The first verification with a number of rows, and the first chain of a length, take longer than the same again.
+// After rounds without drafts, the head must first catch up with the target.
+//
+// The pace of the machine is a factor of all seconds: other programs, and texts that grow longer, change the times of
+// all counts together. So a timing of a well-known count changes mainly the pace, and a timing of a little-known count
+// mainly its entry. The pace returns to 1 within some ten rounds, while the entries take over what lasts.
+struct pymtp_costs {
+    // The seconds of the drafts and of the verification of a round, and how much longer they take in the first of
+    // several such rounds in a row.
+    struct round_seconds {
+        double draft, verify, draft_first, verify_first;
+    };
+
+    // Records a round of n_seqs sequences with a chain of `drafted` steps, and a verification of 1 + verified rows of
+    // each sequence. Ignores seconds that are not positive or not finite.
+    void observe(int n_seqs, int drafted, double draft_seconds, int verified, double verify_seconds);
+
+    // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
+    void seed(int n_seqs, int drafted, const round_seconds & timed);
+
+    // returns whether a round was timed often enough that other depths can be compared with it
+    bool known() const { return is_known; }
+
+    // return the estimated seconds of a chain of `drafted` steps, and of a verification of `verified` drafts
+    double draft_seconds(int n_seqs, int drafted) const;
+    double verify_seconds(int n_seqs, int verified) const;
+
+    // Returns the extra seconds of a round after a round of another shape. The arguments are the number of drafts made
+    // and verified.
+    double change_seconds(int n_seqs, int drafted, int verified) const;
+
+    // returns the extra seconds of a verification after one with another number of rows
+    double verify_change_seconds() const { return pace * verify_change.seconds(); }
+
+    // returns the estimated seconds of one draft after a round without drafts
+    double peek_seconds(int n_seqs) const { return draft_seconds(n_seqs, 1) + pace * catch_up.seconds(); }
+
+    // returns the share by which a verification may take less time than estimated: high if it was timed seldom or long
+    // ago
+    double doubt(int n_seqs, int verified) const;
+
+    // Estimates the seconds of a round at each depth from 0 to max_depth. More rows or steps never take less time:
+    // where a table says so, a busy machine has disturbed the timings of fewer.
+    std::vector<double> rounds(int n_seqs, int max_depth) const;
+
+    // returns whether no verification had as many rows before, so that memory must be allocated
+    bool is_cold(int n_seqs, int verified) const { return n_seqs * (1 + verified) > verify.max_count(); }
+
+private:
+    pymtp_cost_table                verify; // by the number of rows
+    std::map<int, pymtp_cost_table> chains; // by the number of sequences: a table by the number of steps
+    pymtp_first_extra               verify_change, draft_change, catch_up;
+    double                          pace = 1.0;
+    bool                            is_known = false;
+    int last_seqs = 0, last_drafted = 0, last_verified = 0; // of the round before
 };

@@ -1,88 +1,86 @@
-// Chooses how many tokens to draft in the next round, for the most tokens/s. The code reads no clock and uses no random
-// numbers, so the same recorded rounds always lead to the same choices.
+// Chooses how many tokens to draft for each sequence of the next round, for the most tokens/s. The code reads no clock
+// and uses no random numbers, so the same recorded rounds always lead to the same choices.
 #pragma once
 
 #include "acceptance.h"
 #include "costs.h"
+#include "tuning.h"
 
 #include <vector>
 
-// Chooses the depth (number of draft tokens per round) for one sequence.
+// Chooses the depth (number of draft tokens per sequence and round) with the highest rate: the expected number of
+// tokens of a round at that depth, divided by the seconds of the round. All sequences of a round draft the same number.
+// (SmartSpec: Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv
+// 2406.14066. Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", equation 1, with
+// an acceptance rate for each position and sequence.)
 //
-// The rate of a depth is the expected number of tokens of a round at that depth, divided by the seconds of the round. A
-// depth that may be better than the best known depth is tried. A budget bounds the losses: it shrinks when drafting
-// loses against plain decoding, and grows when drafting gains. Once the budget is used up, nothing is drafted until it
-// has been refilled: each round adds a little to it.
+// An account bounds what drafting may lose against plain decoding, in the time of plain rounds: each round adds a
+// little to it, and a round with drafts adds what it gained and takes what it lost. No round drafts if it could
+// overdraw the account, unless the last drafts were correct. Part of the gains pays for peeks.
 //
-// While plain decoding looks best, some rounds are peeks: they make one draft, and verify it only if the head is
-// confident enough. Even without verification, the next token of the target shows whether the draft was correct. So a
-// peek costs only one draft step.
+// While plain decoding looks best, some rounds are peeks: they make one draft for each sequence, and verify it only if
+// the head is confident enough. Even without verification, the next tokens of the target show whether the drafts were
+// correct. So a peek costs only one draft step. Peeks have an account of their own, so that a text that becomes
+// predictable is always noticed.
 struct pymtp_depth {
-    // costs: the costs of the model in its context, shared by the policies of all sequences; must outlive this object
-    // max_drafts: largest number of tokens to draft in a round
-    // previous: the policy of an earlier sequence, whose acceptance and budgets the new one starts from, or NULL
-    pymtp_depth(pymtp_costs & costs, int max_drafts, const pymtp_depth * previous);
+    // costs: the costs of rounds in the context; must outlive this object
+    explicit pymtp_depth(pymtp_costs & costs) : costs(costs) {}
 
-    // Returns the depth of the next round. limit: largest number of drafts that this round allows.
-    // n_past: number of tokens in the context
-    int choose(int limit, int n_past);
+    // One sequence of a round.
+    struct sequence {
+        pymtp_acceptance * acceptance;
+        int                limit; // the most drafts that the sequence can use
+    };
 
-    // Returns how many of the n drafts just made to verify. confidences: the head's probability of each draft
-    int n_to_verify(const float * confidences, int n) const;
+    // Returns how many drafts to make for each sequence, at most max_depth.
+    // n_idle: number of rounds without drafts since the last call of observe() that nothing was asked or told about
+    int choose(const std::vector<sequence> & sequences, int max_depth, int n_idle);
 
-    // Records a round.
-    // drafted, verified: number of drafts that were made, and number of them that were verified.
-    // correct: number of drafts, from the first on, that are known to be correct.
-    // draft_seconds, verify_seconds: duration of drafting, and of the verification.
-    // confidences: the head's probability of each draft; n_confidences may be 0
-    void observe(
-            int drafted, int verified, int correct, double draft_seconds, double verify_seconds,
-            const float * confidences, int n_confidences);
+    // Returns for how many of the next rounds of the same sequences nothing need be asked or told, because they will
+    // make
+    // no drafts: while plain decoding is best, only a peek can show that drafting pays off.
+    int idle_rounds() const;
 
-    // Records the sequence's drafts in a round of several sequences. Without times, which would say nothing about
-    // rounds of one sequence.
-    // drafted, judged: number of drafts that were made, and number of them that the target judged.
-    // correct: number of judged drafts before the first wrong one
-    void observe_in_batch(int drafted, int judged, int correct);
+    // Returns how many of the n_drafts drafts just made for each sequence to verify: usually all, or none in a peek, and
+    // another number if the head's confidence promises more tokens/s.
+    // confidences: the head's probability of each draft, n_drafts for each sequence
+    int n_to_verify(const std::vector<pymtp_acceptance *> & sequences, int n_drafts, const float * confidences);
 
-    // returns for each of the first n drafts of a chain the probability that it is accepted, given that all earlier
-    // ones were
-    std::vector<double> rates(int n) const { return acceptance.rates(n); }
+    // The result of a round for one sequence.
+    struct outcome {
+        pymtp_acceptance * acceptance;
+        int                judged;   // number of drafts that the target judged
+        int                correct;  // number of judged drafts before the first wrong one
+        int                n_tokens; // number of tokens that the round produced for the sequence
+    };
+
+    // Records the round whose depth the last call of choose() returned.
+    // drafted, verified: number of drafts that were made, and that were verified, for each sequence
+    void observe(const std::vector<outcome> & outcomes, int drafted, double draft_seconds, int verified,
+            double verify_seconds);
 
 private:
-    int  decide(int max_depth);
-    int  choose_best(const std::vector<double> & tokens, const std::vector<double> & seconds);
-    int  choose_trial(const std::vector<double> & tokens, const std::vector<double> & seconds,
-            const std::vector<double> & optimistic);
-    bool may_pay_off(const std::vector<double> & optimistic) const;
-    void update_budget(double gain);
+    int    decide(const std::vector<sequence> & sequences, int max_depth);
+    double max_loss(int n_seqs, int depth) const;
+    bool   may_pay_off() const;
+    double peek_credit() const { return peek_account + (is_promising ? pymtp_tuning::WEIGHT * peek_price : 0.0); }
 
-    pymtp_acceptance  acceptance;
-    pymtp_costs &     costs;
-    const int         max_drafts;
-    pymtp_calibration calibration;
+    pymtp_costs & costs;
 
-    double budget;      // time that drafting may still lose, in tokens of plain decoding
-    double peek_budget; // time that peeks may still cost, in tokens of plain decoding
-    int    best = 0;    // the depth that looks best
-    double rate = 0.0;  // tokens/s of the best depth
+    double account      = pymtp_tuning::FIRST_BALANCE; // time that drafting may still lose, in plain rounds
+    double peek_account = 1.0; // time that peeks may still take, in plain rounds: 1 is enough for any peek
 
-    // While drafting gains little, plain decoding is timed again after this many rounds with drafts.
-    int  rounds_to_recheck;
-    int  rounds_drafting   = 0;     // number of rounds with drafts since the last round without
-    int  plain_rounds_left = 0;     // number of the next rounds that will be plain, whatever the estimates say
-    int  depth             = 0;     // the depth of the current round
-    int  rounds_at_depth   = 0;     // number of the next rounds that will keep the current depth
-    bool is_trial          = false; // the current round tries a depth, so all its drafts are verified
-    bool last_peek_correct = false; // the last round was a peek whose draft was correct, so another peek may pay off
+    int    depth         = 0;     // the depth of the current round
+    double peek_price    = 0.0;   // time of a peek in the current round, in plain rounds
+    bool   is_peek       = false;
+    bool   is_promising  = false; // half of the last first drafts were correct, or more
+    bool   is_trial      = false; // the round tries another depth than the best, because its time is uncertain
 
-    // For each draft of the round: the probability that it is correct, and the time that its verification takes,
-    // converted to tokens at the best rate.
-    std::vector<double> probabilities;
-    std::vector<double> row_prices;
+    int    right_peeks   = 0;     // number of the last rounds that were peeks whose drafts were correct
+    int    rounds_to_trial = pymtp_tuning::TRIAL_EVERY;
+    double best_rate     = 0.0;   // expected tokens/s at the best depth
 
-    int n_past        = 0;
-    int prev_drafted  = -1; // drafts made and verified in the round before; `repeats`: how often both repeated
-    int prev_verified = -1;
-    int repeats       = 0;
+    std::vector<double> seconds;     // estimated seconds of a round at each depth
+    std::vector<int>    limits;      // the most drafts that each sequence of the current round can use
+    std::vector<float>  confidences; // of the drafts of the current round
 };
