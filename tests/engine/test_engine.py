@@ -292,12 +292,14 @@ def test_request_makes_no_drafts_after_its_head_failed_and_other_requests_still_
 ) -> None:
     harness = EngineHarness(depth=depth, n_seq_max=3, hits=[True])
     draft_chains = harness.context.draft_chains
+    left = {0: 10**6, 1: n_good, 2: 10**6}  # number of drafts until the head fails
 
     def drafts(tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
-        return {
-            seq: (chain[: n_good if seq == 1 else n], confidences[: n_good if seq == 1 else n])
-            for seq, (chain, confidences) in draft_chains(tokens, n).items()
-        }
+        found = {}
+        for seq, (chain, confidences) in draft_chains(tokens, n).items():
+            found[seq] = (chain[: left[seq]], confidences[: left[seq]])
+            left[seq] -= len(found[seq][0])
+        return found
 
     harness.context.draft_chains = drafts  # type: ignore[method-assign]
     requests = [harness.submit(PROMPT, 30, seed=i) for i in range(3)]
