@@ -140,15 +140,15 @@ class Acceptance:
             lib.pymtp_acceptance_init(prior.native if prior else ffi.NULL), lib.pymtp_acceptance_free
         )
 
-    def observe(self, drafted: int, judged: int, n_correct: int, n_tokens: int) -> None:
+    def observe(self, judged: int, n_correct: int, n_tokens: int, unjudged: Sequence[float] = ()) -> None:
         """Learn from a round, here and in the prior.
 
-        drafted: the number of drafts that were made.
         judged, n_correct: the number of drafts that the target's tokens showed to be correct or wrong, and the number
             of judged drafts before the first wrong one.
         n_tokens: the number of new tokens.
+        unjudged: for each draft after the judged ones, the probability that it was correct if those before it were.
         """
-        lib.pymtp_acceptance_observe(self.native, drafted, judged, n_correct, n_tokens)
+        lib.pymtp_acceptance_observe(self.native, judged, n_correct, unjudged, len(unjudged), n_tokens)
 
     def rates(self, n: int) -> list[float]:
         """Return the estimated acceptance of each of the first n drafts, if those before it are accepted."""

@@ -66,7 +66,7 @@ def test_batch_depth_comes_near_the_best_fixed_depth(rate: float) -> None:
     speeds = [
         relative_speed(machine, n, rate, tokens=128, batches=2) for machine in MACHINES.values() for n in (2, 4, 8)
     ]
-    assert sum(speeds) / len(speeds) > 0.974
+    assert sum(speeds) / len(speeds) > 0.973
     assert min(speeds) > 0.94
 
 
@@ -136,6 +136,14 @@ def test_rounds_without_drafts_are_mostly_neither_chosen_nor_timed(monkeypatch: 
     batch.depth.add_sequence(0.0)  # a new text may be better than the last
     batch.run([steady(0.0)] * 3, 2, 3)
     assert timed
+
+
+def test_last_of_the_rounds_that_are_neither_chosen_nor_timed_tells_the_time_of_plain_rounds() -> None:
+    machine = replace(MACHINES["zen5"], spread=0.0, outliers=0.0, change=0.5)
+    batch = Batch(machine, 4)
+    batch.run([steady(0.0)] * 4, 600, 4)
+    assert batch.depth._costs is not None
+    assert batch.depth._costs.rounds(4, 0)[0] == pytest.approx(machine.round_seconds(4, 0), rel=0.1)
 
 
 def test_acceptance_of_sequences_without_drafts_does_not_count_for_the_depth() -> None:

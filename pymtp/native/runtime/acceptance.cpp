@@ -22,8 +22,7 @@ void pymtp_acceptance::add(size_t position, double hits, double trials) {
     positions[position].trials += trials;
 }
 
-void pymtp_acceptance::observe(int drafted, int judged, int correct, int tokens) {
-    const std::vector<double> expected = rates(drafted);
+void pymtp_acceptance::observe(int judged, int correct, const std::vector<double> & unjudged, int tokens) {
     fade(tokens);
     if (judged == 0) {
         unseen += tokens;
@@ -37,9 +36,9 @@ void pymtp_acceptance::observe(int drafted, int judged, int correct, int tokens)
         for (int i = 0; memory && i < std::min(judged, correct + 1); ++i) {
             memory->add(i, weight * (i < correct), weight); // nothing is known of drafts after the first wrong one
         }
-        for (int i = judged; memory && correct == judged && i < drafted; ++i) {
-            memory->add(i, weight * expected[i], weight);
-            weight *= expected[i];
+        for (size_t i = 0; memory && correct == judged && i < unjudged.size(); ++i) {
+            memory->add(judged + i, weight * unjudged[i], weight);
+            weight *= unjudged[i];
         }
     }
     unseen = 0;

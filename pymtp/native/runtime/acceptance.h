@@ -37,11 +37,12 @@ struct pymtp_acceptance {
     // prior: the memory that the sequence shares with others, and which must outlive it; NULL: this is a prior
     explicit pymtp_acceptance(pymtp_acceptance * prior = nullptr) : prior(prior) {}
 
-    // Records a round, here and in the prior. The target judged the first `judged` of `drafted` drafts, of which the
-    // first `correct` were correct. The other drafts count as often correct as expected: if only judged drafts counted,
-    // these would be the promising ones.
+    // Records a round, here and in the prior. The target judged the first `judged` drafts, of which the first `correct`
+    // were correct.
+    // unjudged: for each draft that the target did not judge, the probability that it was correct, given that the draft
+    // before it was. Unjudged drafts count with these: if only judged ones counted, these would be the promising ones
     // tokens: number of tokens that the round produced
-    void observe(int drafted, int judged, int correct, int tokens);
+    void observe(int judged, int correct, const std::vector<double> & unjudged, int tokens);
 
     // Returns for each of the first n drafts of a chain the probability that it is accepted, given that all earlier
     // ones were.

@@ -41,7 +41,7 @@ int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, 
     confidences.clear();
     limits.clear();
     for (const sequence & s : sequences) {
-        s.acceptance->observe(0, 0, 0, n_idle);
+        s.acceptance->observe(0, 0, {}, n_idle);
         limits.push_back(s.limit);
     }
     if (max_depth <= 0 || !costs.known()) {
@@ -168,17 +168,25 @@ int pymtp_depth::n_to_verify(
 
 void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, double draft_seconds, int verified,
         double verify_seconds) {
-    const int  n_seqs = outcomes.size();
+    const int n_seqs = outcomes.size();
+    if (confidences.size() != (size_t) (n_seqs * drafted)) {
+        confidences.clear(); // they are those of another round
+    }
     const bool   cold   = costs.is_cold(n_seqs, verified);
     const double change = costs.change_seconds(n_seqs, drafted, verified);
     costs.observe(n_seqs, drafted, draft_seconds, verified, verify_seconds);
     int n_tokens = 0, n_right = 0;
     for (int k = 0; k < n_seqs; ++k) {
         const outcome & o = outcomes[k];
-        for (int i = 0; i < std::min(o.judged, o.correct + 1) && k * drafted + i < (int) confidences.size(); ++i) {
+        const bool told = !confidences.empty(); // by the head
+        for (int i = 0; told && i < std::min(o.judged, o.correct + 1); ++i) {
             o.acceptance->calibration().observe(confidences[k * drafted + i], i < o.correct);
         }
-        o.acceptance->observe(drafted, o.judged, o.correct, o.n_tokens);
+        std::vector<double> chances = o.acceptance->rates(drafted);
+        for (int i = 0; told && i < drafted; ++i) {
+            chances[i] = o.acceptance->calibration().probability(confidences[k * drafted + i], chances[i]);
+        }
+        o.acceptance->observe(o.judged, o.correct, {chances.begin() + o.judged, chances.end()}, o.n_tokens);
         n_tokens += o.n_tokens;
         n_right  += o.correct > 0;
     }

@@ -74,11 +74,12 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
 }
 
 void pymtp_acceptance_observe(
-        pymtp_acceptance * acceptance, int32_t drafted, int32_t judged, int32_t correct, int32_t tokens) {
+        pymtp_acceptance * acceptance, int32_t judged, int32_t correct, const double * unjudged, int32_t n_unjudged,
+        int32_t tokens) {
     pymtp_guarded([&] {
-        pymtp_require(correct >= 0 && correct <= judged && judged <= drafted && tokens >= 0,
+        pymtp_require(correct >= 0 && correct <= judged && n_unjudged >= 0 && tokens >= 0,
                 "drafts and tokens are counted from zero");
-        acceptance->observe(drafted, judged, correct, tokens);
+        acceptance->observe(judged, correct, {unjudged, unjudged + n_unjudged}, tokens);
     });
 }
 

@@ -41,8 +41,10 @@ PYMTP_API bool pymtp_costs_rounds(
 struct pymtp_acceptance;
 PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(struct pymtp_acceptance * prior);
 PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
+// unjudged: the probabilities of drafts that the target did not judge.
 PYMTP_API void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t drafted, int32_t judged, int32_t correct, int32_t tokens);
+        struct pymtp_acceptance * acceptance, int32_t judged, int32_t correct, const double * unjudged,
+        int32_t n_unjudged, int32_t tokens);
 // Writes the estimated acceptance of the first n drafts of a chain, each given that the earlier ones were accepted.
 PYMTP_API void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
 
