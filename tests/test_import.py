@@ -27,6 +27,6 @@ def test_lazily_imported_attributes_of_pymtp_are_available() -> None:
 
 def test_module_runs_as_the_program_of_the_same_name_and_tells_its_version() -> None:
     program = subprocess.run(
-        [sys.executable, "-m", "pymtp", "--version"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-I", "-m", "pymtp", "--version"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert run("import pymtp; print(pymtp.__version__)").strip() in program

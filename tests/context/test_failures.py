@@ -280,30 +280,46 @@ def test_c_api_refuses_negative_counts_of_depths_and_costs() -> None:
     numbers = ffi.new("double[]", [7.0, 7.0])
     costs = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
     acceptance = ffi.gc(lib.pymtp_acceptance_init(ffi.NULL), lib.pymtp_acceptance_free)
-    depth = ffi.gc(lib.pymtp_depth_init(costs, 4, ffi.NULL), lib.pymtp_depth_free)
-    assert lib.pymtp_costs_verify(costs, 1, 0) == float("inf")  # nothing was timed
-    lib.pymtp_costs_rounds(costs, -1, 0, numbers, numbers)
-    lib.pymtp_costs_observe(costs, 0, -1, 1.0, 0, 1.0, 9)
-    assert lib.pymtp_costs_verify(costs, 1, 0) == float("inf")
-    batch = ffi.gc(lib.pymtp_batch_costs_init(costs), lib.pymtp_batch_costs_free)
-    lib.pymtp_batch_costs_observe(batch, 0, 0, -1, 1.0, 0, 1.0, False)
-    assert not lib.pymtp_batch_costs_rounds(batch, 2, 1, 0, numbers, numbers)  # nothing was timed
-    lib.pymtp_batch_costs_observe(batch, 2, 0, 1, 1.0, 2, 1.0, False)
-    assert not lib.pymtp_batch_costs_rounds(batch, 0, 1, 0, numbers, numbers)
-    assert not lib.pymtp_batch_costs_rounds(batch, 2, -1, 0, numbers, numbers)
+    depth = ffi.gc(lib.pymtp_depth_init(costs), lib.pymtp_depth_free)
+    for n_seqs, drafted, verified in ((0, 0, 0), (-1, 0, 0), (1, -1, 0), (1, 0, -1)):
+        for _ in range(4):
+            lib.pymtp_costs_observe(costs, n_seqs, drafted, 1.0, verified, 1.0)
+    for n_seqs, drafted, seconds in (
+        (0, 0, 1.0),
+        (1, -1, 1.0),
+        (1, 0, 0.0),
+        (1, 0, float("nan")),
+        (1, 1, float("inf")),
+    ):
+        lib.pymtp_costs_seed(costs, n_seqs, drafted, seconds, seconds, 0.0, 0.0)
+    lib.pymtp_costs_seed(costs, 1, 0, 0.0, 1.0, float("nan"), 0.0)
+    assert not lib.pymtp_costs_rounds(costs, 1, 1, numbers)  # nothing was timed
+    lib.pymtp_costs_seed(costs, 1, 0, 0.0, 1.0, 0.0, 0.0)
+    assert not lib.pymtp_costs_rounds(costs, 0, 1, numbers)
+    assert not lib.pymtp_costs_rounds(costs, 1, -1, numbers)
     before = ffi.new("double[]", 2)
-    lib.pymtp_acceptance_rates(acceptance, 2, 0.0, before)
-    lib.pymtp_acceptance_observe(acceptance, -1, -1, numbers, -1, 0)
+    lib.pymtp_acceptance_rates(acceptance, 2, before)
+    lib.pymtp_acceptance_observe(acceptance, -1, -1, numbers, 0, 0)
     lib.pymtp_acceptance_observe(acceptance, 0, 2**31 - 1, numbers, 0, 0)
+    lib.pymtp_acceptance_observe(acceptance, 0, 0, numbers, -1, 0)
     lib.pymtp_acceptance_observe(acceptance, 0, 0, numbers, 0, -1)
-    lib.pymtp_acceptance_rates(acceptance, -1, 0.0, numbers)
-    lib.pymtp_expected_round_tokens(numbers, -1, numbers)
+    lib.pymtp_acceptance_rates(acceptance, -1, numbers)
+    one, limit = ffi.new("struct pymtp_acceptance *[]", [acceptance]), ffi.new("int32_t[]", [7])
+    wrong, minus, sure = ffi.new("int32_t[]", [9]), ffi.new("int32_t[]", [-1]), ffi.new("float[]", [0.5])
+    assert lib.pymtp_depth_choose(depth, 0, one, limit, 7, 0) == 0
+    assert lib.pymtp_depth_choose(depth, 1, one, limit, -1, 0) == 0
+    assert lib.pymtp_depth_choose(depth, 1, one, limit, 7, -1) == 0
+    assert lib.pymtp_depth_n_to_verify(depth, -1, one, 1, sure) == 0
+    assert lib.pymtp_depth_n_to_verify(depth, 1, one, -1, sure) == 0
+    lib.pymtp_depth_observe(depth, 0, one, limit, limit, limit, 7, 1.0, 7, 1.0)
+    lib.pymtp_depth_observe(depth, 1, one, limit, limit, limit, 1, 1.0, 7, 1.0)  # more verified than made
+    lib.pymtp_depth_observe(depth, 1, one, limit, wrong, limit, 7, 1.0, 7, 1.0)  # more correct than judged
+    lib.pymtp_depth_observe(depth, 1, one, wrong, limit, limit, 7, 1.0, 7, 1.0)  # more judged than made
+    lib.pymtp_depth_observe(depth, 1, one, limit, minus, limit, 7, 1.0, 7, 1.0)
     after = ffi.new("double[]", 2)
-    lib.pymtp_acceptance_rates(acceptance, 2, 0.0, after)
+    lib.pymtp_acceptance_rates(acceptance, 2, after)
     assert list(after) == list(before)
     assert list(numbers) == [7.0, 7.0]
-    lib.pymtp_depth_observe(depth, -1, -1, -1, 1.0, 1.0, ffi.NULL, -1)
-    assert lib.pymtp_depth_choose(depth, -1, 0) == 0
 
 
 @pytest.mark.parametrize(
