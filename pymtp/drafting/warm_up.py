@@ -17,7 +17,7 @@ from pymtp.sampling import Sampler, SamplingParams
 
 # Depths of measured rounds, the most informative first. The costs of 4 and 6 are interpolated.
 DEPTHS = (0, 1, 3, 7, 2, 5)
-MIN_RUNS = 2  # of each depth: the first one allocates memory
+MIN_RUNS = 2  # a depth needs two rounds, as the first one allocates memory
 MAX_REPEATS = 6  # fewer after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.1
 PAIR_SECONDS = 0.02  # rounds that take less are measured in pairs

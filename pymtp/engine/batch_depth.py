@@ -83,7 +83,7 @@ class BatchDepth:
         drafted: number of drafts that were made per sequence.
         draft_seconds, verify_seconds: the time of the drafts, and the time of everything after them.
         """
-        # of idle rounds, the last one is timed
+        # The last of the idle rounds is timed: the first would show the time of a round after one with drafts.
         if self._auto is None or self._costs is None or (self._is_idle and self._idle_left > 0):
             return
         if not self._times_are_valid(self._costs):

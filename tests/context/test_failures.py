@@ -316,10 +316,13 @@ def test_c_api_refuses_negative_counts_of_depths_and_costs() -> None:
     lib.pymtp_depth_observe(depth, 1, one, limit, wrong, limit, 7, 1.0, 7, 1.0)  # more correct than judged
     lib.pymtp_depth_observe(depth, 1, one, wrong, limit, limit, 7, 1.0, 7, 1.0)  # more judged than made
     lib.pymtp_depth_observe(depth, 1, one, limit, minus, limit, 7, 1.0, 7, 1.0)
+    lib.pymtp_depth_observe(depth, 1, one, limit, limit, minus, 7, 1.0, 7, 1.0)
     after = ffi.new("double[]", 2)
     lib.pymtp_acceptance_rates(acceptance, 2, after)
     assert list(after) == list(before)
     assert list(numbers) == [7.0, 7.0]
+    for _ in range(3):  # the counts of a server that drafts nothing for months must not overflow
+        assert 0 <= lib.pymtp_depth_choose(depth, 1, one, limit, 7, 2**31 - 1) <= 7
 
 
 @pytest.mark.parametrize(

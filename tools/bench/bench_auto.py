@@ -32,7 +32,6 @@ from pymtp.model.model import demo_model
 
 Arm = int | Literal["auto"]
 PROMPT_TOKENS = 64
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def make_prompts(model: Model, kind: str, n: int) -> list[list[int]]:
@@ -52,7 +51,6 @@ class Setting:
             model, requests, temperature, kind, options,
         )  # fmt: skip
         self.prompts = make_prompts(model, kind, requests * (2 * options.repeats + 1))
-        self.clock = CLOCKS[options.clock]
         self.rates: dict[str, dict[Arm, list[float]]] = {"first": {}, "later": {}}
         self.depths: Counter[int] = Counter()
 
@@ -66,9 +64,9 @@ class Setting:
         """Answer the prompts of a turn. Return the tokens/s, and the number of rounds by depth."""
         prompts = self.prompts[turn * self.requests :][: self.requests]
         params = SamplingParams(self.options.tokens, temperature=self.temperature, seed=turn, ignore_eos=True)
-        started = self.clock()
+        started = time.perf_counter()
         completions = llm.generate(prompts, params)
-        seconds = self.clock() - started
+        seconds = time.perf_counter() - started
         depths: Counter[int] = Counter()
         for completion in completions:
             depths.update(completion.stats.depths)
@@ -77,14 +75,14 @@ class Setting:
     def measure(self, arms: Sequence[Arm]) -> None:
         luck, repeats = Random(1), self.options.repeats
         order = list(arms)
-        for turn in range(repeats if "first" in self.options.answers else 0):
+        for turn in range(repeats):
             luck.shuffle(order)
             for arm in order:
                 with self.new_llm(arm) as llm:
                     self.rates["first"].setdefault(arm, []).append(self.answer(llm, turn)[0])
         with ExitStack() as stack:
             llms = {arm: stack.enter_context(self.new_llm(arm)) for arm in arms}
-            for turn in range(repeats + 1 if "later" in self.options.answers else 0):
+            for turn in range(repeats + 1):
                 luck.shuffle(order)
                 for arm in order:
                     rate, depths = self.answer(llms[arm], turn)
@@ -134,12 +132,10 @@ def main() -> None:
     parser.add_argument("--requests", type=numbers, default=[1, 2, 4, 8])
     parser.add_argument("--temperatures", type=numbers, default=[0.0, 0.7, 1.0])
     parser.add_argument("--prompts", default="text,random")
-    parser.add_argument("--answers", default="first,later")
     parser.add_argument("--depths", type=numbers, default=[0, 1, 2, 3, 4, 5, 6, 7])
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -151,6 +147,8 @@ def main() -> None:
                         setting = Setting(model, int(requests), temperature, kind, options)
                         setting.measure([*map(int, options.depths), "auto"])
                         for row in setting.rows():
+                            if not rows:
+                                print("  ".join(row))
                             rows.append(row)
                             print(
                                 "  ".join(

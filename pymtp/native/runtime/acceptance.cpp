@@ -9,7 +9,7 @@
 
 using namespace pymtp_tuning;
 
-void pymtp_acceptance::fade(int tokens) {
+void pymtp_acceptance::fade(double tokens) {
     const double share = std::pow(prior ? DECAY : PRIOR_DECAY, tokens);
     for (record & r : positions) {
         r = {share * r.trials, share * r.hits};
@@ -41,7 +41,7 @@ void pymtp_acceptance::observe(int judged, int correct, const std::vector<double
             weight *= unjudged[i];
         }
     }
-    unseen = 0;
+    unseen = 0.0;
 }
 
 std::vector<double> pymtp_acceptance::rates(int n) const {

@@ -31,8 +31,8 @@ private:
 //
 // There are two kinds of memories. The prior of an LLM lasts for some hundred tokens of all its texts. In it, a draft
 // after rounds without drafts stands for all of these, so that it is not made of easy passages only. The memory of a
-// sequence lasts for some twenty tokens; where it has few drafts, it expects what the prior says. The calibration of the
-// head's confidence belongs to the prior: it depends on model and temperature, not on the passage of text.
+// sequence lasts for some twenty tokens; where it has few drafts, it expects what the prior says. The calibration of
+// the head's confidence belongs to the prior: it depends on model and temperature, not on the passage of text.
 struct pymtp_acceptance {
     // prior: the memory that the sequence shares with others, and which must outlive it; NULL: this is a prior
     explicit pymtp_acceptance(pymtp_acceptance * prior = nullptr) : prior(prior) {}
@@ -57,11 +57,11 @@ private:
         double hits   = 0.0;
     };
 
-    void fade(int tokens);
+    void fade(double tokens);
     void add(size_t position, double hits, double trials);
 
     pymtp_acceptance *  prior;
     std::vector<record> positions;
-    int                 unseen = 0;      // number of tokens since the last draft
+    double              unseen = 0.0;    // number of tokens since the last draft
     pymtp_calibration   own_calibration; // used in a prior only
 };

@@ -5,9 +5,9 @@
 
 using namespace pymtp_tuning;
 
-// Returns for each depth from 0 the expected number of tokens of a round of all sequences: the number of sequences times
-// the geometric mean of what the sequences gain, each 1 + a1 + a1*a2 + ... + a1*...*an. So a depth that doubles the speed
-// of one sequence may halve that of another, but no more: the rate of all together would let easy texts stop hard ones.
+// Returns for each depth from 0 the number of sequences times the geometric mean of their expected tokens in a round,
+// which are 1 + a1 + a1*a2 + ... + a1*...*an for a sequence. With the sum instead of this mean, easy texts would slow
+// down hard ones: here, a depth that doubles the speed of one sequence may at most halve that of another.
 static std::vector<double> expected_tokens(const std::vector<pymtp_depth::sequence> & sequences, int max_depth) {
     const double n_seqs = sequences.size();
     std::vector<double> means(1 + max_depth, n_seqs);
@@ -32,11 +32,11 @@ static double hoped_tokens(int depth) {
 
 int pymtp_depth::choose(const std::vector<sequence> & sequences, int max_depth, int n_idle) {
     is_peek = is_trial = false;
-    const double n_rounds = 1 + n_idle;
+    const double n_rounds = 1.0 + n_idle;
     const double moved    = std::max(0.0, account - FIRST_BALANCE) * (1 - std::pow(1 - EACH_ROUND, n_rounds));
     account      = std::min(MOST_BALANCE, account + n_rounds * EACH_ROUND - moved);
     peek_account = std::min(FIRST_BALANCE, peek_account + n_rounds * EACH_ROUND + moved);
-    rounds_to_trial -= 1 + n_idle;
+    rounds_to_trial = std::max(0, rounds_to_trial - 1 - n_idle);
     seconds.clear();
     confidences.clear();
     limits.clear();
@@ -60,7 +60,8 @@ int pymtp_depth::idle_rounds() const {
         return 0;
     }
     const double missing = may_pay_off() ? std::min(1.0, peek_price) - peek_credit() : peek_price;
-    const double gained  = EACH_ROUND * (1 + std::max(0.0, account - FIRST_BALANCE)); // by the account of peeks, per round
+    // what the account of peeks gains per round
+    const double gained  = EACH_ROUND * (1 + std::max(0.0, account - FIRST_BALANCE));
     return std::max(0, std::min(MOST_IDLE, (int) (missing / gained)));
 }
 

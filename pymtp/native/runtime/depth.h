@@ -41,8 +41,8 @@ struct pymtp_depth {
     // no drafts: while plain decoding is best, only a peek can show that drafting pays off.
     int idle_rounds() const;
 
-    // Returns how many of the n_drafts drafts just made for each sequence to verify: usually all, or none in a peek, and
-    // another number if the head's confidence promises more tokens/s.
+    // Returns how many of the n_drafts drafts just made for each sequence to verify: usually all, or none in a peek,
+    // and another number if the head's confidence promises more tokens/s.
     // confidences: the head's probability of each draft, n_drafts for each sequence
     int n_to_verify(const std::vector<pymtp_acceptance *> & sequences, int n_drafts, const float * confidences);
 

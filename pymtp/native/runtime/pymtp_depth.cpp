@@ -136,6 +136,7 @@ void pymtp_depth_observe(
         for (int32_t k = 0; k < n_seqs; ++k) {
             pymtp_require(correct[k] >= 0 && correct[k] <= judged[k] && judged[k] <= drafted,
                     "no more drafts are right than were made");
+            pymtp_require(n_tokens[k] >= 0, "tokens are counted from zero");
             outcomes.push_back({sequences[k], judged[k], correct[k], n_tokens[k]});
         }
         depth->observe(outcomes, drafted, draft_seconds, verified, verify_seconds);

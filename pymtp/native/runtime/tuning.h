@@ -9,7 +9,7 @@ namespace pymtp_tuning {
 // In the memory of a sequence, the weight of a round is multiplied by this factor for each token generated later. It
 // halves in 17 tokens: a text can begin to repeat itself within about 30 tokens, and its acceptance then changes.
 constexpr double DECAY = 0.96;
-// The same in the prior of an LLM, for each token of rounds with drafts: it falls to 1/e within 250 tokens.
+// The same in the prior of an LLM, for each token of any of its texts: it falls to 1/e within 250 tokens.
 constexpr double PRIOR_DECAY = 0.996;
 // Assumed probability that the first draft of a chain is accepted, before any was observed. Published measurements of
 // the heads of Qwen3.5 and 3.6 report 0.6 to 0.8.
