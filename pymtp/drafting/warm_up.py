@@ -67,7 +67,8 @@ def measure_costs(
         if context.cancelled:
             raise CancelledError("cancelled")
     try:
-        costs: RoundSeconds | None = model.measured_costs.get((options_key, thread_changes()))
+        key = options_key, thread_changes()
+        costs: RoundSeconds | None = model.measured_costs.get(key)
         if costs is not None:
             return costs
         try:
@@ -78,9 +79,10 @@ def measure_costs(
             context.clear()
             context.forget_chosen()
             return {}
-        # a stopped measurement is not kept, nor an empty one, whose time was used up by loading weights
-        if costs and not (should_stop and should_stop()):
-            model.measured_costs[options_key, thread_changes()] = costs
+        # Not kept is a stopped measurement, an empty one, whose time was used up by loading weights, and one during
+        # which the number of threads changed.
+        if costs and key[1] == thread_changes() and not (should_stop and should_stop()):
+            model.measured_costs[key] = costs
         return costs
     finally:
         model.measuring_lock.release()

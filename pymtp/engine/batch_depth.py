@@ -49,7 +49,7 @@ class BatchDepth:
 
     def add_sequence(self, temperature: float) -> DepthPolicy:
         """Return the depth policy of a new sequence."""
-        self._idle_left = 0
+        self._idle_left = self._n_idle = 0  # the new sequence was in none of these rounds
         return FixedDepth(self._draft_tokens) if self._auto is None else self._auto.add_sequence(temperature)
 
     def choose(self, states: Sequence[DecodeState]) -> int:
@@ -94,7 +94,8 @@ class BatchDepth:
                 _sequences(states),
                 judged,
                 [min(state.n_correct, n) for state, n in zip(states, judged, strict=True)],
-                [1 + min(state.n_correct, len(state.verified_drafts)) for state in states],
+                # the tokens of idle rounds are counted by the next call of choose()
+                [0 if self._is_idle else 1 + min(state.n_correct, len(state.verified_drafts)) for state in states],
                 drafted,
                 draft_seconds,
                 max(len(state.verified_drafts) for state in states),

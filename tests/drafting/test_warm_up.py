@@ -19,7 +19,7 @@ from helpers.scripts import run_script
 import pymtp
 from pymtp.context.context import Context
 from pymtp.drafting import warm_up
-from pymtp.drafting.depth import MAX_AUTO, RoundSeconds
+from pymtp.drafting.depth import MAX_AUTO, RoundSeconds, RoundTime
 from pymtp.drafting.warm_up import DEPTHS, MAX_REPEATS, MAX_SECONDS, fastest, measure
 from pymtp.errors import ClosedError, NativeError
 
@@ -312,3 +312,15 @@ while n_threads() - before_models > 1 and time.monotonic() < end:
     time.sleep(0.01)  # the threads of the LLMs end
 print(n_threads() - before_models)
 """) == ["1"]
+
+
+def test_costs_measured_while_the_number_of_threads_changed_are_not_kept(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = iter([0, 1, 1, 1])
+    monkeypatch.setattr(warm_up, "thread_changes", lambda: next(changes))
+    monkeypatch.setattr(warm_up, "measure", lambda *_, **__: {(1, 0): RoundTime(0.0, 1.0)})
+    with pymtp.Model(demo) as model:
+        for kept in (0, 1):
+            assert warm_up.measure_costs(model, "options", ScriptedContext(0.001))
+            assert len(model.measured_costs) == kept

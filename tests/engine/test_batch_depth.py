@@ -8,9 +8,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known_costs, phases, steady
+from helpers.simulate_batch import (
+    MOST,
+    N_CTX,
+    Batch,
+    Machine,
+    fixed_rates,
+    known_costs,
+    measured_rounds,
+    phases,
+    steady,
+)
 
-from pymtp.drafting.depth import AutoDepth, FixedDepth, SequenceDepth, thread_changes
+from pymtp.drafting.depth import AutoDepth, FixedDepth, RoundCosts, SequenceDepth, thread_changes
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.rounds import DecodeState
 from pymtp.stats import DraftStats
@@ -144,6 +154,34 @@ def test_last_of_the_rounds_that_are_neither_chosen_nor_timed_tells_the_time_of_
     batch.run([steady(0.0)] * 4, 600, 4)
     assert batch.depth._costs is not None
     assert batch.depth._costs.rounds(4, 0)[0] == pytest.approx(machine.round_seconds(4, 0), rel=0.1)
+
+
+def test_rounds_before_a_sequence_began_do_not_count_for_it() -> None:
+    depths = BatchDepth(N_CTX, 512, MOST, known_costs(MACHINES["zen5"]))
+    counted: list[int] = []
+    assert depths._auto is not None
+    choose = depths._auto.choose
+    depths._auto.choose = lambda *arguments: counted.append(arguments[3]) or choose(*arguments)  # type: ignore[method-assign,func-returns-value]
+    (state,) = make_states(depths, 1)
+    depths.choose([state])
+    depths._idle_left = 9
+    for _ in range(5):
+        depths.choose([state])
+    (other,) = make_states(depths, 1)
+    depths.choose([other])
+    assert counted == [0, 0]
+
+
+def test_one_wrong_price_of_peeks_does_not_hide_a_good_text_for_long() -> None:
+    machine = MACHINES["fast rows"]
+    costs = RoundCosts()
+    first = {(1, 1): 20.0}  # plain rounds that the first draft took longer, when a program disturbed the warm-up
+    plain = machine.round_seconds(1, 0)
+    costs.begin({k: t._replace(draft_first=first.get(k, 0.0) * plain) for k, t in measured_rounds(machine, 1).items()})
+    batch = Batch(machine, 1)
+    batch.depth = BatchDepth(N_CTX, 512, MOST, costs)
+    batch.run([lambda place: 0.98 * (place > 20)], 900, 1)
+    assert any(depth > 1 for _, depth in batch.depths[20:300])
 
 
 def test_acceptance_of_sequences_without_drafts_does_not_count_for_the_depth() -> None:

@@ -191,14 +191,14 @@ void pymtp_depth::observe(const std::vector<outcome> & outcomes, int drafted, do
         n_tokens += o.n_tokens;
         n_right  += o.correct > 0;
     }
-    if (drafted == 0 || seconds.empty()) {
+    if (drafted == 0 || seconds.empty() || !costs.known()) { // costs may have been forgotten during the round
         return;
     }
     is_promising = 2 * n_right >= n_seqs;
     right_peeks  = is_peek && is_promising ? right_peeks + 1 : 0;
     double took = (cold ? 2 : 1) * costs.verify_seconds(n_seqs, verified) / seconds[0];
     if (is_peek) {
-        peek_account -= peek_price;
+        peek_account = std::max(-1.0, peek_account - peek_price); // the price may be wrong
     } else {
         took += (costs.draft_seconds(n_seqs, drafted) + change) / seconds[0];
     }
