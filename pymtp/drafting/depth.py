@@ -112,9 +112,9 @@ class RoundCosts:
         for (n_seqs, drafted), time in measured.items():
             lib.pymtp_costs_seed(self.native, n_seqs, drafted, *time)
 
-    def forget(self) -> None:
-        """Discard all costs. Must be called when rounds take a different time from now on."""
-        lib.pymtp_costs_reset(self.native)
+    def doubt(self) -> None:
+        """Let the next rounds replace the costs. Must be called when rounds take a different time from now on."""
+        lib.pymtp_costs_doubt(self.native)
 
     def observe(self, n_seqs: int, drafted: int, draft_seconds: float, verified: int, verify_seconds: float) -> None:
         """Learn from a round of n_seqs sequences, with `drafted` drafts of each, of which `verified` were verified."""

@@ -108,13 +108,13 @@ class BatchDepth:
         """Return whether the round ran with the usual number of threads, so that other rounds take the same time.
 
         The number changes for a round that tries another number, and when other programs take or free processors. In
-        the second case, this also discards all costs.
+        the second case, the next rounds replace the costs.
         """
         trials, self._trials = self._trials, thread_trials()
         changes, before = thread_changes(), self._changes
         if changes != before:
-            costs.forget()
-            self._changes = changes  # set last: after an interrupt before this line, the next call discards the costs
+            costs.doubt()
+            self._changes = changes  # set last: after an interrupt before this line, the next call does that
         return (changes, trials) == (before, self._trials)
 
 

@@ -239,7 +239,9 @@ def test_rounds_of_one_sequence_are_chosen_by_the_same_policy() -> None:
         depths.observe([state], depth, *took)
 
 
-def test_costs_are_discarded_when_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_after_a_change_of_threads_corrects_all_costs_and_drafting_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for n in (1, 4):
         costs = known_costs(MACHINES["fast rows"])
         depths = BatchDepth(N_CTX, 512, MOST, costs)
@@ -251,13 +253,17 @@ def test_costs_are_discarded_when_other_programs_change_the_number_of_threads(mo
                 3,
                 [0.9] * 3,
             )
-        depths.choose(sequences)
-        depths.observe(sequences, 3, 0.01, 0.02)
-        assert costs.rounds(1, 0)[0] < 1
+        for _ in range(40):
+            depths.choose(sequences)
+            depths.observe(sequences, 3, 0.01, 0.02)
+        depth, before = depths.choose(sequences), costs.rounds(n, MOST)
+        assert depth > 0
         monkeypatch.setattr("pymtp.engine.batch_depth.thread_changes", lambda: thread_changes() + 1)
-        depths.observe(sequences, 3, 0.01, 0.02)
-        assert costs.rounds(1, 0)[0] == float("inf")
-        assert depths.choose(sequences) == 0  # without costs, a plain round is timed first
+        depths.observe(sequences, 3, 0.02, 0.04)
+        assert costs.rounds(n, MOST) == before  # the threads changed during this round
+        assert depths.choose(sequences) == depth
+        depths.observe(sequences, 3, 0.02, 0.04)
+        assert costs.rounds(n, MOST) == pytest.approx([2 * seconds for seconds in before], rel=0.02)
         monkeypatch.undo()
 
 

@@ -70,6 +70,13 @@ void pymtp_cost_table::age() {
     }
 }
 
+void pymtp_cost_table::rescale(double factor) {
+    for (auto & [count, e] : entries) {
+        e.seconds *= factor;
+        e.timings = std::min(e.timings, 1.0);
+    }
+}
+
 static bool is_time(double seconds) {
     return seconds > 0.0 && std::isfinite(seconds);
 }
@@ -84,6 +91,14 @@ void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verifi
     last_verified = verified;
     if (!is_time(verify_took)) {
         return;
+    }
+    if (is_doubted && same_rows && verify.has(rows)) {
+        is_doubted = false;
+        const double factor = verify_took / verify_seconds(n_seqs, verified);
+        verify.rescale(factor);
+        for (auto & [n, table] : chains) {
+            table.rescale(factor);
+        }
     }
     verify.age();
     double error = 0.0;

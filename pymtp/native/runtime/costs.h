@@ -25,6 +25,9 @@ public:
     // Lowers the weight of all timings, because time has passed.
     void age();
 
+    // Multiplies all seconds, and lowers the weight of each entry to that of one timing.
+    void rescale(double factor);
+
     bool empty() const { return entries.empty(); }
     bool has(int count) const { return entries.count(count) > 0; }
     int  max_count() const { return entries.empty() ? 0 : entries.rbegin()->first; }
@@ -74,6 +77,10 @@ struct pymtp_costs {
     // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
     void seed(int n_seqs, int drafted, const round_seconds & timed);
 
+    // The number of threads has changed, so rounds take another time from now on: the next timing corrects all
+    // estimates by the same factor, and later ones replace them.
+    void doubt() { is_doubted = true; }
+
     // returns whether a round was timed often enough that other depths can be compared with it
     bool known() const { return is_known; }
 
@@ -107,6 +114,7 @@ private:
     std::map<int, pymtp_cost_table> chains; // by the number of sequences: a table by the number of steps
     pymtp_first_extra               verify_change, draft_change, catch_up;
     double                          pace = 1.0;
-    bool                            is_known = false;
+    bool                            is_known   = false;
+    bool                            is_doubted = false; // from doubt() to the next timing
     int last_seqs = 0, last_drafted = 0, last_verified = 0; // of the round before
 };

@@ -15,8 +15,8 @@ void pymtp_costs_free(pymtp_costs * costs) {
     delete costs;
 }
 
-void pymtp_costs_reset(pymtp_costs * costs) {
-    pymtp_guarded([&] { *costs = pymtp_costs{}; });
+void pymtp_costs_doubt(pymtp_costs * costs) {
+    pymtp_guarded([&] { costs->doubt(); });
 }
 
 void pymtp_watch_cpu_quota(const char * folder) {

@@ -13,8 +13,9 @@ struct pymtp_costs;
 PYMTP_API struct pymtp_costs * pymtp_costs_init(void);
 PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 
-// Discards all costs. Needed after the number of threads has changed, because the seconds of rounds then differ.
-PYMTP_API void     pymtp_costs_reset(struct pymtp_costs * costs);
+// Lets the next rounds replace the costs. Needed after the number of threads has changed, because rounds then take
+// another time.
+PYMTP_API void     pymtp_costs_doubt(struct pymtp_costs * costs);
 // Sets the folder of the control group whose limit of processor time is watched.
 PYMTP_API void     pymtp_watch_cpu_quota(const char * folder);
 PYMTP_API uint32_t pymtp_thread_count_changes(void); // returns how often the number of threads has changed so far
