@@ -262,7 +262,8 @@ def test_round_after_a_change_of_threads_corrects_all_costs_and_drafting_goes_on
         depths.observe(sequences, 3, 0.02, 0.04)
         assert costs.rounds(n, MOST) == before  # the threads changed during this round
         assert depths.choose(sequences) == depth
-        depths.observe(sequences, 3, 0.02, 0.04)
+        for factor in (20, 2):  # another program has disturbed the first
+            depths.observe(sequences, 3, factor * 0.01, factor * 0.02)
         assert costs.rounds(n, MOST) == pytest.approx([2 * seconds for seconds in before], rel=0.02)
         monkeypatch.undo()
 

@@ -1,7 +1,5 @@
 #include "costs.h"
 
-#include "tuning.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -92,12 +90,14 @@ void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verifi
     if (!is_time(verify_took)) {
         return;
     }
-    if (is_doubted && same_rows && verify.has(rows)) {
-        is_doubted = false;
+    if (n_doubted > 0 && same_rows && verify.has(rows)) {
         const double factor = verify_took / verify_seconds(n_seqs, verified);
-        verify.rescale(factor);
-        for (auto & [n, table] : chains) {
-            table.rescale(factor);
+        const bool   first  = n_doubted-- == KNOWN;
+        if (first || factor < 1) { // a busy machine may have disturbed the first timing: it only makes them longer
+            verify.rescale(factor);
+            for (auto & [n, table] : chains) {
+                table.rescale(factor);
+            }
         }
     }
     verify.age();

@@ -1,6 +1,8 @@
 // Learns how long drafting and verifying take on this machine with this model, from timings of the rounds.
 #pragma once
 
+#include "tuning.h"
+
 #include <map>
 #include <vector>
 
@@ -77,9 +79,9 @@ struct pymtp_costs {
     // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
     void seed(int n_seqs, int drafted, const round_seconds & timed);
 
-    // The number of threads has changed, so rounds take another time from now on: the next timing corrects all
-    // estimates by the same factor, and later ones replace them.
-    void doubt() { is_doubted = true; }
+    // The number of threads has changed, so rounds take another time from now on: the next timings correct all estimates
+    // by the same factor, and later ones replace them.
+    void doubt() { n_doubted = (int) pymtp_tuning::KNOWN; }
 
     // returns whether a round was timed often enough that other depths can be compared with it
     bool known() const { return is_known; }
@@ -115,6 +117,6 @@ private:
     pymtp_first_extra               verify_change, draft_change, catch_up;
     double                          pace = 1.0;
     bool                            is_known   = false;
-    bool                            is_doubted = false; // from doubt() to the next timing
+    int                             n_doubted  = 0; // timings that may still correct all estimates, after doubt()
     int last_seqs = 0, last_drafted = 0, last_verified = 0; // of the round before
 };
