@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 from weakref import WeakSet
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pymtp.chat import Chat, Message, OutputEvent, Tools
+from pymtp.engine.embedder import Pooling
 from pymtp.engine.prefix_files import Path, commit_saver
 from pymtp.engine.prepare import Params, Prompt
+from pymtp.engine.preparers import Preparers
 from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter, collect_completions
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.thread import EngineThread
@@ -25,7 +32,7 @@ from pymtp.model.model import Model
 from pymtp.options import LLMOptions, read_options
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
-from pymtp.stats import Figures
+from pymtp.stats import Figures, Stats
 
 T = TypeVar("T")
 PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
@@ -58,6 +65,11 @@ class AsyncWakeup:
         self._event.clear()
         # reset before the coroutine looks at its requests: it would miss a change between the look and the reset
         self._is_set = False
+
+    async def wait_at_most(self, seconds: float) -> None:
+        """Wait until the event is set, but no longer than `seconds`. Does not reset the event."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._event.wait(), seconds)
 
 
 class AsyncLLM(HubMixin):
@@ -107,7 +119,7 @@ class AsyncLLM(HubMixin):
         # not asyncio's default threads: the program may keep all of them busy
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # a separate pool: long prompts and large grammars delay other preparations, but no close(), save or load
-        self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
+        self._preparers = Preparers(PREPARERS, "pymtp prepare")
         self._process = os.getpid()
 
     async def close(self) -> None:
@@ -120,17 +132,18 @@ class AsyncLLM(HubMixin):
         return await self._run_on(self._threads, call)
 
     async def _prepare(self, call: Callable[[], T]) -> T:
-        """Run a call that prepares a request (template, tokens, grammar) on one of PREPARERS threads.
+        """Run a call that prepares a request (template, tokens, grammar) on one of PREPARERS threads, see Preparers.
 
         Private to pymtp: the server uses it. At most PREPARERS of these calls run at once. If the task is cancelled
         before its call begins, the call is dropped.
         """
         return await self._run_on(self._preparers, call)
 
-    async def _run_on(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    async def _run_on(self, threads: Executor, call: Callable[[], T]) -> T:
         if self._forked:
             raise ClosedError("this process was forked, and the AsyncLLM's threads are not here: make a new one")
-        return await asyncio.get_running_loop().run_in_executor(threads, call)
+        # with the context of the task, which says who the caller is
+        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call)
 
     @property
     def _forked(self) -> bool:
@@ -264,6 +277,10 @@ class AsyncLLM(HubMixin):
         params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
+    async def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
+        """Compute the embedding of one prompt, or of a list of prompts; see `LLM.embed`."""
+        return await self._in_thread(lambda: self.llm.embed(prompts, pooling=pooling))
+
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, save its state to a file, and return its number of tokens; see `LLM.save_prefix`.
 
@@ -335,6 +352,21 @@ class CompletionDelta:
     events: Sequence[OutputEvent] = ()
 
 
+class PromptProgress(NamedTuple):
+    """How much of a prompt is computed.
+
+    total: the number of tokens of the prompt.
+    cached: the number of tokens that were taken from the prefix cache.
+    processed: the number of tokens that are computed or cached.
+    seconds: the time since the request got its sequence.
+    """
+
+    total: int
+    cached: int
+    processed: int
+    seconds: float
+
+
 class AsyncCompletions:
     """The completions of one prompt while they are generated. Only one coroutine at a time may call `take`."""
 
@@ -369,6 +401,23 @@ class AsyncCompletions:
                 return parts
             await self._wakeup.wait()
         return []
+
+    def stats(self, index: int) -> Stats:
+        """Return the statistics of a completion so far."""
+        return self._requests[index].stats
+
+    def prompt_progress(self) -> PromptProgress:
+        """Return how much of the prompt is computed."""
+        first = self._requests[0]
+        state, total = first.prefill_state, len(first.prompt)  # the state is read once: the engine may replace it
+        begun = any(request.tokens or request.ended for request in self._requests)
+        processed = total if begun else 0 if state is None else state.n_computed
+        seconds = time.perf_counter() - first.start_time if first.start_time else 0.0
+        return PromptProgress(total, first.cached_tokens, processed, seconds)
+
+    async def wait_at_most(self, seconds: float) -> None:
+        """Wait until `take` has something to return, but no longer than `seconds`."""
+        await self._wakeup.wait_at_most(seconds)
 
     @property
     def completions(self) -> list[Completion]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymtp.chat import Chat, ChatTemplate, Message, Tools
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
@@ -18,6 +19,7 @@ from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes
 from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
+from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
@@ -110,6 +112,7 @@ class LLM(HubMixin):
             self.model, self._context, options.template_source, options.chat_template_kwargs or {}
         )
         self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context)
+        self._embedder = Embedder(self.model, options, self._engine_thread)
         if not warm_up_later:
             self._engine_thread.warm_up_now()
         head = (
@@ -280,6 +283,35 @@ class LLM(HubMixin):
         """
         return self._prefix_files.load(path)
 
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
+        """Compute the embedding of one prompt, shape (n_embd,), or of a list of prompts, shape (len(prompts), n_embd).
+
+        An embedding is the target's hidden state after the final norm, scaled to length 1. It is the same alone and
+        beside other requests, which go on meanwhile. A model that was not trained for embeddings tells similar texts
+        from others less well than one that was.
+
+        prompts: strings or sequences of token ids, as for `generate`.
+        pooling: "last" for the state of the last token, "mean" for the mean over all tokens.
+
+        The first call makes a context for one sequence, which stays until close(). Raises InvalidRequestError for an
+        empty prompt, a chat, a token id outside the vocabulary and another pooling, ContextFullError for a prompt
+        longer than n_ctx.
+        """
+        single = is_prompt(prompts)
+        several = [prompts] if isinstance(prompts, Chat) or single else prompts
+        tokens = [self._embedding_tokens(prompt) for prompt in several]
+        vectors = [self._embedder.embed(one, pooling) for one in tokens]
+        return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.model.n_embd)
+
+    def _embedding_tokens(self, prompt: object) -> list[int]:
+        """Return the tokens of a prompt to embed. Raises the errors of `embed`. Private to pymtp, for the server."""
+        if isinstance(prompt, (Chat, ChatPrompt)):
+            raise InvalidRequestError("a prompt to embed is a string or token ids, not a chat")
+        self._engine_thread.check_usable()
+        tokens = self._maker.prompt_tokens(prompt)  # type: ignore[arg-type] # checks the type
+        self._maker.check_length(tokens)
+        return tokens
+
     def _make_requests(
         self, prompts: Sequence[Prompt], params: Params, waiter: Waiter, **options: Any
     ) -> list[Request]:
@@ -302,6 +334,7 @@ class LLM(HubMixin):
         only waits.
         """
         self._engine_thread.close()
+        self._embedder.close()
 
     @property
     def closed(self) -> bool:

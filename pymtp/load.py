@@ -21,6 +21,7 @@ def load(
     prefix: Path | None = None,
     notify: Callable[[str], None] = warn,
     *,
+    adapt: Callable[[LLMOptions], LLMOptions] = lambda options: options,
     warm_up_later: bool = False,
     status: Callable[[LLMOptions], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> LLM:
@@ -28,6 +29,7 @@ def load(
 
     prefix: a file that `LLM.save_prefix` wrote; None for no prefix.
     notify: called with each note for the user, about a model of the hub and about a missing head.
+    adapt: returns the options to load with, from options whose files are on this machine.
     warm_up_later: as for `LLM.from_options`.
     status: returns a context manager for the load of the options' files, which are on this machine by then.
 
@@ -35,7 +37,7 @@ def load(
     cannot be read.
     """
     check_prefix(prefix)  # before a download, which may take hours
-    local = fetch_named(options, notify)
+    local = adapt(fetch_named(options, notify))
     with status(local):
         llm = LLM.from_options(local, warm_up_later=warm_up_later)
         try:

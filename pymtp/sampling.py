@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.errors import InvalidRequestError
-from pymtp.grammar.json_schema import MAX_TEXT, schema_grammar, schema_text
+from pymtp.grammar.json_schema import MAX_TEXT, SchemaGrammar, schema_grammar, schema_text
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
@@ -37,6 +37,7 @@ MAX_MAGNITUDE = 1e30  # the largest bias or penalty: the changed logits stay wit
 MAX_COMPLETIONS = 128  # completions of a prompt, as in OpenAI's API
 MAX_DRAFTS = 64  # drafts in a round
 MAX_THINKING_END = 1000  # characters
+MAX_SALT = 1000  # characters
 TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # tags in Qwen's chat templates
 THINKING_END_RULE = f"text of at most {MAX_THINKING_END} characters, without {', '.join(TAGS)}"
 
@@ -51,7 +52,9 @@ class SamplingParams:
         p. min_p: drop tokens with less than min_p times the probability of the most likely one.
     seed: the seed of the sampling noise, from 0 to 2**64 - 1; None for a random seed.
     stop: strings that end the text; the text does not contain them.
-    ignore_eos: continue after the model's end token.
+    stop_token_ids: tokens that end the text, which does not contain them. In a chat, the tokens and strings that end
+        the text are looked for after the thinking.
+    ignore_eos: continue after the model's end token. A token of `stop_token_ids` still ends the text.
     logit_bias: a number for each token id that is added to its logit; -inf forbids the token.
     repetition_penalty: divides the positive and multiplies the negative logits of tokens that occurred before; 1 for no
         penalty.
@@ -63,9 +66,12 @@ class SamplingParams:
     grammar: a grammar in llama.cpp's GBNF that the text must match, from its rule "root". The model can end the text
         only where the grammar can end, and can write a control token only where the grammar names it.
     json_schema: a JSON schema that the text must match, as a mapping or as JSON text (it is kept as text). A schema
-        with a keyword that no grammar can express is refused.
+        with a keyword that no grammar can express is refused; see strict_schema.
+    distinct_calls: end the text before a tool call, in the tags of Qwen's templates, that the text already has.
     grammar_prefix: the number of tokens at the end of the prompt that already belong to the grammar's text. To
         continue the text of a completion `first` that was cut off, give `grammar_prefix=len(first.token_ids)`.
+    strict_schema: whether a keyword of json_schema that no grammar can express is refused. If False, it is left out, and
+        `left_out` names it.
     logprobs: report the log-probability of each token, and this number of most likely tokens with their
         log-probabilities, at most 100; None for no report. The probabilities are the model's own: the softmax over the
         whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
@@ -77,6 +83,11 @@ class SamplingParams:
         the budget is used up before `</think>`, `thinking_end` and `</think>` are inserted, and the answer follows.
         Thinking begins if the prompt ends or the completion begins with `<think>`. With a budget and a prompt that ends
         with `<think>`, the grammar applies after the thinking, unless it names `</think>` itself.
+    cache_prompt: reuse cached tokens of earlier prompts, and keep those of this prompt. If False, only the n
+        completions of the prompt share its tokens.
+    cache_salt: the prompt reuses only cached tokens of prompts with the same salt, and of loaded prefix files; at most
+        1,000 characters. So nobody who does not know the salt can find out, by times or counts of cached tokens, how
+        the prompt begins.
     thinking_end: a message that is inserted before `</think>` when a budget of 1 or more is used up; "" for none. Its
         tokens count for max_tokens, but not for the budget.
 
@@ -108,10 +119,16 @@ class SamplingParams:
     draft_tokens: int | None = None
     thinking_budget: int | None = None
     thinking_end: str = ""
+    stop_token_ids: Sequence[int] = ()
+    cache_prompt: bool = True
+    cache_salt: str = ""
+    distinct_calls: bool = False
+    strict_schema: bool = True
 
     def __post_init__(self) -> None:
         stops = _listed(self.stop)
         object.__setattr__(self, "stop", stops)
+        object.__setattr__(self, "stop_token_ids", _listed(self.stop_token_ids))
         bias = self.logit_bias
         if isinstance(bias, Mapping):
             bias = MappingProxyType(dict(bias))
@@ -137,6 +154,7 @@ class SamplingParams:
             ("penalty_last_n", is_whole(self.penalty_last_n, -1), "a whole number, -1 or more"),
             ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
+            ("stop_token_ids", all(is_whole(token, 0) for token in self.stop_token_ids), "token ids"),
             ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
             ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
@@ -162,11 +180,17 @@ class SamplingParams:
                 is_thinking_end(self.thinking_end),
                 THINKING_END_RULE,
             ),
+            (
+                "cache_salt",
+                _is_text(self.cache_salt) and len(self.cache_salt) <= MAX_SALT,
+                f"text of at most {MAX_SALT} characters",
+            ),
         )
         for name, right, wanted in checks:
             if not right:
                 raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}", name)
-        object.__setattr__(self, "ignore_eos", read_bool("ignore_eos", self.ignore_eos))
+        for name in ("ignore_eos", "cache_prompt", "distinct_calls", "strict_schema"):
+            object.__setattr__(self, name, read_bool(name, getattr(self, name)))
         if self.json_schema is not None:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
         self.gbnf  # noqa: B018 — compiles the schema now, so that an invalid one is refused here
@@ -179,7 +203,18 @@ class SamplingParams:
     @cached_property
     def gbnf(self) -> str | None:
         """Return `grammar`, or the grammar in GBNF for `json_schema`; None without both."""
-        return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
+        return self.grammar if self._schema_grammar is None else self._schema_grammar.gbnf
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the places of json_schema's keywords that are left out, such as "#/properties/a/uniqueItems"."""
+        return () if self._schema_grammar is None else self._schema_grammar.left_out
+
+    @cached_property
+    def _schema_grammar(self) -> SchemaGrammar | None:
+        if not isinstance(self.json_schema, str):
+            return None
+        return schema_grammar(self.json_schema, strict=self.strict_schema)
 
 
 def _listed(stop: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
@@ -19,8 +20,11 @@ _STRIDE = 997
 
 def stdlib_files() -> list[Path]:
     """List the source files of Python's standard library in sorted order, without tests and large tables."""
-    root = Path(sysconfig.get_path("stdlib"))
-    return sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
+    found: list[Path] = []
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = set(folders) - _EXCLUDED  # not entered: site-packages may have many times more files
+        found += (Path(folder, name) for name in names if name.endswith(".py"))
+    return sorted(found)
 
 
 def stdlib_texts() -> Iterator[str]:

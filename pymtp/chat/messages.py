@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.chat.lenient_json import NotJsonError, parse_json
+from pymtp.chat.part_text import content_text
 from pymtp.errors import InvalidRequestError
 from pymtp.validation import shown
 
+# the one parameter of a call in the past whose arguments are no JSON object
+WHOLE_ARGUMENTS = "arguments"
+_MAX_DEPTH = 64  # levels of arguments that templates can follow
+# roles that have another name in templates
+_ROLES = {"developer": "system", "function": "tool"}
+_MODEL_ROLES = ("assistant", "tool", "function")  # messages that a model or a tool wrote
 # for each type of content part, the field that holds its text
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
@@ -19,9 +26,13 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
     The content of each message becomes one string, "" if it is missing. The arguments of tool calls become objects. The
     reasoning moves to the field `reasoning_content`. Developer messages become system messages, and several system
-    messages at the beginning become one. All other fields stay unchanged.
+    messages at the beginning become one. The deprecated role `function` becomes `tool`, and `function_call` becomes
+    `tool_calls`. All other fields stay unchanged.
 
-    Raises InvalidRequestError for malformed messages and calls, and for content that is not text.
+    What the model and its tools wrote is never refused, because no user can correct it: arguments that are no JSON
+    object become the text of one argument, and parts that are not text become placeholders such as `[image]`.
+
+    Raises InvalidRequestError for malformed messages and calls, and for other content that is not text.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
@@ -37,17 +48,24 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     result = dict(message) if isinstance(message, Mapping) else {}
+    if isinstance(called := result.pop("function_call", None), Mapping):
+        result["tool_calls"] = result.get("tool_calls") or [{"type": "function", "function": called}]
     calls = result.get("tool_calls")
-    if not isinstance(result.get("role"), str) or not ("content" in result or calls):
+    role = result.get("role")
+    if not isinstance(role, str) or not ("content" in result or calls or role in _MODEL_ROLES):
         raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
-    result["content"] = _content_text(result.get("content"), where)
-    if result["role"] == "developer":
-        result["role"] = "system"
+    result["role"] = role = _ROLES.get(role, role)
     reasoning = result.pop("reasoning", None)
     if result.get("reasoning_content") is None:
         result.pop("reasoning_content", None)
         if isinstance(reasoning, str):
             result["reasoning_content"] = reasoning
+    if role == "assistant":
+        result |= _assistant_texts(result)
+    elif role == "tool":
+        result["content"] = content_text(result.get("content"), "")
+    else:
+        result["content"] = _content_text(result.get("content"), where)
     if calls:
         result["tool_calls"] = [
             _template_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_check_list(calls, where))
@@ -55,6 +73,20 @@ def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     else:
         result.pop("tool_calls", None)
     return result
+
+
+def _assistant_texts(message: Mapping[str, Any]) -> dict[str, str]:
+    """Return the content of an assistant's message, and its thinking if only the content's parts have it."""
+    content = message.get("content")
+    if content is None and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
+    if not isinstance(content, list):
+        return {"content": content_text(content, "")}
+    thoughts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "thinking"]
+    texts = {"content": content_text([part for part in content if part not in thoughts], "")}
+    if thoughts and "reasoning_content" not in message:
+        texts["reasoning_content"] = content_text(thoughts, "\n")
+    return texts
 
 
 def _content_text(content: object, where: str) -> str:
@@ -74,17 +106,51 @@ def _content_text(content: object, where: str) -> str:
 
 def _template_call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
+    if isinstance(call, Mapping) and isinstance(custom := call.get("custom"), Mapping):
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        call = {name: value for name, value in call.items() if name != "custom"} | {"type": "function"}
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequestError(f'{where} must have a "function" with "name" and "arguments", not {shown(call)}')
-    arguments = function.get("arguments")
+    return {**call, "function": {**function, "arguments": past_arguments(function.get("arguments"))}}
+
+
+def past_arguments(arguments: object) -> dict[str, Any]:
+    """Return the arguments of a call in the past as an object.
+
+    If a name occurs twice, the last value counts, as in all parsers of JSON. No arguments, empty text and null become
+    {}. All that is no JSON object, such as the arguments of a call that was cut off, becomes the text of one argument,
+    and so does an object that is nested deeper than templates can follow.
+    """
     if isinstance(arguments, str):
+        if not arguments.strip():
+            return {}
+        text = arguments
         try:
-            arguments = parse_json(arguments) if arguments.strip() else {}
-        except NotJsonError as error:
-            raise InvalidRequestError(f"{where}: the arguments are not JSON: {error}") from error
-    if not isinstance({} if arguments is None else arguments, Mapping):
-        raise InvalidRequestError(f"{where}: the arguments are not a JSON object: {json.dumps(arguments):.80}")
-    return {**call, "function": {**function, "arguments": arguments or {}}}
+            arguments = parse_json(text)
+        except NotJsonError:
+            return {WHOLE_ARGUMENTS: text}
+    else:
+        text = ""
+    if arguments is None:
+        return {}
+    if isinstance(arguments, Mapping) and not _is_deeper(arguments, _MAX_DEPTH):
+        return {str(name): value for name, value in arguments.items()}
+    return {WHOLE_ARGUMENTS: text or _json(arguments)}
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Return whether a JSON value has more than `levels` levels of objects and lists."""
+    if not isinstance(value, (Mapping, list)):
+        return False
+    parts = value.values() if isinstance(value, Mapping) else value
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
+
+
+def _json(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return shown(value)
 
 
 def _check_list(value: object, where: str, otherwise: str = "not a list") -> Sequence[Any]:

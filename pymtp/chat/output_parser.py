@@ -19,6 +19,7 @@ from pymtp.chat.output_events import (
 )
 from pymtp.chat.qwen_tags import (
     BLOCK_VALUE_TAGS,
+    CRLF_VALUE_TAGS,
     HERMES_CALL_TAG,
     INLINE_VALUE_TAGS,
     THINK_END_TAG,
@@ -29,18 +30,26 @@ from pymtp.chat.qwen_tags import (
     tags_outside_calls,
 )
 from pymtp.chat.tags import SPACES, TagMatch, TagScanner
-from pymtp.chat.tool_call_parser import ToolCallBuilder, parse_hermes_call, parse_unfinished_hermes_call
+from pymtp.chat.tool_call_parser import (
+    ToolCallBuilder,
+    parse_hermes_call,
+    parse_unfinished_hermes_call,
+    read_name,
+)
 from pymtp.chat.tool_parameters import ToolParameters
 from pymtp.chat.tools import Tool
 
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>")
-_NEXT_TAG = re.compile(rf"[{SPACES}]*(?:{_PARAMETER.pattern}|</function>|{TOOL_CALL_END})")
-_VALUE_END = re.compile(r"\n?</parameter>")
+_NEXT_TAG = re.compile(rf"[{SPACES}]*(?:{_PARAMETER.pattern}|</function>(?:[{SPACES}]*</function>)*|{TOOL_CALL_END})")
+_VALUE_END = re.compile(rf"\r?\n?</parameter>(?:[{SPACES}]*</parameter>)*")
 # `</function>` at the end of the output. The next tag, which would show that it ends the function, is missing or cut.
-_UNCONFIRMED_FUNCTION_END = re.compile(r"\n?(</parameter>\s*)?</function>\s*(<[a-z_/]*)?")
+_UNCONFIRMED_FUNCTION_END = re.compile(r"\r?\n?(?:</parameter>\s*)*(?:</function>\s*)+(?P<next><[a-z_/]*)?")
 # The output ends with a cut `<tool_call>`, or in it. "<" or "<tool" alone may be text.
 _CALL_BEGINS = "<tool_"
+
+# The ends of a value, by the line end before the value; "" for a value on the line of its tag.
+_VALUE_TAGS = {"\r\n": CRLF_VALUE_TAGS, "\n": BLOCK_VALUE_TAGS, "": INLINE_VALUE_TAGS}
 
 Result = TypeVar("Result")
 _Steps = Generator[None, None, Result]
@@ -79,7 +88,7 @@ class OutputParser:
         self._pending = ""  # the text that is not parsed yet; it begins at position `_from`
         self._from = 0
         self._ended = False  # whether no text follows after the pending text
-        self._reasoning_trimmer = EdgeTrimmer("\n", "\n")
+        self._reasoning_trimmer = EdgeTrimmer("\r\n", "\r\n")
         self._content_trimmer = EdgeTrimmer("", SPACES if tools else "")
         self._reasoning: list[str] = []
         self._content: list[str] = []
@@ -134,11 +143,12 @@ class OutputParser:
                 self._thinking, json_undecided = match.tag == THINK_START_TAG, self._is_json
                 if self._separate_reasoning:
                     self._skip_to(match.end)
-                    self._content_trimmer.leading = "\n"
+                    self._content_trimmer.leading = "\r\n"
                 else:
                     self._take_text(match.end)
             elif match.tag == TOOL_CALL_END_TAG:
                 self._skip_to(match.end)
+                after_call = True  # the tag may be repeated
             elif match.tag == HERMES_CALL_TAG:
                 after_call = yield from self._hermes_call(match)
             else:
@@ -171,7 +181,7 @@ class OutputParser:
         if match.tag in XML_CALL_TAGS and not self._thinking:
             return True
         name = _FUNCTION.search(self._between(match.start, match.end))
-        return name is None or name[1] in self._tools
+        return name is None or read_name(name[1], self._tools) in self._tools
 
     def _take_text(self, end: int) -> None:
         """Add the text up to the position `end` to the reasoning or the content."""
@@ -199,7 +209,7 @@ class OutputParser:
         """
         rest = self._pending
         function = _FUNCTION.match(rest.lstrip("\n"))
-        is_call = rest.startswith(_CALL_BEGINS) or (function and function[1] in self._tools)
+        is_call = rest.startswith(_CALL_BEGINS) or (function and read_name(function[1], self._tools) in self._tools)
         is_call_end = after_call and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
         if is_call or is_call_end:
             return
@@ -221,7 +231,7 @@ class OutputParser:
         function = _FUNCTION.search(self._pending)
         assert function is not None
         self._skip(function.end())
-        name = function[1]
+        name = read_name(function[1], self._tools)
         call = ToolCallBuilder(self._begin_call(name), name, self._tools.get(name) or ToolParameters(Tool(name)))
         # The next tag is complete: it is a part of the tag that began the call, or that ended the value before.
         while tag := _NEXT_TAG.match(self._pending):
@@ -229,19 +239,19 @@ class OutputParser:
             if tag[1] is None:
                 self._end_call(call)
                 return True
-            self._add_arguments(call, call.begin_parameter(tag[1]))
+            self._add_arguments(call, call.begin_parameter(read_name(tag[1], call.parameters)))
             if not (yield from self._value(call)):
                 break
         return False
 
     def _value(self, call: ToolCallBuilder) -> _Steps[bool]:
         """Parse the value of a parameter, and its end. Return False if the output ends first."""
-        while not self._pending and not self._ended:
+        while self._pending in ("", "\r") and not self._ended:
             yield
-        is_block = self._pending.startswith("\n")
-        self._skip(is_block)
-        scanner = TagScanner(BLOCK_VALUE_TAGS if is_block else INLINE_VALUE_TAGS, self._from)
-        take = partial(self._take_value, call)
+        line_end = next((end for end in _VALUE_TAGS if self._pending.startswith(end)), "")
+        self._skip(len(line_end))
+        scanner = TagScanner(_VALUE_TAGS[line_end], self._from)
+        take = partial(self._take_value, call, line_end)
         if (yield from self._scan(scanner, partial(self._ends_value, call), take)):
             self._add_arguments(call, call.end_parameter())
             closed = _VALUE_END.match(self._pending)
@@ -249,7 +259,7 @@ class OutputParser:
             return True
         for start in scanner.partial_starts(self._pending, self._from):
             closed = _UNCONFIRMED_FUNCTION_END.fullmatch(self._pending, start - self._from)
-            if closed and TOOL_CALL_END.startswith(closed[2] or ""):
+            if closed and TOOL_CALL_END.startswith(closed["next"] or ""):
                 take(start)
                 self._add_arguments(call, call.end_parameter())
                 self._end_call(call)
@@ -267,10 +277,17 @@ class OutputParser:
         name = _PARAMETER.search(text)
         if name is None:
             return True
-        return name[1] not in call.seen_parameters and ("</parameter>" in text or name[1] in call.parameters)
+        own = read_name(name[1], call.parameters)
+        return own not in call.seen_parameters and ("</parameter>" in text or own in call.parameters)
 
-    def _take_value(self, call: ToolCallBuilder, end: int) -> None:
-        self._add_arguments(call, call.add_text(self._between(self._from, end)))
+    def _take_value(self, call: ToolCallBuilder, line_end: str, end: int) -> None:
+        """Add the text up to the position `end` to a value.
+
+        line_end: the line end before the value; "" for a value on the line of its tag. CRLF becomes one character.
+        """
+        text = self._between(self._from, end)
+        # The scanner holds back a \r at the end of the text, so no piece ends between \r and \n.
+        self._add_arguments(call, call.add_text(text.replace("\r\n", "\n") if line_end == "\r\n" else text))
         self._skip_to(end)
 
     def _add_arguments(self, call: ToolCallBuilder, text: str) -> None:
@@ -354,7 +371,7 @@ class EdgeTrimmer:
 
         The characters that were held back are kept only if other text comes both before and after the call.
         """
-        self.leading = self.leading or "\n"
+        self.leading = self.leading or "\r\n"
         if not self._has_output:
             self._begun, self._held_back = False, []
 

@@ -7,23 +7,28 @@ renders several possible next turns, and their prompts are compared with the cur
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
-from typing import NamedTuple
+from itertools import accumulate, takewhile
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from pymtp.chat.messages import template_messages
+from pymtp.chat.qwen_tags import THINK_END
 from pymtp.chat.template import Chat, ChatTemplate
 from pymtp.chat.template_inputs import Message
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
 END_BYTES = 64  # length of ChatPrompt.end in bytes
-N_RECENT = 8  # recent prompts whose tokens are cached: the next turn is tokenized only from where it differs
+# Recent prompts of a cache key whose tokens are cached: the next turn is tokenized only from where it differs
+N_RECENT = 8
+MAX_RECENT_BYTES = 64 * 2**20  # of the cached texts of all keys
+CacheKey: TypeAlias = tuple[str, str]  # texts are shared only under the same key: the digest of an API key, and a salt
 
 # Samples of text that may follow a branch point: a letter, a space, a line break. The tokenizer may join such text with
 # the text before the branch point to another token.
@@ -45,45 +50,71 @@ class ChatPrompt(NamedTuple):
 class ChatPrompts:
     """The renderer and tokenizer of one model's chats, with a cache of recent prompts. Threads may share it."""
 
-    def __init__(self, model: Model, template: ChatTemplate) -> None:
-        self._model, self._template = model, template
-        self._recent: deque[_TokenizedText] = deque(maxlen=N_RECENT)
+    def __init__(self, model: Model, template: ChatTemplate, n_ctx: int | None = None) -> None:
+        """n_ctx: longer prompts are refused without being tokenized, or at least not cached; None for no limit."""
+        self._model, self._template, self._n_ctx = model, template, n_ctx
+        self._recent = _RecentTexts()
 
-    def prompt(self, chat: Chat) -> ChatPrompt:
-        """Render and tokenize a chat. Raises the errors of template_messages and ChatTemplate.render."""
+    def prompt(self, chat: Chat, cache_key: CacheKey | None = ("", "")) -> ChatPrompt:
+        """Render and tokenize a chat.
+
+        cache_key: only texts under the same key are looked up, so that times tell nothing about other texts. None:
+            nothing is looked up, and nothing is kept.
+
+        Raises the errors of template_messages and ChatTemplate.render, and ContextFullError for a prompt that cannot
+        fit into the context, however its text is tokenized.
+        """
         messages = template_messages(chat.messages)
+        self._check_messages(messages)
 
         def render(messages: Sequence[Message]) -> bytes:
             text = self._template.render(messages, tools=chat.tools, chat_template_kwargs=chat.chat_template_kwargs)
             return self._model.normalized(text).encode()
 
-        text = self._tokenize(render(messages))
+        text = self._tokenize(render(messages), cache_key)
+        end = text.data[-END_BYTES:].decode(errors="ignore")
+        if self._is_too_long(text):  # it can only be counted: no other prompt continues it
+            return ChatPrompt(text.tokens, (), end)
         shared_lengths = set()
         for later in _possible_next_turns(messages):
             with suppress(InvalidRequestError):  # a turn that the template refuses gives no branch point
                 shared_lengths.add(_shared_bytes(text.data, render(later)))
         branch_points = {self._stable_tokens(text, length) for length in shared_lengths}
-        return ChatPrompt(
-            text.tokens, tuple(sorted(branch_points - {0})), text.data[-END_BYTES:].decode(errors="ignore")
-        )
+        return ChatPrompt(text.tokens, tuple(sorted(branch_points - {0})), end)
 
-    def _tokenize(self, data: bytes) -> _TokenizedText:
+    def _check_messages(self, messages: Sequence[Message]) -> None:
+        """Raise ContextFullError for messages that are too long to render: templates drop thinking and outer spaces."""
+        contents = (message.get("content") for message in messages)
+        texts = [content for content in contents if isinstance(content, str)]
+        if self._n_ctx is not None and sum(map(len, texts)) > self._n_ctx:
+            self._model.check_characters(sum(len(text.rpartition(THINK_END)[2].strip()) for text in texts), self._n_ctx)
+
+    def _is_too_long(self, text: _TokenizedText) -> bool:
+        return self._n_ctx is not None and len(text.tokens) > self._n_ctx
+
+    def _tokenize(self, data: bytes, cache_key: CacheKey | None) -> _TokenizedText:
         """Tokenize a prompt's text; reuse tokens of the recent prompt that shares the longest beginning with it."""
+        if self._n_ctx is not None:
+            self._model.check_bytes(len(data), self._n_ctx)
         recent = max(
-            list(self._recent), key=lambda text: _shared_bytes(text.data, data), default=_TokenizedText(b"", [], [])
+            self._recent.texts(cache_key),
+            key=lambda text: _shared_bytes(text.data, data),
+            default=_TokenizedText(b"", [], []),
         )
         n, start = recent.last_cut(_shared_bytes(recent.data, data))
         tokens = self._model.tokenize(data[start:].decode())
-        cuts, pieces, end = [cut for cut in recent.cuts if cut[0] <= n], [], start
-        for i, token in enumerate(tokens, n + 1):
-            pieces.append(self._model.token_bytes(token, special=True))
-            end += len(pieces[-1])
-            if not self._model.token_bytes(token):  # a control token
-                cuts.append((i, end))
-        if b"".join(pieces) != data[start:]:  # the tokenizer adds bytes, perhaps after each cut: then no cut is safe
+        pieces = {token: self._model.token_bytes(token, special=True) for token in set(tokens)}
+        controls = {token for token in pieces if not self._model.token_bytes(token)}
+        cuts = [cut for cut in recent.cuts if cut[0] <= n]
+        ends = accumulate(map(len, map(pieces.__getitem__, tokens)), initial=start)
+        next(ends)
+        cuts += [(i, end) for i, (token, end) in enumerate(zip(tokens, ends, strict=True), n + 1) if token in controls]
+        # if the tokenizer adds bytes, perhaps after each cut, then no cut is safe
+        if b"".join(map(pieces.__getitem__, tokens)) != data[start:]:
             cuts = []
         text = _TokenizedText(data, recent.tokens[:n] + tokens, cuts)
-        self._recent.append(text)
+        if cache_key is not None and not self._is_too_long(text):
+            self._recent.add(cache_key, text)
         return text
 
     def _stable_tokens(self, text: _TokenizedText, length: int) -> int:
@@ -105,10 +136,44 @@ class _TokenizedText(NamedTuple):
     tokens: list[int]
     cuts: list[tuple[int, int]]
 
+    @property
+    def nbytes(self) -> int:
+        """Return about how much memory the text takes: a token takes a pointer and an integer object."""
+        return len(self.data) + 40 * len(self.tokens)
+
     def last_cut(self, length: int) -> tuple[int, int]:
         """Return the last cut within the first `length` bytes; (0, 0) where there is none."""
         i = bisect_right(self.cuts, length, key=lambda cut: cut[1])
         return self.cuts[i - 1] if i else (0, 0)
+
+
+class _RecentTexts:
+    """The recent texts of each cache key. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[CacheKey, deque[_TokenizedText]] = {}
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def texts(self, key: CacheKey | None) -> list[_TokenizedText]:
+        """Return the texts of a key, the oldest first."""
+        with self._lock:
+            return [] if key is None else list(self._by_key.get(key, ()))
+
+    def add(self, key: CacheKey, text: _TokenizedText) -> None:
+        """Add a text. If there are too many of the key, or too many bytes, drop the oldest ones of the largest key."""
+        with self._lock:
+            self._by_key.setdefault(key, deque()).append(text)
+            self._nbytes += text.nbytes
+            if len(self._by_key[key]) > N_RECENT:
+                self._drop_oldest(key)
+            while self._nbytes > MAX_RECENT_BYTES:
+                self._drop_oldest(max(self._by_key, key=lambda each: sum(one.nbytes for one in self._by_key[each])))
+
+    def _drop_oldest(self, key: CacheKey) -> None:
+        self._nbytes -= self._by_key[key].popleft().nbytes
+        if not self._by_key[key]:
+            del self._by_key[key]
 
 
 def _possible_next_turns(messages: Sequence[Message]) -> Iterator[list[Message]]:

@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 MAX_TAG_LENGTH = 4096  # characters; a longer text is not a tag
+MAX_REPEATS = 8  # how often in succession a tag may stand where its pattern has "+"
 SPACES = " \t\r\n"
 
 
 class Tag(NamedTuple):
     """The pattern of a tag, which begins or ends a part of the output.
 
-    pattern: the text of the tag, in which " " stands for any whitespace and "NAME" for a name.
+    pattern: the text of the tag, in which " " stands for any whitespace, "NAME" for a name, and ">+" for the end of a
+        tag that may stand several times in succession, with whitespace between.
     at_start: whether the tag counts only at the position where a scan begins.
     """
 
@@ -27,8 +29,8 @@ class Tag(NamedTuple):
 
     @property
     def before_name(self) -> str:
-        """Return the part of the pattern before its first name."""
-        return self.pattern.partition("NAME")[0]
+        """Return the part of the pattern before its first name, in which no tag is repeated."""
+        return self.pattern.replace(">+", ">").partition("NAME")[0]
 
 
 def tag_regex(pattern: str) -> str:
@@ -45,9 +47,16 @@ def _partial_regex(pattern: str) -> str:
 
 
 def _items(pattern: str) -> list[str]:
-    """Return a regular expression for each character of a pattern, space or name."""
+    """Return a regular expression for each character of a pattern, repetition, space or name."""
     known = {" ": f"[{SPACES}]*", "NAME": r"[^<>\n]+"}
-    return [known.get(item) or re.escape(item) for item in re.findall("NAME|.", pattern, re.DOTALL)]
+    items = []
+    for item in re.findall(r"NAME|<[^<>]*>\+|.", pattern, re.DOTALL):
+        if item.endswith(">+"):
+            tag = item[:-1]
+            items += [f"(?:{re.escape(tag)}[{SPACES}]*){{0,{MAX_REPEATS - 1}}}", *map(re.escape, tag)]
+        else:
+            items.append(known.get(item) or re.escape(item))
+    return items
 
 
 class TagMatch(NamedTuple):

@@ -77,8 +77,11 @@ class ChatTemplate:
         *,
         tools: Tools | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        add_generation_prompt: bool = True,
     ) -> str:
         """Render the prompt up to where the assistant's next turn begins. tools, chat_template_kwargs: see `Chat`.
+
+        add_generation_prompt: whether the prompt ends with the beginning of that turn.
 
         If the template refuses the messages or the reasoning effort, rewritten messages and other efforts are tried.
         Messages and efforts that the template accepts are used unchanged. Half of a surrogate pair becomes U+FFFD.
@@ -102,7 +105,7 @@ class ChatTemplate:
                 if refusal is not None and time.thread_time() > deadline:
                     raise InvalidRequestError(f"the chat template refuses these messages: {refusal}") from refusal
                 try:
-                    text = self._render_once(rewrite, tools, attempt)
+                    text = self._render_once(rewrite, tools, attempt, add_generation_prompt=add_generation_prompt)
                 except InvalidRequestError:
                     raise
                 except Exception as error:  # a template is a program: it may raise anything
@@ -117,11 +120,18 @@ class ChatTemplate:
                 return replace_surrogates(incomplete)
         raise InvalidRequestError(f"the chat template refuses these messages: {refusal}") from refusal
 
-    def _render_once(self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]) -> str:
+    def _render_once(
+        self,
+        messages: Sequence[Message],
+        tools: Tools | None,
+        variables: Mapping[str, object],
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """Render once. Raises the template's own exceptions, and InvalidRequestError if it exceeds its limits."""
         from pymtp.chat.jinja_environment import render
 
-        own = {"messages": list(messages), "tools": tools, "add_generation_prompt": True}
+        own = {"messages": list(messages), "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
             return render(self._template, {"documents": None, **self._special_tokens, **variables, **own})
         except RenderLimitError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from pymtp.chat.tags import SPACES, Tag, tag_regex
-from pymtp.grammar.regex import Ranges, inverse, range_grammar
+from pymtp.grammar.characters import Ranges, inverse, range_grammar
 from pymtp.grammar.rules import Rules
 
 NOT_IN_TEXT: Ranges = [(0x00, 0x00), (0xD800, 0xDFFF)]  # characters that no output contains
@@ -23,17 +23,20 @@ class TagFreeText:
     name. The beginning of the text counts as the beginning of a line.
     """
 
-    def __init__(self, tags: Mapping[Tag, str | None], rules: Rules, hint: str, *, may_end: bool = True) -> None:
+    def __init__(
+        self, tags: Mapping[Tag, str | None], rules: Rules, hint: str, *, may_end: bool = True, closing: str = ""
+    ) -> None:
         """Prepare the rules.
 
         tags: for each tag that ends the text, the rule for the output after the tag; None for a tag that the text must
             not contain.
         hint: the beginning of the names of the rules.
         may_end: whether the text may end without a tag.
+        closing: the text that follows where the text ends without a tag. No tag may be complete within it, either.
         """
         self._tags = tuple(dict.fromkeys(tag.before_name for tag in tags))
         self._follows = {tag.before_name: rule for tag, rule in tags.items() if rule is not None}
-        self._rules, self._hint, self._may_end = rules, hint, may_end
+        self._rules, self._hint, self._may_end, self._closing = rules, hint, may_end, closing
         self._names: dict[_Text, str] = {}
         others = inverse(NOT_IN_TEXT + _ranges(_characters(self._tags)))
         self._others = rules.rule(range_grammar(others), "other")
@@ -44,6 +47,7 @@ class TagFreeText:
         maximum: None for no limit.
         """
         automaton = tag_automaton(self._tags, frozenset(self._follows))
+        final = [self._may_end and self._can_close(automaton, state) for state in range(len(automaton))]
         todo: list[_Text] = []
 
         def name(text: _Text) -> str:
@@ -56,8 +60,10 @@ class TagFreeText:
         while todo:
             state, least, most = text = todo.pop()
             fewer = max(least - 1, 0), None if most is None else most - 1
-            alternatives = ['""'] if self._may_end and not least else []
+            alternatives = ['""'] if final[state] and not least else []
             for step in automaton[state] if most != 0 else []:
+                if step.tag is None and fewer[1] == 0 and not final[step.to]:
+                    continue  # the text would have to end there
                 some = range_grammar(_ranges(step.characters)) if step.characters else self._others
                 then = name((step.to, *fewer)) if step.tag is None else self._follows[step.tag]
                 alternatives.append(f"{some} {then}")
@@ -65,8 +71,18 @@ class TagFreeText:
         return first
 
     def contains_tag(self, text: str) -> bool:
-        """Return whether a text contains one of the tags."""
-        return any(re.search(tag_regex(tag), f"\n{text}") for tag in self._tags)
+        """Return whether a text and its closing contain one of the tags."""
+        return any(re.search(tag_regex(tag), f"\n{text}{self._closing}") for tag in self._tags)
+
+    def _can_close(self, automaton: Sequence[Sequence[Transition]], state: int) -> bool:
+        """Return whether the closing completes no tag after a text that ends in a state."""
+        for character in self._closing:
+            *steps, others = automaton[state]
+            step = next((step for step in steps if character in step.characters), others)
+            if step.tag is not None or (step is others and character in _characters(self._tags)):
+                return False
+            state = step.to
+        return True
 
 
 class Transition(NamedTuple):

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from pymtp.chat.json_scanner import JsonObjectScanner
-from pymtp.chat.lenient_json import NotJsonError, parse_json
+from pymtp.chat.lenient_json import NotJsonError, parse_json, parse_python_literal
 from pymtp.chat.output_events import ToolCall
+from pymtp.chat.tags import SPACES
 from pymtp.chat.tool_parameters import ToolParameter, ToolParameters
 
 _NAME = re.compile(r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _ARGUMENTS = re.compile(r'\s*,\s*"arguments"\s*:\s*(?=\{)')
+
+
+def read_name(written: str, known: Container[str]) -> str:
+    """Return the name in a tag, without the quotes and spaces that models may write around it.
+
+    known: the known names. They are returned as they are, because a name may have quotes of its own.
+    """
+    bare = written.strip(SPACES + "\"'`")
+    return written if written in known or not bare else bare
 
 
 class ToolCallBuilder:
@@ -66,21 +80,25 @@ class ToolCallBuilder:
 
 def parse_hermes_call(text: str) -> ToolCall | None:
     """Parse a complete call in Hermes' form; return None for JSON that is not a call."""
-    try:
-        value = parse_json(text, strict=False)
-    except NotJsonError:
-        return None
+    value = _parse_object(text)
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
+    arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
-        try:
-            arguments = parse_json(arguments)
-        except NotJsonError:
-            return None
+        arguments = _parse_object(arguments)
+    elif arguments is None:
+        arguments = {}
     if not isinstance(arguments, dict):
         return None
     return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def _parse_object(text: str) -> Any:
+    """Parse JSON, or a Python literal: models also write 'single quotes'. Return None for other text."""
+    for parse in (partial(parse_json, strict=False), parse_python_literal):
+        with suppress(NotJsonError):
+            return parse(text)
+    return None
 
 
 def parse_unfinished_hermes_call(text: str) -> ToolCall | None:

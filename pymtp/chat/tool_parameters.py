@@ -9,19 +9,18 @@ there are such bounds, strings are written as JSON, too, with quotes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from pymtp.chat.lenient_json import NotJsonError, parse_json, parse_python_literal
 from pymtp.chat.tools import Tool
-from pymtp.grammar.keywords import TYPE_KEYWORDS, SchemaError, find_ref
-from pymtp.grammar.relax import merge_all_of
+from pymtp.grammar.keywords import ANNOTATIONS, TYPE_KEYWORDS, KeywordReport, SchemaError, find_ref
+from pymtp.grammar.merge import Combiner
 
 ALL_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
 MAX_STEPS = 64  # levels of references and alternatives that are followed
-# Subschemas that are visited. A short schema may have a huge number of alternatives that share parts by references.
-MAX_VISITS = 1024
 # Keywords that bound values of types other than string.
 _VALUE_KEYWORDS = frozenset().union(*(keywords for name, keywords in TYPE_KEYWORDS.items() if name != "string"))
 
@@ -39,7 +38,7 @@ class ToolParameter:
 
     @cached_property
     def _allowed(self) -> tuple[frozenset[str], bool]:
-        return self._read(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
+        return self._read()
 
     @property
     def types(self) -> frozenset[str]:
@@ -103,27 +102,33 @@ class ToolParameter:
             return (int(value),)
         return (value,) if _type_of(value) & self.types else None
 
-    def _read(self, schema: object, steps: int, visits: Iterator[int]) -> tuple[frozenset[str], bool]:
-        """Return the types that a schema allows, and whether it bounds values besides strings by their type alone."""
-        if steps == 0 or next(visits, None) is None:
-            return ALL_TYPES, False
-        schema = resolve_refs(schema, self._root)
-        if not isinstance(schema, dict):
+    def _read(self) -> tuple[frozenset[str], bool]:
+        """Return the types that the schema allows, and whether it bounds values besides strings by their type alone."""
+        try:
+            found = Combiner(self._root, KeywordReport("lenient")).alternatives(self.schema, "#")
+        except (SchemaError, RecursionError):
+            return ALL_TYPES, not isinstance(self.schema, dict)
+        if not found:
             return ALL_TYPES, True
-        types = _named_types(schema)
-        for keyword in ("oneOf", "anyOf"):
-            if isinstance(parts := schema.get(keyword), list) and parts:
-                each = [self._read(part, steps - 1, visits) for part in parts]
-                unbounded = all(part_types == {"string"} or part_unbounded for part_types, part_unbounded in each)
-                return types or frozenset().union(*(part_types for part_types, _ in each)), unbounded
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if types is None and isinstance(values, list) and values:
-            types = frozenset().union(*map(_type_of, values))
-        if types is None:
-            types = frozenset({"string"}) if schema.keys() & TYPE_KEYWORDS["string"] else ALL_TYPES
-        if "const" in schema or "enum" in schema:
-            return types, steps == MAX_STEPS or types == {"string"}  # see `choices`
-        return types, not schema.keys() & _VALUE_KEYWORDS
+        each = [_read_plain(schema, alone=len(found) == 1) for schema in found]
+        unbounded = all(types == {"string"} or part_unbounded for types, part_unbounded in each)
+        return frozenset().union(*(types for types, _ in each)), unbounded
+
+
+def _read_plain(schema: Mapping[str, Any], *, alone: bool) -> tuple[frozenset[str], bool]:
+    """Return the types of a plain schema, and whether it bounds values besides strings by their type alone.
+
+    alone: whether the schema is the only one, so that `ToolParameter.choices` knows the values that it lists.
+    """
+    types = _named_types(schema)
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if types is None and isinstance(values, list) and values:
+        types = frozenset().union(*map(_type_of, values))
+    if types is None:
+        types = frozenset({"string"}) if schema.keys() & TYPE_KEYWORDS["string"] else ALL_TYPES
+    if "const" in schema or "enum" in schema:
+        return types, alone or types == {"string"}
+    return types, not schema.keys() & _VALUE_KEYWORDS
 
 
 class ToolParameters:
@@ -148,7 +153,7 @@ class ToolParameters:
         """Return the names of all parameters, in the schema's order."""
         return [*self._by_name, *sorted(self.required - self._by_name.keys())]
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
     def __getitem__(self, name: str) -> ToolParameter:
@@ -172,6 +177,40 @@ def resolve_refs(schema: object, root: object) -> object:
         else:
             return schema
     return {}
+
+
+def merge_all_of(schema: dict[str, Any], root: object) -> dict[str, Any]:
+    """Return the schema with the schemas of its `allOf` merged into it.
+
+    The properties and the required names of all these schemas are joined. For other keywords, the first value is used.
+    """
+    every = schema.get("allOf")
+    if not isinstance(every, list):
+        return schema
+    merged = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
+    known = set[int]()  # a part that is referred to several times is merged once
+    for part in every:
+        if len(every) > 1 or merged.keys() - ANNOTATIONS:
+            part = _follow_ref(part, root)
+        if not isinstance(part, dict) or id(part) in known:
+            continue
+        known.add(id(part))
+        for keyword, value in part.items():
+            own = merged.get(keyword)
+            if keyword == "properties" and isinstance(own, dict) and isinstance(value, dict):
+                merged[keyword] = {**value, **own}
+            elif keyword == "required" and isinstance(own, list) and isinstance(value, list):
+                merged[keyword] = [*own, *value]
+            else:
+                merged.setdefault(keyword, value)
+    return merged
+
+
+def _follow_ref(part: object, root: object) -> object:
+    if isinstance(part, dict) and "$ref" in part:
+        with suppress(SchemaError):
+            return find_ref(root, part["$ref"], "#")
+    return part
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str] | None:

@@ -19,10 +19,9 @@ from pymtp.options import LLMOptions
 
 
 @dataclass(frozen=True)
-class LoadOptions(PlacementOptions):
-    """Options of all commands that load a model for inference."""
+class InferenceOptions(PlacementOptions):
+    """Options of all commands that load a model for inference, without its name."""
 
-    model: ModelName = None
     tap: Tap = LLMOptions.tap
     n_threads: Threads = None
     all_threads: AllThreads = LLMOptions.all_threads
@@ -32,9 +31,21 @@ class LoadOptions(PlacementOptions):
     def keywords(self) -> dict[str, Any]:
         """Return the options as keywords of LLM. Raises InvalidRequestError for values of a wrong form."""
         given = super().keywords()
-        del given["model"]
         if self.chat_template_kwargs is not None:
             given["chat_template_kwargs"] = _read_json(self.chat_template_kwargs)
+        return given
+
+
+@dataclass(frozen=True)
+class LoadOptions(InferenceOptions):
+    """Options of all commands that load one model for inference."""
+
+    model: ModelName = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as keywords of LLM. Raises InvalidRequestError for values of a wrong form."""
+        given = super().keywords()
+        del given["model"]
         return given
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:

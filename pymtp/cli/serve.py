@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from pymtp.cli.load import LoadOptions
+from pymtp.cli.load import InferenceOptions
 from pymtp.cli.model_file import model_name
 from pymtp.cli.model_sampling import ModelSamplingOptions
-from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, SeqMax, expand_options, option_names
+from pymtp.cli.models_file import FileModel, is_given, read_models
+from pymtp.cli.options import (
+    MODEL_HELP,
+    Prefix,
+    ReasoningBudget,
+    ReasoningBudgetMessage,
+    expand_options,
+    option_names,
+)
 from pymtp.cli.texts import read_text
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.hub.errors import check_installed
 from pymtp.load import check_prefix
+from pymtp.options import LLMOptions
+from pymtp.server.front.config import FRONT_PROGRAM, FrontConfig
+from pymtp.server.memory import FITTED
 from pymtp.server.metrics import logs
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
@@ -31,9 +42,11 @@ REQUIRED = {
     "fastapi": "fastapi",
     "uvicorn": "uvicorn",
     "httptools": "httptools",
+    "httpx": "httpx",
     "prometheus_client": "prometheus-client",
 }
 MIB = 2**20
+G = TypeVar("G")
 
 
 @dataclass(frozen=True)
@@ -85,11 +98,23 @@ class ServerOptions:
     ] = None
     max_queue: Annotated[
         int,
-        typer.Option(min=0, help="Completions that may wait for a slot. More are refused, unless no request runs."),
+        typer.Option(
+            min=0, help="Completions that may wait for a slot; more of a client beyond its share are refused."
+        ),
     ] = ServerSettings.max_queue
     max_body_bytes: Annotated[
         int, typer.Option("--max-body", min=1, metavar="MIB", help="Largest body of a request.")
     ] = ServerSettings.max_body_bytes // MIB
+    max_bodies_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-bodies",
+            min=1,
+            metavar="MIB",
+            help="Memory for the bodies of all requests together.",
+            show_default="four times --max-body",
+        ),
+    ] = None
     request_timeout: Annotated[
         float | None,
         typer.Option(
@@ -131,6 +156,8 @@ class ServerOptions:
         given = {name: value for name, value in vars(self).items() if value is not None}
         given["api_keys"] = [*(self.api_keys or ()), *self._file_keys(given.pop("api_key_file", None))]
         given["max_body_bytes"] *= MIB
+        if self.max_bodies_bytes is not None:
+            given["max_bodies_bytes"] *= MIB
         given["reasoning_budget"] = None if self.reasoning_budget < 0 else self.reasoning_budget
         given["effort_budgets"] = parse_effort_budgets("--effort-budgets", self.effort_budgets)
         with option_names(ServerOptions):
@@ -166,32 +193,91 @@ def parse_effort_budgets(option: str, text: str) -> dict[str, int]:
     return budgets
 
 
+@dataclass(frozen=True)
+class ServedModelOptions(InferenceOptions):
+    """Options of a served model. The context length, if it is not given, is chosen by the free memory."""
+
+    n_ctx: Annotated[
+        int,
+        typer.Option(
+            "--ctx",
+            "-c",
+            help="Tokens of a request, its prompt included; 0 for the length of the training.",
+            show_default="what fits, at most 131072 and that of the training",
+        ),
+    ] = LLMOptions.n_ctx
+
+
+@dataclass(frozen=True)
+class SeveralOptions:
+    """Options of a server of several models, and of one that sleeps."""
+
+    models_file: Annotated[
+        Path | None,
+        typer.Option("--models", metavar="FILE.toml", help="Serve the models of this file, a table for each."),
+    ] = None
+    models_max: Annotated[
+        int, typer.Option(min=0, help="Most models that are loaded at a time, 0 for as many as fit.")
+    ] = 0
+    models_memory: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**40,
+            metavar="MIB",
+            help="Host memory for all loaded models together.",
+            show_default="nine tenths of what is free at the start",
+        ),
+    ] = None
+    idle_seconds: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Unload a model after this time without requests, 0 for never."),
+    ] = 0.0
+
+
+MODEL_PARAMS = frozenset(
+    [field.name for group in (ServedModelOptions, ModelSamplingOptions) for field in fields(group)]
+    + ["n_seq_max", "prefix", "seed", "served_names", "reasoning_budget", "reasoning_budget_message", "effort_budgets"]
+)
+ONE_MODEL = ("prefix", "served_names", "head")  # options that cannot hold for several models
+
+
 @expand_options
 def serve(
     *,
+    context: typer.Context,
     server_options: ServerOptions,
-    n_seq_max: SeqMax = 4,
+    several: SeveralOptions,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=f"{MODEL_HELP} May be given several times."),
+    ] = None,
+    n_seq_max: Annotated[
+        int,
+        typer.Option(
+            "--n-seq-max",
+            "-s",
+            help="Largest number of sequences at once, with --ctx tokens each.",
+            show_default="what fits beside the first, at most 4",
+        ),
+    ] = 1,
     prefix: Prefix = None,
     sampling: ModelSamplingOptions,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", show_default="random")] = None,
-    load_options: LoadOptions,
+    load_options: ServedModelOptions,
 ) -> None:
-    """Serve a model over HTTP, with OpenAI's and Anthropic's APIs."""
+    """Serve models over HTTP, with OpenAI's and Anthropic's APIs."""
     if not all(map(find_spec, REQUIRED)):
         raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(REQUIRED.values())}")
     settings = server_options.settings(sampling.given_params(seed=seed))
     # already here, so that invalid options and missing files are found before a worker starts
-    options = load_options.options(_worker_model(load_options.model), n_seq_max=n_seq_max)
-    with option_names(LoadOptions):
-        options.check_machine()
-    check_prefix(prefix)
-    launch = WorkerConfig(settings, options, prefix)
+    config, program = _launch(context, settings, several, models)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
         # The check of host names protects a server without a key on loopback from web pages (DNS rebinding). With a key
         # it is not needed, and a server that is open to the network has nothing to protect.
-        launch = replace(launch, settings=replace(settings, allowed_hosts=(ANY_HOST,)))
+        config = replace(config, settings=replace(config.settings, allowed_hosts=(ANY_HOST,)))
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):
         logs.log.warning(
@@ -199,10 +285,122 @@ def serve(
             settings.host,
             settings.port,
         )
-    with option_names(LoadOptions):
-        code = supervise(listener, launch)
+    with option_names(ServedModelOptions, **_SERVED):
+        code = supervise(listener, config) if program is None else supervise(listener, config, program)
     if code:
         raise typer.Exit(code)
+
+
+def _launch(
+    context: typer.Context, settings: ServerSettings, several: SeveralOptions, models: list[str] | None
+) -> tuple[WorkerConfig | FrontConfig, str | None]:
+    """Return the config of the process that serves, and its program, None for that of a worker.
+
+    Raises InvalidRequestError for options that do not go together, and the errors of `_worker_model`.
+    """
+    given = frozenset(name for name in MODEL_PARAMS if is_given(context, name))
+    if several.models_file is None and len(models or ()) < 2:
+        model = models[0] if models else None
+        config = _worker_config(settings, model, context.params, given)
+        if not several.idle_seconds:
+            if several.models_max or several.models_memory is not None:
+                option = "--models-max" if several.models_max else "--models-memory"
+                raise InvalidRequestError(f"{option} is for several models: give --model several times, or --models")
+            return config, None
+        configs = [config]
+    else:
+        if models and several.models_file is not None:
+            raise InvalidRequestError("give --model or --models, not both")
+        if wrong := [name for name in ONE_MODEL if name in given]:
+            spelling = next(p.opts[0] for p in context.command.params if p.name == wrong[0])
+            raise InvalidRequestError(f"{spelling} is for one model: give it to a model in the file of --models")
+        if several.models_file is None:
+            configs = [_named_config(settings, name, context.params, given) for name in models or ()]
+        else:
+            configs = [
+                _table_config(settings, model) for model in read_models(several.models_file, context, MODEL_PARAMS)
+            ]
+    _check_names_differ(configs)
+    memory = None if several.models_memory is None else several.models_memory * MIB
+    front = FrontConfig(settings, tuple(configs), several.models_max, memory, several.idle_seconds)
+    return front, FRONT_PROGRAM
+
+
+def _named_config(
+    settings: ServerSettings, name: str, params: Mapping[str, Any], given: frozenset[str]
+) -> WorkerConfig:
+    """Return the config of a model that has the name of its file, or its name on the hub."""
+    config = _worker_config(settings, name, params, given)
+    _check_exists(config)
+    names = (name.removeprefix("hf:"), name) if is_hub_name(name) else (Path(name).stem,)
+    return replace(config, settings=replace(config.settings, served_names=names))
+
+
+def _table_config(settings: ServerSettings, model: FileModel) -> WorkerConfig:
+    """Return the config of a model of a file."""
+    sampling = _build(ModelSamplingOptions, model.params)
+    try:
+        own = replace(
+            settings,
+            sampling=sampling.given_params(seed=model.params["seed"]),
+            served_names=(model.name, *(model.params["served_names"] or ())),
+            reasoning_budget=None if model.params["reasoning_budget"] < 0 else model.params["reasoning_budget"],
+            reasoning_budget_message=model.params["reasoning_budget_message"],
+            effort_budgets=parse_effort_budgets("effort_budgets", model.params["effort_budgets"]),
+        )
+        config = _worker_config(own, model.model, model.params, model.given, model.keywords)
+        _check_exists(config)
+    except PymtpError as error:
+        error.args = (f"{model.where}: {error}",)
+        raise
+    return config
+
+
+def _worker_config(
+    settings: ServerSettings,
+    model: str | None,
+    params: Mapping[str, Any],
+    given: frozenset[str],
+    keywords: Mapping[str, Any] | None = None,
+) -> WorkerConfig:
+    """Return the config of a worker.
+
+    params: the values of the command's options. given: the names of those that a user has set.
+    keywords: keywords of LLM, which replace those of the options.
+    """
+    options = _build(ServedModelOptions, params)
+    given_keywords = {**options.keywords(), "n_seq_max": params["n_seq_max"], **(keywords or {})}
+    with option_names(ServedModelOptions, **_SERVED):
+        llm = LLMOptions(_worker_model(model), **given_keywords)
+        llm.check_machine()
+    check_prefix(params["prefix"])
+    return WorkerConfig(settings, llm, params["prefix"], tuple(name for name in FITTED if name not in given))
+
+
+_SERVED = {"n_seq_max": "--n-seq-max"}
+
+
+def _build(group: type[G], params: Mapping[str, Any]) -> G:
+    return group(**{field.name: params[field.name] for field in fields(group)})  # type: ignore[arg-type]
+
+
+def _check_exists(config: WorkerConfig) -> None:
+    """Raise ModelLoadError if the file of a model is missing, which is loaded only when it is asked for."""
+    model = config.llm.model
+    if isinstance(model, str) and not is_hub_name(model) and not os.path.exists(model):
+        raise ModelLoadError(f"no such file: {model}")
+
+
+def _check_names_differ(configs: Sequence[WorkerConfig]) -> None:
+    """Raise InvalidRequestError if two models have a name in common."""
+    seen: set[str] = set()
+    for config in configs:
+        for name in config.settings.served_names:
+            if name in seen:
+                raise InvalidRequestError(
+                    f"two models have the name {shown(name)}: give them names in a file, with --models"
+                )
+            seen.add(name)
 
 
 def _worker_model(name: str | None) -> str | None:

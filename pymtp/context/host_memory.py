@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,9 @@ SWAP = Path("/proc/meminfo")
 
 # Files with the memory limit of a container. Each holds a number of bytes, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Files with the bytes of memory that a container uses, in the order of LIMITS, and those with what of it can be dropped
+USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
+STATS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
 SWAP_LIMIT = Path("/sys/fs/cgroup/memory.swap.max")
 
 
@@ -51,6 +55,22 @@ def host_memory() -> int | None:
         with suppress(OSError, ValueError):
             total.append(int(Path(name).read_text()))
     return min(total, default=None)
+
+
+def free_host_memory() -> int | None:
+    """Return the bytes of memory that programs could still take, of the machine or the container; None if unknown.
+
+    Cached files count as free, because the system drops them when memory is needed.
+    """
+    free = []
+    with suppress(OSError, ValueError):
+        free.append(_meminfo("MemAvailable"))
+    for limit, used, stats in zip(LIMITS, USED, STATS, strict=True):
+        with suppress(OSError, ValueError):
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)$", Path(stats).read_text(), re.MULTILINE)
+            taken = int(Path(used).read_text()) - (int(cached[1]) if cached else 0)
+            free.append(max(0, int(Path(limit).read_text()) - taken))
+    return min(free) if free else host_memory()
 
 
 def check_room(model: Model, params: Any, options: Any) -> None:
@@ -78,13 +98,18 @@ def check_room(model: Model, params: Any, options: Any) -> None:
 def _swap() -> int | None:
     """Return the bytes of swap that this process may use, None where the size is unknown, as for swap that grows."""
     try:
-        (line,) = (line for line in SWAP.read_text().splitlines() if line.startswith("SwapTotal:"))
-        found = int(line.split()[1]) * 2**10
+        found = _meminfo("SwapTotal")
     except (OSError, ValueError):
         return None
     with suppress(OSError, ValueError):
         found = min(found, int(SWAP_LIMIT.read_text()))
     return found
+
+
+def _meminfo(name: str) -> int:
+    """Return the bytes of a line of /proc/meminfo. Raises ValueError if there is no such line."""
+    (line,) = (line for line in SWAP.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 2**10
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:

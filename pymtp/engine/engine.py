@@ -17,6 +17,7 @@ from pymtp.engine.runner import RequestRunner
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
+from pymtp.prefix_cache.tree import Space
 from pymtp.stats import Figures
 
 
@@ -72,7 +73,7 @@ class Engine:
         """Add a request, which the next steps run. After close(), the request ends at once."""
         if request.cancel_count is None:
             request.cancel_count = self.runner.context.cancels
-        request.number = next(self._numbers)
+        request.number = request.turn = next(self._numbers)
         request.arrival_time = self._clock()
         self.runner.unfinished[request] = None
         self._new_requests.append(request)
@@ -141,9 +142,9 @@ class Engine:
         self.process_queues()
         scheduler, prefilled = self.scheduler, False
         decoding = scheduler.decoding()
-        if len(decoding) < len(scheduler.running) or scheduler.n_waiting or scheduler.has_gap:
+        if len(decoding) < len(scheduler.running) or scheduler.has_waiting or scheduler.has_gap:
             self.hand_over()
-            if scheduler.n_waiting:
+            if scheduler.has_waiting:
                 scheduler.requeue_preempted()
                 self._admit()
             if scheduler.has_gap:
@@ -198,18 +199,26 @@ class Engine:
                 preempted = scheduler.choose_preempted()
                 if preempted is None:
                     return
-                preempted.preempted, preempted.number = True, next(self._numbers)
+                preempted.preempted, preempted.turn = True, next(self._numbers)
                 runner.restart(preempted)
                 continue
-            group = None if self.cache_prompt else request.group or object()
+            space = request.space if self.cache_prompt else Space(only=request.group or object())
+            # from now on, later requests are prefilled after it, even if they arrived before it
+            turn = request.turn if request.had_sequence else next(self._numbers)
             branch_points = request.branch_points
             if request.group is not None:
                 branch_points = (*branch_points, len(request.prompt))
             state = self.prefix_cache.begin(
-                request.prompt, scheduler.free, request.rank, branch_points, group, runner.max_reuse(request)
+                request.prompt,
+                scheduler.free,
+                (request.priority, turn),
+                branch_points,
+                space,
+                runner.max_reuse(request),
             )
             request.prefill_state = state
             scheduler.start(request, state.seq)
+            request.turn = turn
             try:
                 if not request.start_time:
                     request.start_time = self._clock()

@@ -14,7 +14,7 @@ from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.context.context import Context
-from pymtp.engine.request import Request, Waiter
+from pymtp.engine.request import Caller, Request, Waiter, cache_key, current_caller
 from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.model.model import Model
@@ -62,7 +62,7 @@ class RequestMaker:
 
         Raises the errors of `chat_template`.
         """
-        return ChatPrompts(self._model, self.chat_template)
+        return ChatPrompts(self._model, self.chat_template, self._context.n_ctx)
 
     def make(
         self,
@@ -87,6 +87,7 @@ class RequestMaker:
         """
         cancels = self._context.cancels  # read now: a cancel() during the checks below cancels these requests too
         priority = read_int("priority", priority, -(2**31))
+        caller = current_caller.get() or Caller(call=object())
         branch_points = branch_points if saver is None else [saver.checkpoints]
         params_list = _read_params(params, len(prompts))
         checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
@@ -100,6 +101,7 @@ class RequestMaker:
                 max_unread=max_unread,
                 seed_offset=i,
                 group=group,
+                caller=caller,
                 branch_points=(*prompt.branch_points, *more),
                 saver=saver,
                 thinking=thinking,
@@ -114,9 +116,16 @@ class RequestMaker:
         ]
 
     def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        """Tokenize a string, or check token ids. Raises InvalidRequestError for ids outside the vocabulary."""
+        """Tokenize a string, or check token ids.
+
+        Raises InvalidRequestError for ids outside the vocabulary, and ContextFullError, without any work, for prompts
+        that are far too long.
+        """
         if isinstance(prompt, str):
+            self._model.check_fits(prompt, self._context.n_ctx)
             return self._model.tokenize(prompt)
+        if isinstance(prompt, (list, tuple)):
+            self._check_number(len(prompt))
         tokens = _token_ids(prompt)
         self._model.check_tokens(tokens)
         return tokens
@@ -125,12 +134,15 @@ class RequestMaker:
         """Raise InvalidRequestError for an empty prompt, ContextFullError for one longer than the context."""
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
-        if len(tokens) > self._context.n_ctx:
-            raise ContextFullError(f"the prompt has {len(tokens)} tokens, n_ctx is {self._context.n_ctx}")
+        self._check_number(len(tokens))
+
+    def _check_number(self, n_tokens: int) -> None:
+        if n_tokens > self._context.n_ctx:
+            raise ContextFullError(f"the prompt has {n_tokens} tokens, n_ctx is {self._context.n_ctx}")
 
     def _checked(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
         if isinstance(prompt, Chat):
-            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params))
+            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params), cache_key(params))
         elif isinstance(prompt, ChatPrompt):
             checked = prompt._replace(tokens=self.prompt_tokens(prompt.tokens))
         else:

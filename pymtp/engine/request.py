@@ -7,9 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from pymtp.chat.prompt import CacheKey
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.engine.rounds import DecodeState
@@ -18,6 +20,7 @@ from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model.model import Model
 from pymtp.prefix_cache.cache import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
+from pymtp.prefix_cache.tree import Space
 from pymtp.sampling import MAX_MAGNITUDE, Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import DraftStats, Stats, collect
 
@@ -70,6 +73,31 @@ class Piece:
     logprobs: list[TokenLogprobs] | None = None
     drafted: int = 0
     accepted: int = 0
+
+
+class Caller(NamedTuple):
+    """Whoever sends requests. Sequences are given to clients in turn, and to the calls of a client in turn.
+
+    client: the name of the client, such as a digest of its API key or its address; "" in Python.
+    owner: the owner of the spaces of the prefix cache: a digest of the API key; "" without a key.
+    call: one object for all prompts of one call, or of one HTTP request.
+    n_bytes: the size of the HTTP request's body.
+    """
+
+    client: str = ""
+    owner: str = ""
+    call: object = None
+    n_bytes: int = 0
+
+
+# The server sets it for each HTTP request, so that no code between its routes and the engine has to pass it on.
+current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+
+def cache_key(params: SamplingParams) -> CacheKey | None:
+    """Return what separates the cached prompts of the current caller; None to look nothing up and to keep nothing."""
+    caller = current_caller.get()
+    return (caller.owner if caller else "", params.cache_salt) if params.cache_prompt else None
 
 
 class Waiter:
@@ -141,6 +169,7 @@ class Request:
         max_unread: int | None = None,
         seed_offset: int = 0,
         group: object = None,
+        caller: Caller = Caller(),  # noqa: B008 — a constant
         branch_points: tuple[int, ...] = (),
         saver: PrefixSaver | None = None,
         thinking: ThinkingPlan | None = None,
@@ -154,6 +183,7 @@ class Request:
             `unread` stays empty.
         seed_offset: number to add to the seed, for several completions of one prompt.
         group: one object, the same for all completions of one prompt (SamplingParams.n); None for a single completion.
+        caller: whoever sent the request.
         branch_points: numbers of prompt tokens after which later prompts are likely to differ from this one.
         saver: saves the prompt's prefix to a file; the request ends after that, without output.
         thinking: the plan for the thinking block of the output; None if nothing is known of the block.
@@ -164,7 +194,8 @@ class Request:
         """
         self.prompt, self.params, self.waiter = prompt, params, waiter
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
-        self.saver = saver
+        self.saver, self.caller = saver, caller
+        self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
         self.sampler = Sampler(params, seed_offset)
@@ -193,6 +224,7 @@ class Request:
         self.preempted = False  # whether another request has already taken its sequence once
         # The order and the times of the request
         self.number = 0  # counts the requests in the order of their arrival
+        self.turn = 0  # the same count until the request gets its first sequence; then counts these in their order
         self.cancel_count = cancel_count  # a later cancel() ends the request
         self.arrival_time = self.start_time = self.first_token_time = self.last_piece_time = 0.0
         self.cached_tokens = 0  # prompt tokens that were not prefilled
@@ -209,8 +241,13 @@ class Request:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return the key that orders requests: by priority, then by arrival."""
-        return self.priority, self.number
+        """Return the key that orders requests: by priority, then by the time of the first sequence or the arrival."""
+        return self.priority, self.turn
+
+    @property
+    def had_sequence(self) -> bool:
+        """Return whether the request has or had a sequence."""
+        return self.turn != self.number
 
     @property
     def n_prefilled(self) -> int:
@@ -373,12 +410,14 @@ class Request:
             token_ids=list(self.tokens),
             finish_reason=self.finish_reason,
             prompt_token_ids=list(self.prompt),
-            stats=self._stats(),
+            stats=self.stats,
             seed=self.sampler.seed,
             logprobs=None if self.logprobs is None else list(self.logprobs),
         )
 
-    def _stats(self) -> Stats:
+    @property
+    def stats(self) -> Stats:
+        """Return the statistics so far. Any thread may read them; those of a running request are a snapshot."""
         return collect(
             len(self.prompt),
             len(self.tokens),

@@ -1,13 +1,17 @@
-"""The order of requests: first come, first served, within priorities."""
+"""The order of requests: by priority, then clients and their calls in turn."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
-from pymtp.engine.request import Request
+from pymtp.engine.request import Caller, Request
 
+T = TypeVar("T")
 # The pieces of a stream that may wait for its reader before the stream pauses.
 MAX_UNREAD_PIECES = 16
 
@@ -16,6 +20,98 @@ MAX_UNREAD_PIECES = 16
 # LOST_TOKENS_PER_ROUND of them costs as much as one round. docs/tuning.md has the measurements.
 COPIED_TOKENS_PER_ROUND = 2048
 LOST_TOKENS_PER_ROUND = 8
+
+
+Heap: TypeAlias = list[tuple[tuple[int, int], Request]]  # requests by their ranks
+
+
+class _Level:
+    """The waiting requests of one priority.
+
+    restarted: requests that had a sequence already, and lost it by no fault of their readers: they come first.
+    clients: for each client the requests of its calls; clients and calls are in the order of their next turns.
+    """
+
+    def __init__(self) -> None:
+        self.restarted: Heap = []
+        self.clients: OrderedDict[str, OrderedDict[object, Heap]] = OrderedDict()
+
+    def heaps(self) -> Iterator[Heap]:
+        yield self.restarted
+        yield from chain.from_iterable(calls.values() for calls in self.clients.values())
+
+
+class WaitingRequests:
+    """The requests that wait for a sequence.
+
+    Among requests of the same priority, clients get sequences in turn, then the calls of a client in turn, then the
+    requests of a call in their order. So a call with thousands of prompts delays other calls by one request at a time.
+
+    levels: the requests by priority; empty if none waits.
+    """
+
+    def __init__(self) -> None:
+        self.levels: dict[int, _Level] = {}
+
+    def __iter__(self) -> Iterator[Request]:
+        for level in self.levels.values():
+            for heap in level.heaps():
+                yield from (request for _, request in heap)
+
+    def push(self, request: Request) -> None:
+        """Add a request."""
+        level, caller = self.levels.setdefault(request.priority, _Level()), request.caller
+        heap = level.restarted
+        if request.preempted or not request.had_sequence:
+            heap = level.clients.setdefault(caller.client, OrderedDict()).setdefault(caller.call, [])
+        heapq.heappush(heap, (request.rank, request))
+
+    @property
+    def first_priority(self) -> int:
+        """Return the priority of the request whose turn it is. Some request must wait."""
+        return min(self.levels)
+
+    def first(self, n_running: Mapping[object, int]) -> Request:
+        """Return the request whose turn it is. Some request must wait.
+
+        n_running: the running requests of each client and each call; those with the fewest come first.
+        """
+        level = self.levels[self.first_priority]
+        if level.restarted:
+            return level.restarted[0][1]
+        calls = level.clients[_next_turn(level.clients, n_running)]
+        return calls[_next_turn(calls, n_running)][0][1]
+
+    def remove(self, request: Request, *, turns: bool = False) -> None:
+        """Remove a request, if it waits. turns: its call and its client get their next turns after others."""
+        level = self.levels.get(request.priority)
+        if level is not None and turns and request.caller.call in level.clients.get(request.caller.client, ()):
+            level.clients[request.caller.client].move_to_end(request.caller.call)
+            level.clients.move_to_end(request.caller.client)
+        for heap in () if level is None else (level.restarted, self._heap_of_call(level, request.caller)):
+            if heap and heap[0][1] is request:
+                heapq.heappop(heap)
+            else:
+                heap[:] = [entry for entry in heap if entry[1] is not request]
+                heapq.heapify(heap)
+        if level is not None:
+            self._drop_empty(request)
+
+    @staticmethod
+    def _heap_of_call(level: _Level, caller: Caller) -> Heap:
+        calls = level.clients.get(caller.client)
+        return [] if calls is None else calls.get(caller.call, [])
+
+    def _drop_empty(self, request: Request) -> None:
+        """Forget the call, the client and the priority of a request if no other requests of theirs wait."""
+        level, caller = self.levels[request.priority], request.caller
+        calls = level.clients.get(caller.client)
+        if calls is not None and not calls.get(caller.call, True):
+            del calls[caller.call]
+            if not calls:
+                del level.clients[caller.client]
+        if not level.clients and not level.restarted:
+            del self.levels[request.priority]
 
 
 class Scheduler:
@@ -34,24 +130,25 @@ class Scheduler:
     def forget_all(self) -> None:
         """Forget all requests: all sequences are free."""
         self._free = list(range(self._n_seq_max))  # in rising order, so that sequences are given out without gaps
-        self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap, ordered by rank
+        self._waiting = WaitingRequests()
+        self._n_running: Counter[object] = Counter()  # running requests, by client and by call
         self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
         self.running: list[Request] = []  # in the order of their sequences
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over all requests, in no particular order."""
-        yield from [*self.running, *(request for _, request in self._waiting), *self._preempted]
+        yield from [*self.running, *self._waiting, *self._preempted]
 
     @property
-    def n_waiting(self) -> int:
-        """Return the number of requests without a sequence."""
-        return len(self._waiting) + len(self._preempted)
+    def has_waiting(self) -> bool:
+        """Return whether there are requests without a sequence."""
+        return bool(self._waiting.levels or self._preempted)
 
     @property
     def idle(self) -> bool:
         """Return whether there is nothing to do: all requests, if there are any, are paused streams."""
         paused = all(request.paused and request.decode_state is not None for request in self.running)
-        return paused and not self._waiting and all(request.paused for request in self._preempted)
+        return paused and not self._waiting.levels and all(request.paused for request in self._preempted)
 
     @property
     def free(self) -> Sequence[int]:
@@ -63,7 +160,7 @@ class Scheduler:
         if request.preempted and request.paused:
             self._preempted.append(request)
         else:
-            heapq.heappush(self._waiting, (request.rank, request))
+            self._waiting.push(request)
 
     def requeue_preempted(self) -> None:
         """Move preempted streams whose readers have taken pieces again to the queue of waiting requests."""
@@ -73,11 +170,12 @@ class Scheduler:
 
     def next_waiting(self) -> Request | None:
         """Return the next request to get a sequence; None if no sequence is free, or no request waits."""
-        return self._waiting[0][1] if self._waiting and self._free else None
+        return self._waiting.first(self._n_running) if self._waiting.levels and self._free else None
 
     def start(self, request: Request, seq: int) -> None:
         """Give a free sequence to the request that `next_waiting` returned."""
-        heapq.heappop(self._waiting)
+        self._waiting.remove(request, turns=True)
+        self._n_running.update((request.caller.client, request.caller.call))
         self._free.remove(seq)
         request.seq = seq
         self.running = sorted([*self.running, request], key=_sequence)
@@ -85,10 +183,11 @@ class Scheduler:
     def remove(self, request: Request) -> None:
         """Remove a request, and free its sequence."""
         if request.seq is None:
-            self._waiting = [entry for entry in self._waiting if entry[1] is not request]
-            heapq.heapify(self._waiting)
+            self._waiting.remove(request)
             self._preempted = [other for other in self._preempted if other is not request]
         else:
+            self._n_running.subtract((request.caller.client, request.caller.call))
+            self._n_running += Counter()  # without zeros
             self._free = sorted([*self._free, request.seq])
             request.seq = None
             self.running = [other for other in self.running if other is not request]
@@ -140,9 +239,9 @@ class Scheduler:
 
     def choose_preempted(self) -> Request | None:
         """Return the paused stream to preempt for a waiting request; None if there is none, or no request waits."""
-        if self._free or not self._waiting:
+        if self._free or not self._waiting.levels:
             return None
-        priority = self._waiting[0][1].priority
+        priority = self._waiting.first_priority
         paused = [r for r in self.running if r.paused and not r.preempted and r.priority >= priority]
         return max(paused, key=_rank, default=None)
 
@@ -152,12 +251,25 @@ class Scheduler:
         Paused streams take part only if other requests wait for a sequence: streams that cannot be preempted again
         then decode to their ends.
         """
-        has_waiting = bool(self._waiting)
+        has_waiting = bool(self._waiting.levels)
         return [r for r in self.running if r.decode_state is not None and (has_waiting or not r.paused)]
 
     def prefilling(self) -> list[Request]:
         """Return the running requests that do not decode yet, in the order of their ranks."""
         return sorted((request for request in self.running if request.decode_state is None), key=_rank)
+
+
+def _next_turn(waiting: Iterable[T], n_running: Mapping[object, int]) -> T:
+    """Return the first of those with the fewest running requests. Ends early: few have running requests."""
+    least = None
+    for one in waiting:
+        n = n_running.get(one, 0)
+        if not n:
+            return one
+        if least is None or n < least[0]:
+            least = n, one
+    assert least is not None
+    return least[1]
 
 
 def _sequence(request: Request) -> int:

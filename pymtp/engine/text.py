@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from unicodedata import normalize
 
 from pymtp.chat.qwen_tags import THINK_END, THINK_START
+from pymtp.engine.call_repeats import CallRepeats
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
@@ -27,7 +28,7 @@ class ThinkingPlan:
     """The plan for the thinking of an output, made before the first token.
 
     begun: whether the prompt ends within the thinking.
-    no_stop_in_thinking: whether stop strings match only after the thinking.
+    no_stop_in_thinking: whether stop strings match only after the thinking, and after the newlines that follow it.
     call_ends: whether a tool call ends the thinking, too.
     budget: the largest number of tokens that the thinking may have; None for any number.
     closing: the tokens that close the thinking at its budget: params.thinking_end, `</think>` and newlines.
@@ -54,16 +55,22 @@ class RequestText:
     def __init__(self, model: Model, params: SamplingParams, thinking: ThinkingPlan) -> None:
         self._model = model
         self._ignore_eos = params.ignore_eos
+        self._stop_tokens = frozenset(params.stop_token_ids)
         self._no_stop_in_thinking = thinking.no_stop_in_thinking
         self._stop_strings = params.stop
         self.thinking = ThinkingTracker(thinking)
         self._detokenizer = self._new_detokenizer()
+        self._before_answer = False  # whether only newlines have followed the thinking
+        self._repeats = CallRepeats() if params.distinct_calls else None
         self._new_text = ""  # text that `take` has not returned yet
         self.ended = False
 
     def add_token(self, token: int) -> bool:
         """Add the next token. Return True if the round must end: the text ends, or its thinking must be closed."""
         if not self._ignore_eos and self._model.ends_generation(token):
+            self.ended = True
+            return True
+        if token in self._stop_tokens and not (self._no_stop_in_thinking and self.thinking.within):
             self.ended = True
             return True
         data, thinking = self._model.token_bytes(token), self.thinking
@@ -77,6 +84,7 @@ class RequestText:
             self.flush()
             if not self._detokenizer.stopped:
                 self._detokenizer = self._new_detokenizer()
+                self._before_answer = not thinking.within
                 self._push(data[n:])
         else:
             self._push(data)
@@ -86,12 +94,18 @@ class RequestText:
         return IncrementalDetokenizer(() if self._no_stop_in_thinking and self.thinking.within else self._stop_strings)
 
     def _push(self, data: bytes) -> None:
-        self._new_text += self._detokenizer.push(data)
-        self.ended = self._detokenizer.stopped
+        if self._before_answer:  # the newlines are no part of the answer, and a stop string may be one
+            answer = data.lstrip(b"\n")
+            self._new_text += "\n" * (len(data) - len(answer))
+            self._before_answer, data = not answer, answer
+        text = self._detokenizer.push(data)
+        self._new_text += text if self._repeats is None else self._repeats.push(text)
+        self.ended = self._detokenizer.stopped or (self._repeats is not None and self._repeats.found)
 
     def flush(self) -> None:
         """Append the text that was held back for a stop string or an incomplete character."""
-        self._new_text += self._detokenizer.flush()
+        text = self._detokenizer.flush()
+        self._new_text += text if self._repeats is None else self._repeats.push(text) + self._repeats.flush()
 
     def take(self) -> str:
         """Return the text that was added since the last call."""

@@ -1,278 +1,320 @@
 """Conversion of JSON schemas to grammars.
 
 Where a grammar cannot express everything that a schema allows, the grammar allows only a part of it: properties in the
-schema's order, no more items than `prefixItems` lists, no escapes in the names of additional properties, numbers of at
-most 16 digits, and strings and arrays of at most 2,000 characters or items if the schema sets a maximum. `oneOf` is
-treated like `anyOf`.
+schema's order, tuples with all of their items, sets of listed values in the order of the list, no escapes in the names
+of additional properties, numbers of at most 16 digits (15 and no exponent if the schema bounds them), some strings of a
+format, and strings and arrays of at most 2,000 characters or items if the schema sets a maximum. `oneOf` is treated
+like `anyOf`.
+
+What no grammar can hold to is refused or left out, as the mode of the conversion demands, and reported by its place.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pymtp.errors import InvalidRequestError
-from pymtp.grammar.keywords import TYPE_KEYWORDS, TYPES, SchemaError, check_keywords, find_ref, is_number, types_of
-from pymtp.grammar.regex import MAX_REPETITIONS, NOT_PLAIN, inverse, pattern_grammar, quoted, range_grammar
+from pymtp.grammar.arrays import ArrayRules, lists_values
+from pymtp.grammar.characters import json_characters
+from pymtp.grammar.cycles import ReferenceCycles
+from pymtp.grammar.json_text import literal
+from pymtp.grammar.keywords import (
+    ANNOTATIONS,
+    COMBINERS,
+    EXCLUDED_VALUES,
+    TYPE_KEYWORDS,
+    TYPES,
+    KeywordReport,
+    Mode,
+    NoValueError,
+    SchemaError,
+    Several,
+    find_ref,
+    non_empty_list,
+    types_of,
+)
+from pymtp.grammar.merge import Combiner
+from pymtp.grammar.numbers import number_rule
+from pymtp.grammar.objects import ObjectRules
+from pymtp.grammar.regex import repetitions
 from pymtp.grammar.rules import Rules
+from pymtp.grammar.strings import CONDITIONS, StringConditions, read_lengths
+from pymtp.grammar.values import Validator, value_key
 
-MAX_NAME_CHARACTERS = 10_000  # in all property names of an object that also allows additional properties
+_DEFERRED = COMBINERS - {"anyOf", "oneOf"}
+_LISTING = {"type", "enum", "const", "format"}
+MAX_DEPTH = 64  # levels of nested values in a schema; limited because the converter recurses
+MAX_TEXT = 2**20  # length of a schema's JSON, and of a grammar that is made from schemas
 
-FORMATS = ("date", "date-time", "time", "uuid")
 
+class SchemaGrammar(NamedTuple):
+    """The grammar of a schema.
 
-def schema_gbnf(schema: object) -> str:
-    """Convert a schema to GBNF. Raises SchemaError, which names the place in the schema and the fault."""
-    converter = SchemaConverter(schema, Rules(), None)
-    converter.refs["#"] = "root"
-    converter.pending_refs.append("#")
-    converter.finish()
-    return converter.rules.gbnf()
+    left_out: the places of the keywords that the grammar does not hold to, such as "#/properties/a/uniqueItems".
+    """
+
+    gbnf: str
+    left_out: tuple[str, ...]
 
 
 class SchemaConverter:
-    """A converter that turns the schemas within one JSON document into rules of a grammar."""
+    """A converter that turns the schemas within one JSON document into rules of a grammar.
 
-    def __init__(self, root: object, rules: Rules, weaker: Callable[[object, object], Iterable[object]] | None) -> None:
+    report: the keywords that are left out.
+    """
+
+    def __init__(self, root: object, rules: Rules, mode: Mode) -> None:
         """Prepare the conversion.
 
         root: the document, into which the references of its schemas point.
         rules: the rules to which the converter adds its rules.
-        weaker: a function that takes a schema and the document, and returns weaker schemas to try in place of the
-            schema. The first one that a grammar can express is used; if there is none, the grammar allows any value.
-            With weaker=None, a schema that no grammar can express raises SchemaError.
+        mode: what is done about keywords that no grammar can express: see `Mode`.
         """
-        self.root = root
-        self.rules = rules
-        self.weaker = weaker
+        self.root, self.rules, self.report = root, rules, KeywordReport(mode)
         self.refs: dict[str, str] = {}
-        # References whose rules are not made yet. A queue instead of recursion: a chain of references may be longer
-        # than Python can recurse.
-        self.pending_refs: deque[str] = deque()
+        # References and combinations of schemas whose rules are not made yet. A queue instead of recursion: a chain of
+        # references may be longer than Python can recurse, and combinations of recursive schemas contain themselves.
+        self._pending: deque[tuple[str, object, str]] = deque()
+        self._combined: dict[str, str] = {}
+        self._cycles = ReferenceCycles(root)
+        self.combiner = Combiner(root, self.report)
+        self._arrays = ArrayRules(rules, self.report, self.rule_for, self._values_of)
+        self._validator = Validator(root)
+        self._objects = ObjectRules(rules, self.report, self.rule_for, self.combiner.alternatives, self._validator.fits)
+        self._strings = StringConditions(rules, self.report, [json_characters])
 
     def finish(self) -> None:
         """Make the rules of all references in the converted schemas."""
-        while self.pending_refs:
-            ref = self.pending_refs.popleft()
-            self.rules.bodies[self.refs[ref]] = self.schema(find_ref(self.root, ref, ref), ref)
+        while self._pending:
+            name, schema, path = self._pending.popleft()
+            self.rules.bodies[name] = self.schema(schema, path)
 
     # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def schema(self, schema: object, path: str) -> str:
-        """Convert a schema, or the first of its weaker schemas that a grammar can express.
+        """Convert a schema.
 
-        path: the schema's place in the document, for error messages.
+        path: the schema's place in the document, for messages.
+
+        Raises NoValueError for a schema that no value fulfils, and SchemaError for one that is malformed, or has a
+        keyword that no grammar can express. In lenient mode, the schema's types are used then, or any value.
         """
-        if self.weaker is None:
-            return self.exact(schema, path)
-        for weaker_schema in self.weaker(schema, self.root):
-            with suppress(SchemaError):
-                return self.exact(weaker_schema, path)
-        return self.rules.known("value")
+        try:
+            return self._exact(schema, path)
+        except NoValueError:
+            if self.report.mode != "lenient" or schema is False:
+                raise
+        except SchemaError:
+            if self.report.mode != "lenient":
+                raise
+        self.report.note_schema(path)
+        types = schema.get("type") if isinstance(schema, dict) else None
+        names = [name for name in (types if isinstance(types, list) else [types]) if isinstance(name, str)]
+        return " | ".join(self.rules.known(name) for name in names if name in TYPES) or self.rules.known("value")
 
-    def exact(self, schema: object, path: str) -> str:
-        """Convert exactly this schema. Raises SchemaError if no grammar can express it."""
+    def _exact(self, schema: object, path: str) -> str:
+        if schema is True or schema == {}:
+            return self.rules.known("value")
+        if schema is False:
+            raise NoValueError(f"{path} is false: it allows no value")
         if not isinstance(schema, dict):
             raise SchemaError(f"{path} must be an object, not {schema!r:.40}")
-        types = types_of(schema, path)
-        check_keywords(schema, types, path)
-        if "$ref" in schema:
+        if COMBINERS.isdisjoint(schema):
+            return self._plain(self.combiner.alternatives(schema, path)[0], path)
+        keywords = schema.keys() - ANNOTATIONS
+        if keywords == {"$ref"} and not self._cycles.refers_to_itself(schema["$ref"]):
             return self.ref(schema["$ref"], path)
-        for keyword in ("oneOf", "anyOf"):
-            if keyword in schema:
-                parts = non_empty_list(schema, keyword, path)
-                return " | ".join(self.schema(part, f"{path}/{keyword}/{i}") for i, part in enumerate(parts))
-        if "const" in schema or "enum" in schema:
-            values = [schema["const"]] if "const" in schema else non_empty_list(schema, "enum", path)
-            values = [v for v in values if not types or any(TYPES[name](v) for name in types)]
-            if not values:
-                raise SchemaError(f"{path}: its const or enum has no value of its type")
+        if len(keywords) == 1 and (keyword := next(iter(keywords))) in ("anyOf", "oneOf", "allOf"):
+            parts = non_empty_list(schema, keyword, path)
+            if len(parts) == 1 or (keyword != "allOf" and not self._cycles.has_loop(schema)):
+                return " | ".join(self._parts(parts, f"{path}/{keyword}"))
+        found = self.combiner.alternatives(schema, path)
+        if not found:
+            raise NoValueError(f"{path}: no value is valid for all of its parts")
+        return " | ".join(dict.fromkeys(self._parts(found, path, numbered=False)))
+
+    def _parts(self, parts: list[Any], path: str, *, numbered: bool = True) -> Iterator[str]:
+        """Yield the GBNF of the schemas of which one must hold, without those that no value fulfils."""
+        error: NoValueError | None = None
+        found = False
+        for i, part in enumerate(parts):
+            try:
+                yield self.schema(part, f"{path}/{i}") if numbered else self._plain(part, path)
+                found = True
+            except NoValueError as problem:
+                error = error or problem
+        if error and not found:
+            raise error
+
+    def _plain(self, schema: dict[str, Any], path: str) -> str:
+        """Convert a plain schema, which combines no others."""
+        values = self.listed_values(schema, path)
+        if values is not None:
             return " | ".join(map(literal, values))
+        types = self.types(schema, path)
         if not types:
-            types = [next((name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()), "value")]
-        converters = {"object": self.object, "array": self.array, "string": self.string, "integer": self.integer}
-        return " | ".join(converters[t](schema, path) if t in converters else self.rules.known(t) for t in types)
+            return self.rules.known("value")
+        excluded = schema.get(EXCLUDED_VALUES, ())
+        options, error = [], None
+        for name in types:
+            try:
+                options.append(self._of_type(name, schema, [v for v in excluded if TYPES[name](v)], path))
+            except NoValueError as problem:
+                error = problem
+        if not options and error:
+            raise error
+        return " | ".join(options)
+
+    def listed_values(self, schema: dict[str, Any], path: str) -> list[Any] | None:
+        """Return the values that a plain schema lists, if it lists any and if they fulfil its other keywords."""
+        if "const" not in schema and "enum" not in schema:
+            return None
+        try:
+            values = [schema["const"]] if "const" in schema else non_empty_list(schema, "enum", path)
+            types = types_of(schema, path)
+        except SchemaError as error:
+            self.report.skip_malformed(path, "const" if "const" in schema else "enum", error)
+            return None
+        listed = "const" if "const" in schema else "enum"
+        rest = {keyword: value for keyword, value in schema.items() if keyword not in (listed, "format")}
+        if schema.keys() <= _LISTING | ANNOTATIONS and not ("const" in schema and "enum" in schema):
+            fitting = [v for v in values if any(TYPES[name](v) for name in types)] if types else values
+        else:
+            excluded = {*map(value_key, schema.get(EXCLUDED_VALUES, ()))}
+            fitting = [v for v in values if self._validator.fits(v, rest) and value_key(v) not in excluded]
+        if not fitting:
+            what = "of its type" if types and not any(TYPES[t](v) for t in types for v in values) else "that is valid"
+            raise NoValueError(f"{path}: its const or enum has no value {what}")
+        return fitting
+
+    def types(self, schema: dict[str, Any], path: str) -> list[str]:
+        """Return the types of a plain schema; [] for any value."""
+        try:
+            types = types_of(schema, path)
+        except SchemaError as error:
+            self.report.skip_malformed(path, "type", error)
+            named = schema["type"] if isinstance(schema["type"], list) else []
+            types = [name for name in named if isinstance(name, str) and name in TYPES]
+            if not types:
+                raise
+        if not types:
+            types = [name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()]
+            if not types and EXCLUDED_VALUES in schema:
+                types = [name for name in TYPES if name != "integer"]
+        return [name for name in types if name != "integer" or "number" not in types]
+
+    def _of_type(self, name: str, schema: dict[str, Any], excluded: list[Any], path: str) -> str:
+        """Return the GBNF of one type. excluded: values of the type that are not allowed."""
+        if name == "string":
+            return self.string(schema, path)
+        if name in ("integer", "number"):
+            return self._number(name, schema, excluded, path)
+        if name == "boolean" and excluded:
+            return " | ".join(literal(value) for value in (True, False) if value not in excluded) or self._none(path)
+        if name == "null" and excluded:
+            return self._none(path)
+        if excluded:
+            self.report.leave_out(path, "not", f"a grammar cannot exclude an {name}")
+        if name == "object":
+            return self._objects.grammar(schema, path)
+        return self._arrays.grammar(schema, path) if name == "array" else self.rules.known(name)
+
+    def _none(self, path: str) -> str:
+        raise NoValueError(f"{path}: no value is left")
+
+    def string(self, schema: dict[str, Any], path: str) -> str:
+        """Return the GBNF of the strings of a plain schema."""
+        if not CONDITIONS.isdisjoint(schema):
+            written = self._strings.grammar(schema, path)
+            if written is not None:
+                return rf'"\"" {written} "\""'
+        if "minLength" not in schema and "maxLength" not in schema:
+            return self.rules.known("string")
+        low, high = read_lengths(schema, path, self.report)
+        return rf'"\"" {self.rules.known("char")}{repetitions(low, high)} "\""'
+
+    def _number(self, name: str, schema: dict[str, Any], excluded: list[Any], path: str) -> str:
+        bounds = TYPE_KEYWORDS["number"] & schema.keys()
+        if not bounds and not excluded:
+            return self.rules.known(name)
+        kept = {keyword: schema[keyword] for keyword in bounds}
+        while True:
+            try:
+                return number_rule(kept, self.rules, whole=name == "integer", excluded=excluded, path=path)
+            except NoValueError:
+                raise
+            except SchemaError as error:
+                # The first keyword that is to blame is left out, and the others are tried again.
+                keyword = next((k for k in kept if k in str(error)), next(iter(kept), None))
+                if keyword is None:
+                    raise
+                if f"{keyword} must be" in str(error):
+                    self.report.skip_malformed(path, keyword, error)
+                else:
+                    self.report.leave_out(path, keyword, str(error))
+                del kept[keyword]
+                if not kept and not excluded:
+                    return self.rules.known(name)
 
     def rule_for(self, schema: object, path: str) -> str:
         """Convert a schema to a rule, and return the name of the rule."""
-        return self.rules.rule(self.schema(schema, path), path.rpartition("/")[2])
+        if schema is True:
+            return self.rules.known("value")
+        hint = path.rpartition("/")[2]
+        combines = isinstance(schema, dict) and not _DEFERRED.isdisjoint(schema)
+        if combines and isinstance(schema, dict) and schema.keys() - ANNOTATIONS != {"$ref"}:
+            return self._combined_rule(schema, path, hint)
+        return self.rules.rule(self.schema(schema, path), hint)
+
+    def _combined_rule(self, schema: dict[str, Any], path: str, hint: str) -> str:
+        if not self.combiner.alternatives(schema, path):
+            raise NoValueError(f"{path}: no value is valid for all of its parts")
+        key = json.dumps(schema, sort_keys=True)
+        if key not in self._combined:
+            self._combined[key] = self.rules.fresh_name(hint)
+            self._pending.append((self._combined[key], schema, path))
+        return self._combined[key]
 
     def ref(self, ref: object, path: str) -> str:
         """Return the name of the rule for a reference. `finish` makes the rule of a new reference."""
         if not isinstance(ref, str) or ref not in self.refs:
-            find_ref(self.root, ref, path)
+            target = find_ref(self.root, ref, path)
             assert isinstance(ref, str)
             self.refs[ref] = self.rules.fresh_name(ref)
-            self.pending_refs.append(ref)
+            self._pending.append((self.refs[ref], target, ref))
         return self.refs[ref]
 
-    def object(self, schema: dict[str, Any], path: str) -> str:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, dict):
-            raise SchemaError(f"{path}/properties must be an object")
-        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise SchemaError(f"{path}/required must be a list of names")
-        required_names = set(required)
-        if missing := sorted(required_names - properties.keys()):
-            raise SchemaError(f"{path} requires {missing}, which 'properties' does not have")
-        extra = schema.get("additionalProperties", "properties" not in schema)
-        if extra is True and not properties:
-            return self.rules.known("object")
-        if extra is not False and sum(map(len, properties)) > MAX_NAME_CHARACTERS:
-            raise SchemaError(
-                f"the property names of {path} have more than {MAX_NAME_CHARACTERS} characters, too many where "
-                "additionalProperties are allowed: shorten them, or set additionalProperties to false"
-            )
-        space = self.rules.known("space")
-        members = [
-            self.rules.rule(
-                f'{literal(name)} {space} ":" {space} {self.rule_for(part, f"{path}/properties/{name}")}', name
-            )
-            for name, part in properties.items()
+    def _values_of(self, schema: object) -> list[Any] | None:
+        """Return the values that a schema lists; None if it does not list them."""
+        found = self.combiner.alternatives(schema, "#")
+        lists = [lists_values(one) for one in found]
+        if None in lists or not lists:
+            return None
+        fitting = [
+            v for each, one in zip(lists, found, strict=True) for v in each or () if self._validator.fits(v, one)
         ]
-        rest = ""  # GBNF of the members that may follow a member
-        if extra is not False:
-            value = self.rules.known("value") if extra is True else self.rule_for(extra, f"{path}/additionalProperties")
-            other = self.rules.rule(f'{self.extra_name(properties)} {space} ":" {space} {value}', "other")
-            members.append(other)
-            rest = self.rules.rule(f'( "," {space} {other} )*', "others")
-        first: list[str] = []  # for each member that may be the first: GBNF of it and the members after it
-        for name, member in reversed([*zip([*properties, None], members, strict=False)]):
-            if name in required_names:
-                first.clear()
-            first.append(f"{member} {rest}")
-            if name in required_names:
-                rest = self.rules.rule(f'"," {space} {member} {rest}', "then")
-            elif name is not None:
-                rest = self.rules.rule(f'( "," {space} {member} )? {rest}', "then")
-        if not first:
-            return f'"{{" {space} "}}"'
-        some = f"( {' | '.join(reversed(first))} ) {space}"
-        return f'"{{" {space} {some if required_names else f"( {some} )?"} "}}"'
-
-    def extra_name(self, names: dict[str, Any]) -> str:
-        """Return GBNF for a JSON string that equals none of the names. Adds a rule for each prefix of a name."""
-        children: list[dict[str, int]] = [{}]
-        ends = set()
-        for name in names:
-            node = 0
-            for c in name:
-                if c not in children[node]:
-                    children.append({})
-                    children[node][c] = len(children) - 1
-                node = children[node][c]
-            ends.add(node)
-        rules = [""] * len(children)
-        for i in reversed(range(len(children))):  # backwards, because the rule of a node uses the rules of its children
-            known = [(c, child) for c, child in children[i].items() if not any(a <= ord(c) <= b for a, b in NOT_PLAIN)]
-            other = range_grammar(inverse([*NOT_PLAIN, *((ord(c), ord(c)) for c, _ in known)]))
-            alternatives = [f"{range_grammar([(ord(c), ord(c))])} {rules[child]}" for c, child in known]
-            alternatives.append(f"{other} {self.rules.known('plain')}*")
-            rules[i] = self.rules.rule(" | ".join([*alternatives, *([] if i in ends else ['""'])]), "name")
-        return rf'"\"" {rules[0]} "\""'
-
-    def array(self, schema: dict[str, Any], path: str) -> str:
-        space = self.rules.known("space")
-        minimum, maximum = size_bounds(schema, "Items", path)
-        keyword = "items" if "items" in schema else "prefixItems"
-        items = schema.get(keyword)
-        if isinstance(items, list):
-            if not minimum <= len(items) <= (len(items) if maximum is None else maximum):
-                raise SchemaError(f"{path} lists {len(items)} items, which its minItems or maxItems forbids")
-            parts = [self.rule_for(item, f"{path}/{keyword}/{i}") for i, item in enumerate(items)]
-            some = f' "," {space} '.join(parts)
-            return f'"[" {space} {some} {space} "]"' if parts else f'"[" {space} "]"'
-        item = self.rules.known("value") if keyword not in schema else self.rule_for(items, f"{path}/{keyword}")
-        if maximum == 0:
-            return f'"[" {space} "]"'
-        more = self.rules.rule(f'"," {space} {item}', "more")
-        some = f"{item} {more}{_repetitions(max(minimum, 1) - 1, None if maximum is None else maximum - 1)} {space}"
-        return f'"[" {space} {some if minimum else f"( {some} )?"} "]"'
-
-    def string(self, schema: dict[str, Any], path: str) -> str:
-        if "pattern" in schema:
-            try:
-                if not isinstance(schema["pattern"], str):
-                    raise ValueError("it is not a string")
-                return rf'"\"" ( {pattern_grammar(schema["pattern"])} ) "\""'
-            except ValueError as error:
-                raise SchemaError(
-                    f"{path}: the pattern {schema['pattern']!r:.80} cannot be enforced: {error}"
-                ) from error
-        if "format" in schema:
-            if schema["format"] not in FORMATS:
-                raise SchemaError(
-                    f"{path} has the format {schema['format']!r:.40}, which is none of {', '.join(FORMATS)}"
-                )
-            return rf'"\"" {self.rules.known(schema["format"])} "\""'
-        if not schema.keys() & {"minLength", "maxLength"}:
-            return self.rules.known("string")
-        return rf'"\"" {self.rules.known("char")}{_repetitions(*size_bounds(schema, "Length", path))} "\""'
-
-    def integer(self, schema: dict[str, Any], path: str) -> str:
-        bounds: dict[str, int] = {}
-        for keyword in TYPE_KEYWORDS["integer"] & schema.keys():
-            value = schema[keyword]
-            if not is_number(value):
-                raise SchemaError(f"{path}/{keyword} must be a number")
-            lower, exclusive = keyword.lower().endswith("minimum"), keyword.startswith("exclusive")
-            bounds[keyword] = (
-                (math.floor(value) + 1 if lower else math.ceil(value) - 1)
-                if exclusive
-                else (math.ceil(value) if lower else math.floor(value))
-            )
-        if not bounds:
-            return self.rules.known("integer")
-        minimum = max((bounds[k] for k in ("minimum", "exclusiveMinimum") if k in bounds), default=None)
-        maximum = min((bounds[k] for k in ("maximum", "exclusiveMaximum") if k in bounds), default=None)
-        try:
-            return integer_grammar(minimum, maximum)
-        except ValueError as error:
-            raise SchemaError(f"{path}: {error}") from error
+        return [*{value_key(value): value for value in fitting}.values()]
 
 
-def non_empty_list(schema: dict[str, Any], keyword: str, path: str) -> list[Any]:
-    """Return the value of a keyword that must be a list. Raises SchemaError if it is empty or not a list."""
-    values = schema[keyword]
-    if not isinstance(values, list) or not values:
-        raise SchemaError(f"{path}/{keyword} must be a list that is not empty")
-    return values
+def schema_grammar(text: str, *, strict: bool = True) -> SchemaGrammar:
+    """Convert a schema, as JSON text, to a grammar.
 
+    strict: whether a keyword that no grammar can express is refused; otherwise it is left out.
 
-def size_bounds(schema: dict[str, Any], of: str, path: str) -> tuple[int, int | None]:
-    """Return the smallest and the largest size that a schema allows; None as the largest size means no limit.
-
-    of: "Length" to read minLength and maxLength, "Items" to read minItems and maxItems.
+    Raises InvalidRequestError, which names the place in the schema and the fault.
     """
-    for keyword in {f"min{of}", f"max{of}"} & schema.keys():
-        value = schema[keyword]
-        if not is_number(value) or value < 0 or value != math.floor(value):
-            raise SchemaError(f"{path}/{keyword} must be an integer, 0 or more")
-    minimum, maximum = int(schema.get(f"min{of}", 0)), int(schema[f"max{of}"]) if f"max{of}" in schema else None
-    if minimum > MAX_REPETITIONS:
-        raise SchemaError(f"{path}/min{of} is more than {MAX_REPETITIONS}")
-    if maximum is not None and minimum > maximum:
-        raise SchemaError(f"{path}/max{of} is less than min{of}")
-    return minimum, maximum
-
-
-def _repetitions(minimum: int, maximum: int | None) -> str:
-    return f"{{{minimum},{'' if maximum is None else min(maximum, MAX_REPETITIONS)}}}"
-
-
-def literal(value: object) -> str:
-    """Return GBNF that allows exactly the JSON text of a value."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return quoted(re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text))
-
-
-MAX_DEPTH = 64  # levels of nested values in a schema; limited because the converter recurses
-MAX_TEXT = 2**20  # length of a schema's JSON, and of a grammar that is made from schemas
+    try:
+        converter = SchemaConverter(schema := json.loads(text), Rules(), "strict" if strict else "weaken")
+        converter.refs["#"] = "root"
+        # After the rules that it names: llama.cpp's parser takes fewer repetitions where many rules come before it.
+        converter.rules.bodies["root"] = converter.schema(schema, "#")
+        converter.finish()
+    except (SchemaError, RecursionError) as error:
+        raise InvalidRequestError(f"json_schema: {error}") from error
+    return SchemaGrammar(converter.rules.gbnf(), tuple(converter.report.names))
 
 
 def schema_text(schema: str | Mapping[str, Any]) -> str:
@@ -288,14 +330,6 @@ def schema_text(schema: str | Mapping[str, Any]) -> str:
     return text
 
 
-def schema_grammar(text: str) -> str:
-    """Convert a schema, as JSON text, to GBNF. Raises InvalidRequestError for a schema that no grammar can express."""
-    try:
-        return schema_gbnf(json.loads(text))
-    except (SchemaError, RecursionError) as error:
-        raise InvalidRequestError(f"json_schema: {error}") from error
-
-
 def _check_depth(value: object, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise InvalidRequestError(f"json_schema is nested more than {MAX_DEPTH} levels deep")
@@ -304,50 +338,4 @@ def _check_depth(value: object, depth: int) -> None:
             _check_depth(item, depth + 1)
 
 
-MAX_DIGITS = 16  # digits of an integer that the schema does not bound
-MAX_INTEGER = 10**30  # the largest absolute value of a bound
-
-
-def integer_grammar(minimum: int | None, maximum: int | None) -> str:
-    """Return GBNF for the integers from `minimum` to `maximum`.
-
-    If a bound is None, the integers have up to MAX_DIGITS digits, or one digit more than the other bound. Raises
-    ValueError if there is no integer between the bounds, and for bounds beyond MAX_INTEGER.
-    """
-    if any(bound is not None and abs(bound) > MAX_INTEGER for bound in (minimum, maximum)):
-        raise ValueError(f"a bound is beyond {MAX_INTEGER:.0e}")
-    far = max(10**MAX_DIGITS, *(10 * abs(bound) for bound in (minimum, maximum) if bound is not None), 0) - 1
-    low, high = -far if minimum is None else minimum, far if maximum is None else maximum
-    if low > high:
-        raise ValueError(f"there is no integer from {low} to {high}")
-    alternatives = []
-    if low < 0:
-        alternatives.append(f'"-" ( {_natural_numbers(max(1, -high), -low)} )')
-    if high >= 0:
-        alternatives.append(_natural_numbers(max(low, 0), high))
-    return " | ".join(alternatives)
-
-
-def _natural_numbers(low: int, high: int) -> str:
-    lengths = range(len(str(low)), len(str(high)) + 1)
-    bounds = ((max(low, 10 ** (n - 1) if n > 1 else 0), min(high, 10**n - 1)) for n in lengths)
-    return " | ".join(_same_length_numbers(str(a), str(b)) for a, b in bounds)
-
-
-def _same_length_numbers(low: str, high: str) -> str:
-    """Return GBNF for the numbers between two bounds with the same number of digits."""
-    more = len(low) - 1
-    if low[0] == high[0]:
-        return f"[{low[0]}] ( {_same_length_numbers(low[1:], high[1:])} )" if more else f"[{low[0]}]"
-    zeros, nines = "0" * more, "9" * more
-    first, last = int(low[0]), int(high[0])
-    alternatives = []
-    if low[1:] != zeros:
-        alternatives.append(f"[{first}] ( {_same_length_numbers(low[1:], nines)} )")
-        first += 1
-    if high[1:] != nines:
-        alternatives.append(f"[{last}] ( {_same_length_numbers(zeros, high[1:])} )")
-        last -= 1
-    if first <= last:
-        alternatives.append(f"[{first}-{last}] [0-9]{{{more}}}" if more else f"[{first}-{last}]")
-    return " | ".join(alternatives)
+__all__ = ["MAX_DEPTH", "MAX_TEXT", "SchemaConverter", "SchemaGrammar", "Several", "schema_grammar", "schema_text"]

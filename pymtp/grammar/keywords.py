@@ -1,30 +1,43 @@
-"""The keywords of JSON schemas that a grammar can express, and the lookup of references."""
+"""The keywords of JSON schemas, the lookup of references, and the report of keywords that no grammar can express."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 ANNOTATIONS = {  # keywords that do not restrict the values
-    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
-    *("$schema", "$id", "$comment", "$defs", "definitions"),
+    *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
+    *("$schema", "$id", "id", "$comment", "$defs", "definitions", "$anchor", "$vocabulary", "$dynamicAnchor"),
+    *("discriminator", "xml", "externalDocs", "contentEncoding", "contentMediaType", "contentSchema"),
 }
-TYPE_KEYWORDS = {  # supported keywords, by type
-    "object": {"properties", "required", "additionalProperties"},
-    "array": {"items", "prefixItems", "minItems", "maxItems"},
+TYPE_KEYWORDS = {  # keywords that restrict the values of a type
+    "object": {
+        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"),
+        *("maxProperties", "unevaluatedProperties"),
+    },
+    "array": {
+        *("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems"),
+        *("contains", "minContains", "maxContains"),
+    },
     "string": {"minLength", "maxLength", "pattern", "format"},
-    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-# Keywords that cannot be combined with other keywords than "type", or with none at all. If a schema has several of
-# them, the first one in this tuple is kept, and the others are reported as not supported beside it.
-EXCLUSIVE_KEYWORDS = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format", "prefixItems")
+# Keywords that combine schemas.
+COMBINERS = {
+    *("$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "nullable"),
+    *("dependentRequired", "dependentSchemas", "dependencies"),
+}
+# Keywords of plain schemas only, each with Several values or patterns that are not allowed. No JSON document has them,
+# because Combiner removes what it does not know.
+EXCLUDED_VALUES, EXCLUDED_PATTERNS = "$excludedValues", "$excludedPatterns"
+PLAIN_KEYWORDS = {"type", "const", "enum"}.union(*TYPE_KEYWORDS.values())  # all others
 TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and value == math.floor(value),
+    "integer": lambda value: is_number(value) and math.isfinite(value) and value == math.floor(value),
     "number": lambda value: is_number(value),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
@@ -33,6 +46,59 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 class SchemaError(ValueError):
     """A malformed schema, or one that no grammar can express."""
+
+
+class NoValueError(SchemaError):
+    """A schema that no value fulfils."""
+
+
+class Several(tuple[Any, ...]):
+    """Values of one keyword from several schemas, which must all hold."""
+
+    @classmethod
+    def of(cls, value: object) -> Several:
+        """Return the values of a keyword, of which there may be one."""
+        return value if isinstance(value, Several) else cls((value,))
+
+    def joined(self, others: Several) -> Several:
+        """Return these values and those of the others that are not among them."""
+        return Several([*self, *(other for other in others if other not in self)])
+
+
+# strict: a keyword that no grammar can express is refused. weaken: it is left out. lenient: malformed keywords are left
+# out, too: clients often cannot change the schemas of their tools.
+Mode = Literal["strict", "weaken", "lenient"]
+
+
+class KeywordReport:
+    """The keywords that a grammar leaves out.
+
+    names: the places of the keywords, such as "#/properties/a/uniqueItems".
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.names: dict[str, None] = {}
+
+    def leave_out(self, path: str, keyword: str, reason: str) -> None:
+        """Note that a keyword is left out. Raises SchemaError in strict mode."""
+        if self.mode == "strict":
+            raise SchemaError(f"{path} has the keyword {keyword!r:.40}, which no grammar can express: {reason}")
+        self.note(path, keyword)
+
+    def skip_malformed(self, path: str, keyword: str, error: SchemaError) -> None:
+        """Note that a malformed keyword is left out. Raises the error unless the mode is lenient."""
+        if self.mode != "lenient":
+            raise error
+        self.note(path, keyword)
+
+    def note_schema(self, path: str) -> None:
+        """Note that only the types of a schema are used, or nothing of it."""
+        self.names[path] = None
+
+    def note(self, path: str, keyword: str) -> None:
+        """Note that a keyword is left out in every mode, because it is an annotation in most schemas."""
+        self.names[f"{path}/{keyword}"] = None
 
 
 def find_ref(root: object, ref: object, path: str) -> object:
@@ -71,19 +137,19 @@ def types_of(schema: dict[str, Any], path: str) -> list[str]:
     return list(dict.fromkeys(types))
 
 
-def check_keywords(schema: dict[str, Any], types: list[str], path: str) -> None:
-    """Raise SchemaError for keywords that no grammar can express, alone or with others of the schema."""
-    keywords = schema.keys() - ANNOTATIONS
-    exclusive = next((keyword for keyword in EXCLUSIVE_KEYWORDS if keyword in schema), None)
-    if exclusive:
-        supported = {exclusive} if exclusive in ("$ref", "oneOf", "anyOf") else {exclusive, "type"}
-    elif types:
-        supported = {"type"}.union(*(TYPE_KEYWORDS.get(name, set()) for name in types))
-    else:
-        supported = next((known for known in TYPE_KEYWORDS.values() if known & keywords), set())
-        # Without a "type", these bounds allow fractions, too, and no grammar can express bounds of fractions.
-        if supported is TYPE_KEYWORDS["integer"]:
-            supported = set()
-    for keyword in sorted(keywords - supported):
-        beside = f" beside {exclusive!r}" if exclusive else ""
-        raise SchemaError(f"{path} has the keyword {keyword!r:.40}, which is not supported{beside}")
+def non_empty_list(schema: dict[str, Any], keyword: str, path: str) -> list[Any]:
+    """Return the value of a keyword that must be a list. Raises SchemaError if it is empty or not a list."""
+    values = schema[keyword]
+    if not isinstance(values, list) or not values:
+        raise SchemaError(f"{path}/{keyword} must be a list that is not empty")
+    return values
+
+
+def read_size(schema: dict[str, Any], keyword: str, path: str) -> int | None:
+    """Return the value of a keyword that is a size; None without it. Raises SchemaError for anything else."""
+    if keyword not in schema:
+        return None
+    value = schema[keyword]
+    if not is_number(value) or not math.isfinite(value) or value < 0 or value != math.floor(value):
+        raise SchemaError(f"{path}/{keyword} must be an integer, 0 or more")
+    return int(value)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
+from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest, read_file_info
 from pymtp.model.normalization import NFC_PRE_TOKENIZERS, Normalizer
 from pymtp.model.options import ModelOptions, init_numa
@@ -22,6 +22,8 @@ from pymtp.validation import given_options, is_hub_name, shown
 _logger = logging.getLogger("pymtp.model")
 _FAILED = -(2**31)  # native functions that return a number of tokens or bytes return this when llama.cpp fails
 _MAX_NORMS = 16
+# Normalization may shorten a text: the bytes after it are more than this share of the characters before it
+MIN_NORMALIZED = 1 / 2
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -271,6 +273,38 @@ class Model:
         if n < 0:
             raise InvalidRequestError(f"the text cannot be tokenized: it has {-n} tokens for {len(data)} bytes")
         return list(ffi.unpack(tokens, n))
+
+    @cached_property
+    def max_token_bytes(self) -> int:
+        """Return the number of bytes of the longest token, special tokens by the names that stand for them in texts."""
+        vocab, longest = self._open().vocab, 1
+        for token in range(self.n_vocab):
+            text = ffi.string(lib.llama_vocab_get_text(vocab, token))
+            # the vocabulary writes each byte of a token as one character, which may have two bytes itself
+            if len(text) > longest:
+                longest = max(longest, len(self.token_bytes(token, special=True)))
+        return longest
+
+    def check_fits(self, text: str, n_ctx: int) -> None:
+        """Raise ContextFullError for a text that has more bytes than n_ctx tokens can have, without tokenizing it."""
+        if len(text) > n_ctx:
+            self.check_characters(len(text), n_ctx)
+            n_bytes = len(text) if text.isascii() else len(self.normalized(text).encode(errors="replace"))
+            self.check_bytes(n_bytes, n_ctx)
+
+    def check_characters(self, n: int, n_ctx: int) -> None:
+        """Raise ContextFullError if n characters, after normalization, surely have more bytes than n_ctx tokens."""
+        if n * MIN_NORMALIZED > n_ctx:
+            self._check_bytes(int(n * MIN_NORMALIZED), n_ctx, f"{n} characters")
+
+    def check_bytes(self, n_bytes: int, n_ctx: int) -> None:
+        """Raise ContextFullError for a normalized text of more bytes than n_ctx tokens can have."""
+        if n_bytes > n_ctx:  # a token has at least one byte
+            self._check_bytes(n_bytes, n_ctx, f"{n_bytes} bytes")
+
+    def _check_bytes(self, n_bytes: int, n_ctx: int, length: str) -> None:
+        if n_bytes > (limit := n_ctx * self.max_token_bytes):
+            raise ContextFullError(f"the prompt has {length}, but the n_ctx={n_ctx} tokens have at most {limit} bytes")
 
     def normalized(self, text: str) -> str:
         """Return `text` in the form that the model's original tokenizer normalizes it to.

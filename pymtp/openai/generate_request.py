@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from pymtp.chat import Chat, OutputFormat, OutputParser, ParsedOutput, Tool, ToolChoice, template_messages
-from pymtp.chat.prompt import ChatPrompt
+from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine.prepare import Prompt, apply_thinking_budget
-from pymtp.engine.request import Completion
+from pymtp.engine.request import Completion, cache_key
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
+from pymtp.openai.answer_rules import AnswerRule
+from pymtp.openai.infill import infill_prompt
 from pymtp.sampling import SamplingParams
 from pymtp.validation import replace_surrogates
 
@@ -22,22 +24,31 @@ OutputFinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 class GenerateRequest:
     """A request of a client.
 
-    prompt: a string, token ids or a Chat. Only for a Chat, the output is parsed into reasoning, content and tool calls.
+    prompt: a string, token ids, a Chat, or tokens with branch points. Only for a Chat, the output is parsed into
+        reasoning, content and tool calls.
     schema: the JSON schema of a chat's content.
+    strict_schema: whether a keyword of the schema that no grammar can express is refused; otherwise it is left out.
+    schema_field: the name of the body's field that has the schema of the answer.
+    answer_rule: another rule for the answer; None for none.
     separate_reasoning: whether reasoning is separated from content.
     continue_final_message: whether the last message of the chat is the assistant's, and the output continues it.
+    suffix: the text after the one that the model fills in; "": the model continues the prompt. Not for a Chat.
     stream: whether the client wants each piece of the output as soon as it is generated.
     timeout: limit on the time of the request, in seconds; the server's own limit applies if it is shorter.
     """
 
-    prompt: str | Sequence[int] | Chat
+    prompt: str | Sequence[int] | Chat | ChatPrompt
     params: SamplingParams
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     schema: Mapping[str, Any] | None = None
+    strict_schema: bool = False
+    schema_field: str = "schema"
+    answer_rule: AnswerRule | None = None
     separate_reasoning: bool = True
     continue_final_message: bool = False
+    suffix: str = ""
     stream: bool = False
     timeout: float | None = None
 
@@ -70,9 +81,18 @@ def prepare_request(llm: LLM, request: GenerateRequest) -> PreparedRequest:
     Raises InvalidRequestError for a request that the template or the grammar refuses.
     """
     if not isinstance(request.prompt, Chat):
-        return PreparedRequest(request.prompt, request.params, None)
+        if request.suffix and not isinstance(request.prompt, ChatPrompt):
+            prompt_tokens = infill_prompt(llm, request.prompt, request.suffix, request.params)
+            request = replace(request, prompt=prompt_tokens, suffix="")
+        params = request.params
+        if request.answer_rule is not None:
+            params = replace(params, grammar=_rule_grammar(llm, request.answer_rule))
+        return PreparedRequest(request.prompt, params, None)
     chat = apply_thinking_budget(request.prompt, request.params)
-    prompt = _continuation_prompt(llm, chat) if request.continue_final_message else llm.chat_prompts.prompt(chat)
+    key = cache_key(request.params)
+    prompt = (
+        _continuation_prompt(llm, chat, key) if request.continue_final_message else llm.chat_prompts.prompt(chat, key)
+    )
     output_format = OutputFormat(
         llm.template_source,
         prompt.end,
@@ -80,29 +100,61 @@ def prepare_request(llm: LLM, request: GenerateRequest) -> PreparedRequest:
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
         schema=request.schema,
+        strict_schema=request.strict_schema,
         separate_reasoning=request.separate_reasoning,
+        cache_key=key,
     )
     if not request.separate_reasoning:
         prompt = prompt._replace(end="")  # with an empty end, stop strings match in the reasoning, too
+    if request.answer_rule is not None:
+        gbnf = _rule_grammar(llm, request.answer_rule)
+        return PreparedRequest(prompt, _after_thinking(llm, request.params, gbnf), output_format)
     if output_format.gbnf is None:
         return PreparedRequest(prompt, request.params, output_format)
     if request.params.gbnf is not None:
         raise InvalidRequestError("a grammar cannot be combined with tools or a response_format")
-    return PreparedRequest(prompt, replace(request.params, grammar=output_format.gbnf), output_format)
+    params = replace(request.params, grammar=output_format.gbnf, distinct_calls=output_format.needs_distinct_calls)
+    return PreparedRequest(prompt, params, output_format)
 
 
-def _continuation_prompt(llm: LLM, chat: Chat) -> ChatPrompt:
+def left_out_keywords(request: GenerateRequest, output_format: OutputFormat | None) -> list[str]:
+    """Return the places of the keywords in a request's schemas that no grammar can express, by fields of the body."""
+    names = request.params.left_out if output_format is None else output_format.left_out
+    return [f"{request.schema_field}{name}" if name.startswith("#") else name for name in names]
+
+
+def _rule_grammar(llm: LLM, rule: AnswerRule) -> str:
+    """Return the grammar of a rule. Raises InvalidRequestError, which names the rule's field, for an invalid one."""
+    gbnf = rule.gbnf()
+    try:
+        llm.model.grammar(gbnf)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{rule.field} must be GBNF, with a rule root: {error}", rule.field) from error
+    return gbnf
+
+
+def _after_thinking(llm: LLM, params: SamplingParams, gbnf: str) -> SamplingParams:
+    """Return params with a grammar that begins after the thinking, if the prompt has opened the thinking.
+
+    The grammar waits for the end of the thinking only where there is a budget: here one that the context cannot exceed.
+    """
+    budget = llm.context.n_ctx if params.thinking_budget is None else params.thinking_budget
+    return replace(params, grammar=gbnf, thinking_budget=budget)
+
+
+def _continuation_prompt(llm: LLM, chat: Chat, key: CacheKey | None) -> ChatPrompt:
     """Return the prompt of a chat whose last message is the beginning of the answer."""
     messages = template_messages(chat.messages)
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         raise InvalidRequestError("continue_final_message: the last message must be text of the assistant")
     *before, last = messages
     question = [{"role": "user", "content": ""}]  # templates need a user message: see `message_rewrites`
-    prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question))
+    prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question), key)
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
     begun = replace_surrogates(begun)  # ChatTemplate.render does this for the other messages
+    llm.model.check_fits(begun, llm.context.n_ctx)
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens
     return prompt._replace(tokens=tokens, end=prompt.end + begun)
 

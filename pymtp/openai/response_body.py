@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Annotated, Any, Literal
@@ -20,7 +20,8 @@ from pymtp.engine.request import Completion
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.openai.generate_request import Output
-from pymtp.openai.request_body import CHAT, text_prompts
+from pymtp.openai.request_body import CHAT, excludes_reasoning, text_prompts
+from pymtp.openai.timings import PromptProgress, Timings, timings
 from pymtp.sampling import TokenLogprobs
 from pymtp.stats import Stats
 
@@ -135,6 +136,7 @@ class ChatCompletion(Answer):
     choices: list[ChatChoice]
     usage: Usage
     pymtp: DraftingStats
+    timings: Annotated[Timings, About("The times of the first completion, under the names of llama.cpp's server.")]
 
 
 class CompletionLogprobs(Answer):
@@ -162,6 +164,8 @@ class TextCompletion(Answer):
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
     pymtp: NotRequired[DraftingStats | None]
+    timings: NotRequired[Timings | None]
+    prompt_progress: NotRequired[PromptProgress | None]
 
 
 class ResponseHead(TypedDict):
@@ -210,15 +214,17 @@ def build_response(
     head = response_head(url, body.get("model") or model_name)
     used = usage([[output.completion for output in outputs] for outputs in outputs_by_prompt])
     stats = draft_stats([output.completion for output in outputs])
+    times = timings(outputs[0].completion.stats)
     if url == CHAT:
-        choices = [_chat_choice(i, output, model) for i, output in enumerate(outputs)]
-        return {**head, "choices": choices, "usage": used, "pymtp": stats}
+        shows_reasoning = not excludes_reasoning(body)
+        choices = [_chat_choice(i, output, model, shows_reasoning) for i, output in enumerate(outputs)]
+        return {**head, "choices": choices, "usage": used, "pymtp": stats, "timings": times}
     prompts = text_prompts(body) if body.get("echo") else [""] * len(outputs_by_prompt)
     echoes = [
         prompt_text(prompt, model) for prompt, outputs in zip(prompts, outputs_by_prompt, strict=True) for _ in outputs
     ]
     texts = [_text_choice(i, output.completion, model, echoes[i]) for i, output in enumerate(outputs)]
-    return {**head, "choices": texts, "usage": used, "pymtp": stats}
+    return {**head, "choices": texts, "usage": used, "pymtp": stats, "timings": times}  # type: ignore[misc, return-value]
 
 
 def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> Usage:
@@ -271,11 +277,12 @@ def _sums_per_position(stats: Sequence[Stats]) -> list[int]:
     return [sum(counts) for counts in zip_longest(*(one.accepted_per_position for one in stats), fillvalue=0)]
 
 
-def _chat_choice(i: int, output: Output, model: Model) -> ChatChoice:
+def _chat_choice(i: int, output: Output, model: Model, shows_reasoning: bool) -> ChatChoice:
     completion = output.completion
+    parsed = output.parsed or ParsedOutput(None, completion.text, ())
     return {
         "index": i,
-        "message": response_message(output.parsed or ParsedOutput(None, completion.text, ())),
+        "message": response_message(parsed if shows_reasoning else replace(parsed, reasoning=None)),
         "finish_reason": output.finish_reason,  # type: ignore[typeddict-item] # cancelled only while closing
         "logprobs": None if completion.logprobs is None else chat_logprobs(completion.logprobs, model),
     }

@@ -12,7 +12,16 @@ from pymtp.prefix_cache.checkpoints import plan_checkpoints
 from pymtp.prefix_cache.context import PrefixContext
 from pymtp.prefix_cache.load import StoredPrefix, import_file
 from pymtp.prefix_cache.store import CacheHit, PrefixFigures, PrefixStore, SequenceContents
-from pymtp.prefix_cache.tree import Bytes, CheckpointReason, RadixNode, Tokens, as_tokens, common_prefix_length
+from pymtp.prefix_cache.tree import (
+    COMMON,
+    Bytes,
+    CheckpointReason,
+    RadixNode,
+    Space,
+    Tokens,
+    as_tokens,
+    common_prefix_length,
+)
 
 # New prompts are compared with recent ones: limits for the number of recent prompts, and for the sum of their tokens
 MAX_RECENT_PROMPTS, MAX_RECENT_TOKENS = 64, 2**20
@@ -24,7 +33,7 @@ class PrefillState:
 
     rank: requests with a lower rank are served first.
     branch_points: positions where later prompts are expected to branch off.
-    group: the prompt reuses the contents of a sequence only if a request of the same group left them there.
+    space: the prompt reuses what requests of the same space left, and public prefixes.
     n_computed: number of prompt tokens that the sequence holds.
     n_reachable: number of prompt tokens that the sequence could hold without any prefill.
     n_cached: number of prompt tokens that came from the cache, at the start of the prefill or later.
@@ -36,10 +45,10 @@ class PrefillState:
     """
 
     def __init__(
-        self, tokens: Tokens, rank: tuple[int, int], branch_points: Iterable[int], seq: int, group: object = None
+        self, tokens: Tokens, rank: tuple[int, int], branch_points: Iterable[int], seq: int, space: Space = COMMON
     ) -> None:
         self.tokens, self.rank, self.branch_points, self.seq = tokens, rank, tuple(branch_points), seq
-        self.group = group
+        self.space = space
         self.n_computed = self.n_reachable = self.n_cached = 0
         self.max_reuse = len(tokens)
         self.checkpoints: dict[int, CheckpointReason] = {}
@@ -90,7 +99,7 @@ class PrefixCache:
         self._context, self.min_gain, self.alignment = context, min_gain, alignment
         self.store = PrefixStore(context, cache_bytes, min_gain, prefill_cost)
         self._prefills: list[PrefillState] = []
-        self._recent_prompts: deque[Tokens] = deque()
+        self._recent_prompts: deque[tuple[Space, Tokens]] = deque()
         self._n_recent_tokens = self._ticks = 0
         self._lookups = self._hits = self._cached_tokens = 0
 
@@ -120,7 +129,7 @@ class PrefixCache:
         free: Sequence[int],
         rank: tuple[int, int],
         branch_points: Iterable[int] = (),
-        group: object = None,
+        space: Space = COMMON,
         max_reuse: int | None = None,
     ) -> PrefillState:
         """Choose one of the free sequences for a prompt, and return the prompt's prefill state.
@@ -131,15 +140,15 @@ class PrefixCache:
         rank: requests with a lower rank are served first.
         branch_points: positions where later prompts are expected to branch off, such as the beginning of the last user
             message.
-        group: the prompt reuses the contents of a sequence only if a request of the same group left them there.
+        space: the prompt reuses what requests of the same space left, and public prefixes.
         max_reuse: the largest number of tokens to take from the cache; None for no limit. `PrefillState.max_reuse` may
             be changed later.
         """
         tokens = as_tokens(prompt)
         max_reuse = len(tokens) if max_reuse is None else max_reuse
         self._forget_stale(free)
-        hit = self.longest_match(tokens, free, group, max_reuse)
-        prefill = PrefillState(tokens, rank, branch_points, hit.seq, group)
+        hit = self.longest_match(tokens, free, space, max_reuse)
+        prefill = PrefillState(tokens, rank, branch_points, hit.seq, space)
         prefill.max_reuse = max_reuse
         prefill.n_reachable = hit.n_tokens
         self._prefills.append(prefill)
@@ -161,7 +170,7 @@ class PrefixCache:
         if prefill.ignores_cache:
             prefill.waiting = False
             return True
-        hit = self.longest_match(prefill.tokens, [prefill.seq], prefill.group, prefill.max_reuse)
+        hit = self.longest_match(prefill.tokens, [prefill.seq], prefill.space, prefill.max_reuse)
         prefill.n_reachable = max(hit.n_tokens, prefill.n_computed)
         prefill.waiting = self._must_wait(prefill)
         if not prefill.started:
@@ -267,12 +276,14 @@ class PrefixCache:
         No request may be running.
         """
         self._prefills.clear()
-        self._n_recent_tokens = sum(map(len, self._recent_prompts))
+        self._n_recent_tokens = sum(len(tokens) for _, tokens in self._recent_prompts)
         self.store.recover()
 
-    def checkpoint_states(self, tokens: Sequence[int] | Tokens, positions: Iterable[int]) -> dict[int, Bytes]:
+    def checkpoint_states(
+        self, tokens: Sequence[int] | Tokens, positions: Iterable[int], space: Space = COMMON
+    ) -> dict[int, Bytes]:
         """Return the cached states at the given positions; at the end of the tokens, only a state with logits."""
-        path, _ = self.store.tree.match_prefix(as_tokens(tokens))
+        path = self.store.tree.match_checkpoints(as_tokens(tokens), space)
         checkpoints = {node.end: node.checkpoint for node in path if node.checkpoint is not None}
         cached = {position: checkpoints[position] for position in positions if position in checkpoints}
         return {n: one.state for n, one in cached.items() if n < len(tokens) or one.has_logits}
@@ -290,7 +301,7 @@ class PrefixCache:
     # ── Lookup ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def longest_match(
-        self, tokens: Tokens, seqs: Sequence[int], group: object = None, max_reuse: int | None = None
+        self, tokens: Tokens, seqs: Sequence[int], space: Space = COMMON, max_reuse: int | None = None
     ) -> CacheHit:
         """Return the longest cached prefix of at most `max_reuse` tokens, and the best of the given sequences for it.
 
@@ -300,9 +311,9 @@ class PrefixCache:
         store = self.store
         max_reuse = len(tokens) if max_reuse is None else max_reuse
         common = [
-            contents.common_prefix_length(tokens) if contents.group is group else 0 for contents in store.sequences
+            contents.common_prefix_length(tokens) if contents.space == space else 0 for contents in store.sequences
         ]
-        path, _ = store.tree.match_prefix(tokens)
+        path = store.tree.match_checkpoints(tokens, space)
         usable = (node for node in reversed(path) if node.end <= max_reuse and self._is_usable(node, len(tokens)))
         node = next(usable, None)
         n, source = node.end if node else 0, None
@@ -312,6 +323,12 @@ class PrefixCache:
             matches = contents.has_state and better and common[seq] == contents.n_tokens <= max_reuse
             if matches and self._may_continue(contents.n_tokens, len(tokens), contents.has_logits):
                 node, n, source = None, contents.n_tokens, seq
+        if node is not None and node.checkpoint is not None and node.checkpoint.public:
+            # sequences of other spaces hold the same K and V of a public prefix; nothing is learned beyond its end
+            common = [
+                shared or min(n, contents.common_prefix_length(tokens))
+                for shared, contents in zip(common, store.sequences, strict=True)
+            ]
         choices = []
         for seq in seqs:
             if node is None:
@@ -335,9 +352,9 @@ class PrefixCache:
     def _continue_from(self, prefill: PrefillState, hit: CacheHit) -> None:
         tokens, n = prefill.tokens, hit.n_tokens
         # before filling the sequence, which may evict the text that shares these tokens
-        shared_tokens = self._shared_tokens(tokens)
+        shared_tokens = self._shared_tokens(tokens, prefill.space)
         self.store.pin(prefill, hit.node)
-        self.store.fill_sequence(tokens, hit)
+        self.store.fill_sequence(tokens, hit, prefill.space)
         self._ticks += 1
         self.store.sequences[hit.seq] = SequenceContents(
             tokens,
@@ -346,14 +363,14 @@ class PrefixCache:
             has_logits=n == len(tokens),
             in_use=True,
             last_used=self._ticks,
-            group=prefill.group,
+            space=prefill.space,
             continued=max(n, shared_tokens) >= self.min_gain or len(prefill.branch_points) > 0,
         )
         if not prefill.started:
             prefill.started = True
             self._lookups += 1
             self._hits += n > 0
-            self._remember_prompt(tokens)
+            self._remember_prompt(tokens, prefill.space)
         self._cached_tokens += n - prefill.n_computed
         prefill.n_cached += n - prefill.n_computed
         prefill.n_computed = n
@@ -361,25 +378,30 @@ class PrefixCache:
 
     # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _shared_tokens(self, tokens: Tokens) -> int:
-        """Return the largest number of leading tokens that these tokens share with another known text."""
+    def _shared_tokens(self, tokens: Tokens, space: Space) -> int:
+        """Return the largest number of leading tokens that these tokens share with another known text of the space."""
         # when a prompt jumps to a longer prefix, it is already among the recent prompts itself
-        others = (recent for recent in self._recent_prompts if recent is not tokens)
+        others = (recent for where, recent in self._recent_prompts if where == space and recent is not tokens)
         recent_lengths = (common_prefix_length(recent, tokens) for recent in others)
-        sequence_lengths = (contents.common_prefix_length(tokens) for contents in self.store.sequences)
-        return max(self.store.tree.match_prefix(tokens)[1], *chain(sequence_lengths, recent_lengths))
+        sequences = (contents for contents in self.store.sequences if contents.space == space)
+        sequence_lengths = (contents.common_prefix_length(tokens) for contents in sequences)
+        tree = self.store.tree
+        on_path = (tree.match_prefix(tokens, space)[1], self.store.last_checkpoint(tokens, space))
+        return max(chain(on_path, sequence_lengths, recent_lengths))
 
-    def _remember_prompt(self, tokens: Tokens) -> None:
+    def _remember_prompt(self, tokens: Tokens, space: Space) -> None:
         """Remember a prompt, so that a later branch is noticed even after the prompt's data were evicted."""
-        self._recent_prompts.append(tokens)
+        if space.only is not None:
+            return
+        self._recent_prompts.append((space, tokens))
         self._n_recent_tokens += len(tokens)
         while self._n_recent_tokens > MAX_RECENT_TOKENS or len(self._recent_prompts) > MAX_RECENT_PROMPTS:
-            self._n_recent_tokens -= len(self._recent_prompts.popleft())
+            self._n_recent_tokens -= len(self._recent_prompts.popleft()[1])
 
     def _plan_checkpoints(self, prefill: PrefillState, shared_tokens: int) -> None:
         limit, size = self.store.eviction.limit, self._context.state.max_bytes
         # at most half of host memory, so that the states of one prompt do not evict those of all others
-        max_checkpoints = limit // (2 * size) or limit // size
+        max_checkpoints = 0 if prefill.space.only is not None else limit // (2 * size) or limit // size
         prefill.checkpoints |= plan_checkpoints(
             len(prefill.tokens),
             prefill.n_computed,
@@ -387,7 +409,7 @@ class PrefixCache:
             alignment=self.alignment,
             n_ubatch=self._context.n_ubatch,
             max_checkpoints=max_checkpoints,
-            last_checkpoint=self.store.last_checkpoint(prefill.tokens[: prefill.n_computed]),
+            last_checkpoint=self.store.last_checkpoint(prefill.tokens[: prefill.n_computed], prefill.space),
             shared_tokens=shared_tokens,
             branch_points=prefill.branch_points,
         )
@@ -398,7 +420,8 @@ class PrefixCache:
         if node is None:
             return
         for other in self._prefills:
-            shares = other.waiting and not other.started and common_prefix_length(prefill.tokens, other.tokens) >= n
+            waits = other.waiting and not other.started and other.space == prefill.space
+            shares = waits and common_prefix_length(prefill.tokens, other.tokens) >= n
             if shares and self._is_usable(node, len(other.tokens)):
                 # otherwise the checkpoint might be evicted before the other request continues from it
                 self.store.pin(other, node)
@@ -413,7 +436,7 @@ class PrefixCache:
         """
         best, position = None, prefill.n_reachable
         for other in self._prefills:
-            if other.rank < prefill.rank and other.unfinished and other.group is prefill.group:
+            if other.rank < prefill.rank and other.unfinished and other.space == prefill.space:
                 n = min(self._usable_prefix(other.tokens, prefill.tokens), prefill.max_reuse)
                 pays = n - prefill.n_reachable >= self.min_gain
                 if not prefill.started:  # even a few tokens pay if the other request stops there anyway

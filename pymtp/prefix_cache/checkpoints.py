@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable
 from heapq import nsmallest
 
-from pymtp.prefix_cache.tree import Bytes, Checkpoint, CheckpointReason, RadixNode, RadixTree, Tokens
+from pymtp.prefix_cache.tree import COMMON, Bytes, Checkpoint, CheckpointReason, RadixNode, RadixTree, Space, Tokens
 
 # The next turn of a chat may replace the last tokens of a prompt, such as those that open a thinking block.
 TAIL_TOKENS = 8
@@ -120,6 +121,9 @@ class EvictionPolicy:
     behind new ones, even if it saves much. The saved seconds are the prefill time from the previous checkpoint to this
     one. The bytes are the size of its state and, if no checkpoint comes after it, of the K and V that are freed with
     it: states can be freed anywhere in the tree, K and V only from its ends.
+
+    Each owner of spaces may use the same share of the limit. For an owner within its share, checkpoints of owners
+    beyond theirs are evicted first, whatever their priority; those of other owners within their shares always stay.
     """
 
     def __init__(self, tree: RadixTree, limit: int, cell_bytes: int, prefill_cost: Callable[[int, int], float]) -> None:
@@ -166,6 +170,7 @@ class EvictionPolicy:
         priority: float,
         protected: Container[RadixNode | None],
         free_duplicates: Callable[[], bool] = lambda: False,
+        owner: str = "",
     ) -> bool:
         """Evict checkpoints until `need` bytes are free. Return False if that is not possible.
 
@@ -173,6 +178,7 @@ class EvictionPolicy:
         protected: nodes whose checkpoints stay.
         free_duplicates: called before any checkpoint is evicted; frees K and V in host memory that a sequence has, too,
             and returns False if there are none.
+        owner: the owner of the space that needs the bytes.
         """
         tree = self.tree
         if need > self.limit:
@@ -180,8 +186,8 @@ class EvictionPolicy:
         while tree.nbytes + need > self.limit:
             if free_duplicates():
                 continue
-            all_higher = not tree.changed and self._lowest_known > priority
-            candidates = [] if all_higher else self._lowest(protected)
+            all_higher = not tree.changed and self._lowest_known > priority and not self._claims(owner, need)
+            candidates = [] if all_higher else self._lowest(protected, owner, need)
             if not all_higher and not candidates:
                 return False
             if all_higher or candidates[0][0] > priority:
@@ -189,23 +195,46 @@ class EvictionPolicy:
                 # in the tree would never grow old
                 self.clock = max(self.clock, priority)
                 return False
-            for _, _, node in candidates:
+            for first, _, node in candidates:
                 current = self.priority(node)  # changes when other checkpoints are evicted
-                if current > priority:
+                if first > -math.inf and current > priority:
                     break
                 self._evict(node, current)
         return True
 
-    def _lowest(self, protected: Container[RadixNode | None]) -> list[tuple[float, int, RadixNode]]:
-        """Return the next checkpoints to evict, in rising order of priority.
+    def _lowest(
+        self, protected: Container[RadixNode | None], owner: str, need: int
+    ) -> list[tuple[float, int, RadixNode]]:
+        """Return the next checkpoints to evict for an owner that needs bytes, in rising order of priority.
 
         Returns a batch, because each call computes the priorities of all checkpoints.
         """
         nodes = self.tree.checkpoints
         priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
         self._lowest_known, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
-        evictable = (entry for entry in priorities if entry[2] not in protected)
+        evictable = [entry for entry in priorities if entry[2] not in protected]
+        if self.tree.owner_bytes.keys() - {owner}:
+            evictable = self._fair(evictable, owner, need)
         return nsmallest(max(1, len(nodes) // BATCH_DIVISOR), evictable)
+
+    def _share(self, owner: str) -> float:
+        """Return the bytes that each owner may use while this one uses some, too."""
+        return self.limit / len(self.tree.owner_bytes.keys() | {owner})
+
+    def _claims(self, owner: str, need: int) -> bool:
+        """Return whether the owner stays within its share with `need` more bytes, so that others must make way."""
+        used = self.tree.owner_bytes
+        return len(used.keys() - {owner}) > 0 and used.get(owner, 0) + need <= self._share(owner)
+
+    def _fair(
+        self, entries: list[tuple[float, int, RadixNode]], owner: str, need: int
+    ) -> list[tuple[float, int, RadixNode]]:
+        """Return those checkpoints that an owner may evict; the priority of those that must make way is -inf."""
+        used, share = self.tree.owner_bytes, self._share(owner)
+        beyond = [entry for entry in entries if entry[2].space.owner != owner and used[entry[2].space.owner] > share]
+        if beyond and self._claims(owner, need):
+            return [(-math.inf, i, node) for i, (_, _, node) in enumerate(sorted(beyond))]
+        return [*beyond, *(entry for entry in entries if entry[2].space.owner == owner)]
 
     def _evict(self, node: RadixNode, priority: float) -> None:
         self.clock = max(self.clock, priority)
@@ -214,16 +243,19 @@ class EvictionPolicy:
         self.evicted += 1
         self.evicted_tokens += n_tokens - self.tree.n_tokens
 
-    def insert(self, tokens: Tokens, state: Bytes, reason: CheckpointReason, *, has_logits: bool) -> RadixNode | None:
+    def insert(
+        self, tokens: Tokens, state: Bytes, reason: CheckpointReason, space: Space = COMMON, *, has_logits: bool
+    ) -> RadixNode | None:
         """Insert a checkpoint after `make_room` was called for it. Return None if its state still has no room."""
         if self.tree.nbytes + state.nbytes > self.limit:
             return None
-        return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock))
+        return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock), space)
 
-    def refresh(self, node: RadixNode) -> None:
-        """Set the age of the node's checkpoint to that of a new one."""
+    def refresh(self, node: RadixNode, *, public: bool = False) -> None:
+        """Set the age of the node's checkpoint to that of a new one. public: let all spaces continue from it."""
         assert node.checkpoint is not None
         node.checkpoint.clock = self.clock
+        node.checkpoint.public |= public
         self.tree.changed = True
 
     def touch(self, node: RadixNode) -> None:

@@ -87,4 +87,4 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
     if slices:
         tree.add_cells(nodes[n], slices)
     for position in file.checkpoints:
-        eviction.refresh(nodes[position])
+        eviction.refresh(nodes[position], public=True)

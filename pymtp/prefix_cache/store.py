@@ -11,12 +11,14 @@ from pymtp.errors import NativeError, PymtpError
 from pymtp.prefix_cache.checkpoints import INITIAL_WEIGHTS, UNPROVEN_WEIGHT, EvictionPolicy, reuse_weight
 from pymtp.prefix_cache.context import PrefixContext
 from pymtp.prefix_cache.tree import (
+    COMMON,
     BlockSlice,
     Bytes,
     CheckpointReason,
     KvBlock,
     RadixNode,
     RadixTree,
+    Space,
     Tokens,
     as_tokens,
     common_prefix_length,
@@ -33,11 +35,11 @@ class SequenceContents:
     has_logits: whether that state includes the logits.
     in_use: whether a request prefills or decodes in the sequence.
     last_used: the tick at which a request last took the sequence.
-    group: only requests of this group may reuse the contents.
+    space: only prompts of this space may reuse the contents, apart from public prefixes.
     continued: whether another text is known, or expected, to begin with the same tokens.
     """
 
-    __slots__ = ("continued", "group", "has_logits", "has_state", "in_use", "last_used", "n_tokens", "tokens")
+    __slots__ = ("continued", "has_logits", "has_state", "in_use", "last_used", "n_tokens", "space", "tokens")
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class SequenceContents:
         has_logits: bool = False,
         in_use: bool = False,
         last_used: int = 0,
-        group: object = None,
+        space: Space = COMMON,
         continued: bool = False,
     ) -> None:
         self.tokens, self.n_tokens, self.has_state, self.has_logits = tokens, n_tokens, has_state, has_logits
-        self.in_use, self.last_used, self.group, self.continued = in_use, last_used, group, continued
+        self.in_use, self.last_used, self.space, self.continued = in_use, last_used, space, continued
 
     @property
     def known_tokens(self) -> Tokens:
@@ -173,25 +175,26 @@ class PrefixStore:
             self.tree = self.eviction.tree = RadixTree()
         in_sequences: set[RadixNode] = set()
         for seq in range(len(self.sequences)):
-            continued, self.sequences[seq] = self.sequences[seq].continued, SequenceContents()
+            before, self.sequences[seq] = self.sequences[seq], SequenceContents()
             with suppress(PymtpError):  # the context may be closed
                 tokens = as_tokens(self._context.tokens(seq))
                 self.sequences[seq] = SequenceContents(
-                    tokens, len(tokens), has_state=len(tokens) > 0, continued=continued
+                    tokens, len(tokens), has_state=len(tokens) > 0, continued=before.continued, space=before.space
                 )
-                in_sequences.update(self.tree.match_prefix(tokens)[0])
+                in_sequences.update(self.tree.match_checkpoints(tokens, before.space))
         for node in list(self.tree.checkpoints):
             if not node.on_host and node not in in_sequences:
                 self.tree.remove_checkpoint(node)
 
-    def fill_sequence(self, tokens: Tokens, hit: CacheHit) -> None:
-        """Fill the sequence of a cache hit with the tokens of the hit and the state after them.
+    def fill_sequence(self, tokens: Tokens, hit: CacheHit, space: Space) -> None:
+        """Fill the sequence of a cache hit with the tokens of the hit, from this space, and the state after them.
 
         Raises the context's errors; after an error the sequence is empty.
         """
         context, seq, n = self._context, hit.seq, hit.n_tokens
         with self._clear_on_error(seq):
             self.spill(seq, hit.n_kept)
+            self.sequences[seq].space = space  # before the contents change: `recover` may read them at any time
             if hit.node is not None:
                 self._load_checkpoint(tokens, hit, hit.node)
             elif hit.n_kept < n or not n:
@@ -224,19 +227,22 @@ class PrefixStore:
         has_logits: bool,
         protected: Iterable[RadixNode] = (),
     ) -> RadixNode | None:
-        """Take a checkpoint of a sequence that holds these tokens. Return None if there is one already, or no room.
+        """Take a checkpoint of a sequence that holds these tokens.
+
+        Returns None if there is one already, or no room, or if the sequence's space keeps nothing.
 
         protected: nodes whose checkpoints must not be evicted for the new one.
         """
-        n, previous, size = len(tokens), self.last_checkpoint(tokens), self._context.state.max_bytes
-        if previous == n:
+        space = self.sequences[seq].space
+        n, previous, size = len(tokens), self.last_checkpoint(tokens, space), self._context.state.max_bytes
+        if previous == n or space.only is not None:
             return None
         value = self.eviction.value_per_byte(previous, n, size, cells=n - previous)
         priority = self.eviction.clock + INITIAL_WEIGHTS[reason] * value
-        if not self.make_room(size, priority, {*self.pins.values(), *protected}):
+        if not self.make_room(size, priority, {*self.pins.values(), *protected}, space.owner):
             return None
         state = self._try_save(seq, partial(self._context.state.save, seq))
-        return None if state is None else self.eviction.insert(tokens, state, reason, has_logits=has_logits)
+        return None if state is None else self.eviction.insert(tokens, state, reason, space, has_logits=has_logits)
 
     def _try_save(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
         """Call a method that saves data of a sequence. Return None if it fails.
@@ -250,10 +256,10 @@ class PrefixStore:
                 raise
             return None
 
-    def last_checkpoint(self, tokens: Tokens) -> int:
-        """Return the position of the last checkpoint within these tokens; 0 if there is none."""
-        nodes = self.tree.match_prefix(tokens)[0]
-        return max((node.end for node in nodes if node.checkpoint is not None), default=0)
+    def last_checkpoint(self, tokens: Tokens, space: Space = COMMON) -> int:
+        """Return the position of the last checkpoint within these tokens of a space; 0 if there is none."""
+        nodes = self.tree.match_checkpoints(tokens, space)
+        return nodes[-1].end if nodes else 0
 
     def pin(self, prefill: object, node: RadixNode | None) -> None:
         """Protect the checkpoint that a request starts from, instead of its earlier one. None: protect none for it."""
@@ -273,8 +279,8 @@ class PrefixStore:
         contents = self.sequences[seq]
         if contents.n_tokens <= n_kept:
             return []
-        path, _ = self.tree.match_prefix(contents.known_tokens)
-        nodes = [node for node in path if node.checkpoint is not None and node.end > n_kept and not node.on_host]
+        path = self.tree.match_checkpoints(contents.known_tokens, contents.space)
+        nodes = [node for node in path if node.end > n_kept and not node.on_host]
         for other in self.sequences:
             if not nodes:
                 break
@@ -282,7 +288,7 @@ class PrefixStore:
             # comparing one token is fast, and rules out most of many sequences
             if other is not contents and other.n_tokens > last and other.tokens[last] == contents.tokens[last]:
                 n = other.common_prefix_length(contents.known_tokens)
-                nodes = [node for node in nodes if node.end > n]
+                nodes = [node for node in nodes if node.end > n or not _may_copy(other, node)]
         return nodes
 
     def _end_to_save(self, seq: int, n_kept: int) -> int:
@@ -293,7 +299,7 @@ class PrefixStore:
         contents = self.sequences[seq]
         if not contents.continued or not contents.has_state or contents.in_use or contents.n_tokens <= n_kept:
             return 0
-        gain = contents.n_tokens - self.last_checkpoint(contents.known_tokens)
+        gain = contents.n_tokens - self.last_checkpoint(contents.known_tokens, contents.space)
         return contents.n_tokens if gain > self._min_gain else 0
 
     def spill_cost(self, seq: int, n_kept: int) -> tuple[int, float]:
@@ -325,15 +331,15 @@ class PrefixStore:
         if contents.n_tokens > n_kept:
             contents.n_tokens, contents.has_state, contents.has_logits = n_kept, False, False
 
-    def make_room(self, need: int, priority: float, protected: Container[RadixNode | None]) -> bool:
+    def make_room(self, need: int, priority: float, protected: Container[RadixNode | None], owner: str = "") -> bool:
         """Call `EvictionPolicy.make_room`, so that K and V that sequences have, too, are freed before checkpoints."""
         # the policy keeps no reference to the store: without a reference cycle, memory is freed at once
-        return self.eviction.make_room(need, priority, protected, self._free_duplicates)
+        return self.eviction.make_room(need, priority, protected, self._free_duplicates, owner)
 
     def _free_duplicates(self) -> bool:
         """Free K and V in host memory that a sequence has, too. Return False if there are none."""
         return any(
-            self.tree.free_cells(self.tree.match_prefix(contents.known_tokens)[0])
+            self.tree.free_cells(self.tree.match_prefix(contents.known_tokens, contents.space)[0])
             for seq, contents in enumerate(self.sequences)
             if seq != self._spilling
         )
@@ -361,7 +367,8 @@ class PrefixStore:
             start = on_host
             need, size = (node.end - start) * self._context.state.cell_bytes, node.checkpoint.state.nbytes
             value = self.eviction.value_per_byte(node.previous_checkpoint(), node.end, size, cells=node.end - start)
-            if not self.make_room(need, node.checkpoint.clock + reuse_weight(node) * value, protected):
+            priority = node.checkpoint.clock + reuse_weight(node) * value
+            if not self.make_room(need, priority, protected, node.space.owner):
                 return False
         slices = []
         for i in range(start // BLOCK_TOKENS, -(-node.end // BLOCK_TOKENS)):
@@ -369,9 +376,14 @@ class PrefixStore:
             cells = self._try_save(seq, partial(self._context.state.save_cells, seq, first, last - first))
             if cells is None:
                 return False
-            slices.append(BlockSlice(KvBlock(first, cells), first, last))
+            slices.append(BlockSlice(KvBlock(first, cells, node.space.owner), first, last))
         if sum(part.block.data.nbytes for part in slices) > need:
             return False
         self.tree.add_cells(node, slices)
         self.saved += node.end - start
         return True
+
+
+def _may_copy(contents: SequenceContents, node: RadixNode) -> bool:
+    """Return whether the K and V before a node's checkpoint may be copied from a sequence that holds its tokens."""
+    return contents.space == node.space or (node.checkpoint is not None and node.checkpoint.public)

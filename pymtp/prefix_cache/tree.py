@@ -14,6 +14,23 @@ Tokens: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 
+class Space(NamedTuple):
+    """Separates cached prefixes: a prompt continues prefixes of its own space, and public ones, and no others.
+
+    owner: a digest of the API key that the prompt was sent with; "" without a key. Host memory is shared by owner.
+    salt: SamplingParams.cache_salt.
+    only: None; or an object, so that prompts share a sequence only with prompts that have the same object, and leave
+        nothing in host memory.
+    """
+
+    owner: str = ""
+    salt: str = ""
+    only: object = None
+
+
+COMMON = Space()  # the space of prompts without key and salt, and of prefix files
+
+
 def as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
     """Copy tokens to an array of the type that lookups compare."""
     return np.array(tokens, dtype=np.int32)
@@ -35,10 +52,10 @@ class KvBlock:
     Several nodes share the block if each has some of the tokens. Its bytes count until the last node releases it.
     """
 
-    __slots__ = ("data", "ref_count", "start")
+    __slots__ = ("data", "owner", "ref_count", "start")
 
-    def __init__(self, start: int, data: Bytes) -> None:
-        self.start, self.data, self.ref_count = start, data, 0
+    def __init__(self, start: int, data: Bytes, owner: str = "") -> None:
+        self.start, self.data, self.owner, self.ref_count = start, data, owner, 0
 
 
 class BlockSlice(NamedTuple):
@@ -72,12 +89,14 @@ class Checkpoint:
     has_logits: whether the state includes the logits of that token.
     clock: the eviction clock when the checkpoint was taken or last used; see `EvictionPolicy`.
     uses: how often prompts continued from the checkpoint.
+    public: whether prompts of all spaces may continue from it, because a prefix file has it.
     """
 
-    __slots__ = ("clock", "has_logits", "reason", "state", "uses")
+    __slots__ = ("clock", "has_logits", "public", "reason", "state", "uses")
 
     def __init__(self, state: Bytes, reason: CheckpointReason, has_logits: bool, clock: float = 0.0) -> None:
         self.state, self.reason, self.has_logits, self.clock, self.uses = state, reason, has_logits, clock, 0
+        self.public = False
 
 
 class RadixNode:
@@ -87,10 +106,11 @@ class RadixNode:
         V of the nodes below, either.
     """
 
-    __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "slices", "start", "tokens")
+    __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "slices", "space", "start", "tokens")
 
-    def __init__(self, parent: RadixNode | None, start: int, tokens: Tokens) -> None:
+    def __init__(self, parent: RadixNode | None, start: int, tokens: Tokens, space: Space = COMMON) -> None:
         self.parent, self.start, self.tokens = parent, start, tokens
+        self.space: Space = space if parent is None else parent.space
         self.children: dict[int, RadixNode] = {}
         self.slices: list[BlockSlice] | None = None
         self.checkpoint: Checkpoint | None = None
@@ -128,28 +148,54 @@ class RadixNode:
 
 
 class RadixTree:
-    """A radix tree that holds only the tokens, K and V that some checkpoint needs.
+    """A radix tree that holds only the tokens, K and V that some checkpoint needs. Each space has a root of its own.
 
     Each node has a checkpoint or at least two children. On each path, the K and V in host memory end at a checkpoint.
     """
 
     def __init__(self) -> None:
-        self.root = RadixNode(None, 0, as_tokens([]))
-        self.root.slices = []
+        self._roots: dict[Space, RadixNode] = {}  # of the spaces that have nodes, and of COMMON
+        self.root = self._root(COMMON)
         self.nbytes = 0  # size of all blocks and checkpoints
+        self.owner_bytes: dict[str, int] = {}  # nbytes by the owners of the spaces, without zeros
         self.n_tokens = 0  # number of tokens with K and V in host memory
         self.n_nodes = 0  # number of nodes, without the root
         self.checkpoints: dict[RadixNode, None] = {}  # the nodes with a checkpoint, in order of insertion
         self.consistent = True  # False during a change, and after an interrupted one
         self.changed = True  # whether it changed since the eviction policy last computed all priorities
 
-    def match_prefix(self, tokens: Tokens) -> tuple[list[RadixNode], int]:
-        """Return the nodes along the tokens, and the number of leading tokens that the tree has.
+    def _root(self, space: Space) -> RadixNode:
+        """Return the root of a space; make it if the space has no nodes."""
+        root = self._roots.get(space)
+        if root is None:
+            root = self._roots[space] = RadixNode(None, 0, as_tokens([]), space)
+            root.slices = []
+        return root
+
+    def _count_bytes(self, owner: str, n: int) -> None:
+        self.nbytes += n
+        self.owner_bytes[owner] = self.owner_bytes.get(owner, 0) + n
+        if not self.owner_bytes[owner]:
+            del self.owner_bytes[owner]
+
+    def match_checkpoints(self, tokens: Tokens, space: Space = COMMON) -> list[RadixNode]:
+        """Return the nodes along the tokens that have checkpoints for prompts of this space, in rising order."""
+        nodes = [node for node in self.match_prefix(tokens, space)[0] if node.checkpoint is not None]
+        if space == COMMON or space.only is not None:
+            return nodes
+        common = [node for node in self.match_prefix(tokens)[0] if node.checkpoint is not None]
+        public = [node for node in common if node.checkpoint is not None and node.checkpoint.public]
+        return sorted([*nodes, *public], key=_end) if public else nodes
+
+    def match_prefix(self, tokens: Tokens, space: Space = COMMON) -> tuple[list[RadixNode], int]:
+        """Return the nodes of a space along the tokens, and the number of leading tokens that the space has.
 
         The number is larger than the end of the last node if the tokens branch off, or end, within the next node.
         """
         path: list[RadixNode] = []
-        node, n = self.root, 0
+        node, n = self._roots.get(space), 0
+        if node is None:
+            return path, n
         while n < len(tokens):
             child = node.children.get(int(tokens[n]))
             if child is None:
@@ -171,11 +217,11 @@ class RadixTree:
         node = path[-1] if path else self.root
         return n if n > node.end and node.children[int(tokens[node.end])].on_host else node.end
 
-    def insert(self, tokens: Tokens, checkpoint: Checkpoint) -> RadixNode:
+    def insert(self, tokens: Tokens, checkpoint: Checkpoint, space: Space = COMMON) -> RadixNode:
         """Insert a checkpoint after these tokens; replace the checkpoint that is there, if any."""
         consistent, self.consistent, self.changed = self.consistent, False, True
-        path, n = self.match_prefix(tokens)
-        node = path[-1] if path else self.root
+        path, n = self.match_prefix(tokens, space)
+        node = path[-1] if path else self._root(space)
         if n > node.end:  # the tokens branch off, or end, within a child
             node = self._split(node.children[int(tokens[node.end])], n)
         if n < len(tokens):
@@ -184,9 +230,9 @@ class RadixTree:
             self.n_nodes += 1
             node = child
         if node.checkpoint is not None:
-            self.nbytes -= node.checkpoint.state.nbytes
+            self._count_bytes(space.owner, -node.checkpoint.state.nbytes)
         node.checkpoint = checkpoint
-        self.nbytes += checkpoint.state.nbytes
+        self._count_bytes(space.owner, checkpoint.state.nbytes)
         self.checkpoints[node] = None
         self.consistent = consistent
         return node
@@ -194,7 +240,8 @@ class RadixTree:
     def add_cells(self, node: RadixNode, slices: Sequence[BlockSlice]) -> None:
         """Add the K and V up to the node's end that host memory lacks, as slices of new blocks."""
         consistent, self.consistent = self.consistent, False
-        self.nbytes += sum(part.block.data.nbytes for part in slices)
+        for part in slices:
+            self._count_bytes(part.block.owner, part.block.data.nbytes)
         for member in [node, *node.ancestors()]:
             if member.slices is None:
                 member.slices = _clip(slices, member.start, member.end)
@@ -224,7 +271,7 @@ class RadixTree:
         """Remove a checkpoint, and the nodes, K and V that only it needed."""
         assert node.checkpoint is not None
         consistent, self.consistent, self.changed = self.consistent, False, True
-        self.nbytes -= node.checkpoint.state.nbytes
+        self._count_bytes(node.space.owner, -node.checkpoint.state.nbytes)
         node.checkpoint = None
         del self.checkpoints[node]
         self._prune(node)
@@ -236,7 +283,7 @@ class RadixTree:
             for block, _, _ in node.slices:
                 block.ref_count -= 1
                 if not block.ref_count:
-                    self.nbytes -= block.data.nbytes
+                    self._count_bytes(block.owner, -block.data.nbytes)
             node.slices = None
 
     def _split(self, node: RadixNode, n: int) -> RadixNode:
@@ -270,6 +317,8 @@ class RadixTree:
                 self._merge_into_child(node)
                 self.n_nodes -= 1
             node = parent
+        if node.parent is None and not node.children and node is not self.root:
+            del self._roots[node.space]
 
     def _merge_into_child(self, node: RadixNode) -> None:
         """Replace a node by its only child, which also gets the node's tokens, K and V."""
@@ -288,6 +337,10 @@ class RadixTree:
         child.tokens = np.concatenate([node.tokens, child.tokens])
         child.start, child.parent = node.start, parent
         parent.children[int(node.tokens[0])] = child
+
+
+def _end(node: RadixNode) -> int:
+    return node.end
 
 
 def _clip(slices: Iterable[BlockSlice], start: int, end: int) -> list[BlockSlice]:

@@ -14,16 +14,25 @@ from pymtp.llm import LLM
 from pymtp.server import info, pages, tokenize
 from pymtp.server.http import errors
 from pymtp.server.http.access import AllowedHostsMiddleware, ApiKeyMiddleware, add_cors, add_security_schemes
+from pymtp.server.http.decompression import DecompressionMiddleware
+from pymtp.server.http.ignored_log import IgnoredLogMiddleware
+from pymtp.server.http.left_out import LeftOutMiddleware
 from pymtp.server.http.middleware import BodyLimitMiddleware, ConnectionLimitMiddleware, RequestIdMiddleware
+from pymtp.server.http.paths import PathSpellingMiddleware
+from pymtp.server.llama import router as llama
 from pymtp.server.messages import routes as messages
 from pymtp.server.metrics import registry
 from pymtp.server.metrics.registry import Metrics
 from pymtp.server.metrics.request_log import RequestLogMiddleware
+from pymtp.server.ollama import router as ollama
 from pymtp.server.openai import routes as openai
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
 from pymtp.server.settings import ANY_HOST, ServerSettings
+
+# The routers of the APIs of a model
+ROUTERS = tuple(module.router for module in (openai, messages, responses, llama, ollama, tokenize, info, registry))
 
 
 def create_app(
@@ -36,26 +45,48 @@ def create_app(
     load: loads the LLM.
     on_loaded: called with None once requests are answered, or with the exception that `load` raised.
     """
+    app = base_app(settings, _lifespan(settings, load, on_loaded))
+    app.state.responses = ResponseStore()
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(LeftOutMiddleware)  # within the next one, which logs what the header names
+    app.add_middleware(IgnoredLogMiddleware)
+    add_limits(app, settings)
+    return app
+
+
+def base_app(settings: ServerSettings, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """Create an application with a state, error handlers and pages, to which routes and `add_limits` are to be added.
+
+    lifespan: the context of the application's life.
+    """
     app = FastAPI(
         title="pymtp",
         version=version("pymtp"),
-        lifespan=_lifespan(settings, load, on_loaded),
+        lifespan=lifespan,
         docs_url=None,  # FastAPI's documentation pages would load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,  # many clients do not repeat a POST request after a redirection
     )
     app.state.settings = settings
     app.state.service = None
-    app.state.responses = ResponseStore()
     app.state.metrics = Metrics()
     app.state.ending = False  # True from the signal to shut down: new requests are refused
+    app.state.refuse = lambda: None  # called once when the server shuts down
+    app.state.abort = lambda: None  # called after the grace, to abort the requests that still run
     errors.install_error_handlers(app)
-    for module in (openai, messages, responses, tokenize, info, registry):
-        app.include_router(module.router)
     if settings.page:
         app.include_router(pages.router)
+    return app
+
+
+def add_limits(app: FastAPI, settings: ServerSettings) -> None:
+    """Add the middleware, after all routes: limits, access, the request log."""
     # Starlette passes a request to the middleware in reverse order: the one that is added last gets it first.
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes)
+    app.add_middleware(DecompressionMiddleware, max_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        BodyLimitMiddleware, max_bytes=settings.max_body_bytes, budget_bytes=settings.max_bodies_bytes
+    )
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
         add_security_schemes(app)
@@ -65,7 +96,7 @@ def create_app(
     app.add_middleware(ConnectionLimitMiddleware)
     app.add_middleware(RequestLogMiddleware, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(RequestIdMiddleware)
-    return app
+    app.add_middleware(PathSpellingMiddleware, routes_of=app)
 
 
 def _lifespan(
@@ -78,6 +109,7 @@ def _lifespan(
             on_loaded(error)
             return
         app.state.service = Service(AsyncLLM(llm), settings, app.state.metrics)
+        app.state.abort = llm.cancel
         on_loaded(None)
 
     @asynccontextmanager

@@ -52,12 +52,14 @@ async def respond(
     on_end: Callable[[], None] = lambda: None,
     last: bytes = b"",
     keepalive: bytes = KEEPALIVE,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Run a request, and return the HTTP response with its answer.
 
     on_end: called when the answer is complete.
     last: the last bytes of the stream.
     keepalive: the data to send while there is no event.
+    headers: further headers of the response.
     """
 
     def finished(running: RunningRequest, delta: CompletionDelta) -> FinishInfo:
@@ -83,11 +85,14 @@ async def respond(
             yield encode_events(events) + last
 
     if not generate_request.stream:
-        return AsciiJSONResponse(await run_until_disconnect(request.receive, whole()))
+        return AsciiJSONResponse(await run_until_disconnect(request.receive, whole()), headers=headers)
     stack = AsyncExitStack()
     running = await stack.enter_async_context(service.run_request(generate_request))
     return EventStream(
-        events(running), lambda error: encode_events(writer.fail(error_info(error))) + last, keepalive=keepalive
+        events(running),
+        lambda error: encode_events(writer.fail(error_info(error))) + last,
+        headers,
+        keepalive=keepalive,
     )
 
 

@@ -116,8 +116,11 @@ class Props(BaseModel):
 
     default_generation_settings: dict[str, Any]
     total_slots: int
+    model_alias: str
     model_path: str
     chat_template: str
+    bos_token: str
+    eos_token: str
     modalities: dict[str, bool]
     build_info: str
 
@@ -126,7 +129,7 @@ class Props(BaseModel):
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> ModelList:
     """List the model once under each of its names."""
-    return ModelList(data=[_model_card(service, name) for name in service.model_names])
+    return ModelList(data=[model_card(service, name) for name in service.model_names])
 
 
 @router.get("/v1/models/{name:path}", tags=["OpenAI"], responses=error_responses())
@@ -138,10 +141,11 @@ async def model(
         raise UnknownModelError(
             f"there is no model {shown(name)}; the model's names are {', '.join(service.model_names)}"
         )
-    return _model_card(service, name)
+    return model_card(service, name)
 
 
-def _model_card(service: Service, name: str) -> ModelCard:
+def model_card(service: Service, name: str) -> ModelCard:
+    """Return the card of the model under one of its names."""
     llm = service.llm.llm
     meta = ModelMeta(
         n_vocab=llm.model.n_vocab,
@@ -176,8 +180,11 @@ async def props(service: ServiceDep) -> Props:
     return Props(
         default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling_defaults(service)},
         total_slots=llm.context.n_seq_max,
+        model_alias=service.model_name,
         model_path=llm.model.path.name,
         chat_template=llm.template_source or "",
+        bos_token=llm.model.bos_token,
+        eos_token=llm.model.eos_token,
         modalities={"vision": False, "audio": False},
         build_info=fingerprint(),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -51,8 +50,11 @@ class MessageBuilder:
             last = self._start_assistant()
         last["content"] = last.get("content", "") + text
 
-    def add_tool_call(self, call_id: str, name: str, arguments: str | Mapping[str, Any]) -> None:
-        """Add a tool call to the assistant's last message, or to a new message if another role spoke last."""
+    def add_tool_call(self, call_id: str, name: str, arguments: object) -> None:
+        """Add a tool call to the assistant's last message, or to a new message if another role spoke last.
+
+        arguments: an object or its JSON; anything else becomes one text (see `past_arguments`).
+        """
         last = self._last_assistant() or self._start_assistant()
         function = {"name": name, "arguments": arguments}
         last.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})

@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta
+import numpy as np
+from numpy.typing import NDArray
+
+from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta, PromptProgress
 from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser
 from pymtp.context.memory import DeviceMemory
+from pymtp.engine.embedder import Pooling
 from pymtp.engine.prepare import Prompt
-from pymtp.engine.request import Completion
+from pymtp.engine.request import Caller, Completion, current_caller
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import (
     GenerateRequest,
     Output,
     OutputFinishReason,
+    left_out_keywords,
     output_finish_reason,
     prepare_request,
 )
 from pymtp.sampling import SamplingParams
 from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.heap import HEAP
+from pymtp.server.http.left_out import note_left_out
 from pymtp.server.metrics.registry import Metrics, RequestMetrics
+from pymtp.server.rate import Rate
 from pymtp.server.settings import ServerSettings
+from pymtp.stats import Stats
 from pymtp.validation import shown
 
 T = TypeVar("T")
@@ -38,7 +50,9 @@ PREPARE_TIMEOUT = 60.0
 # The number of unread pieces after which a completion waits for its slow client. It is practically unlimited, because a
 # waiting completion would occupy its slot, and because a request keeps all of its pieces in memory anyway.
 MAX_BUFFERED_PIECES = 2**31
+COMPLETION_BYTES = 2**14  # about the memory of a short completion
 MAX_LOGPROB_VALUES = 2**22  # the highest number of log-probabilities of a request; each takes about 100 bytes of memory
+PROGRESS_SECONDS = 0.05  # seconds between two looks at the progress of a prompt
 # Characters that are parsed before other tasks may run: parsing can take 10 microseconds per character.
 PARSE_SLICE = 2048
 
@@ -48,10 +62,14 @@ class Admission:
     """An admitted HTTP request.
 
     n_unfinished: the number of completions of the request that have not finished.
+    n_places: the number of places that these completions take in the queue.
+    client: the client that sent the request.
     arrival_time: the time of the event loop's clock when the request arrived.
     """
 
     n_unfinished: int
+    n_places: int
+    client: str
     arrival_time: float
 
 
@@ -64,7 +82,10 @@ class Service:
     def __init__(self, llm: AsyncLLM, settings: ServerSettings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
         self.n_unfinished = 0
+        self._places: Counter[str] = Counter()  # places in slots or in the queue, by client
+        self._rate = Rate()  # of the completions that finish
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
+        self._embedding = asyncio.Lock()
         metrics.register_engine(llm, self.model_name)
 
     @property
@@ -105,34 +126,80 @@ class Service:
             )
         return await asyncio.shield(self._memory)
 
+    async def embed(self, prompts: Sequence[Sequence[int]], pooling: Pooling) -> list[NDArray[np.float32]]:
+        """Return the embeddings of prompts, one after the other; those of other requests come between them.
+
+        Raises QueueFullError, RequestTimeoutError and ClosedError.
+        """
+        timeout = math.inf if self.settings.request_timeout is None else self.settings.request_timeout
+        stopped = threading.Event()
+
+        async def embed_all() -> list[NDArray[np.float32]]:
+            vectors = []
+            for prompt in prompts:
+                async with self._embedding:  # one thread at most waits for the embedder
+                    call = partial(self.llm.llm._embedder.embed, prompt, pooling, stopped.is_set)
+                    vectors.append(await self.llm._in_thread(call))
+            return vectors
+
+        with self.admit(len(prompts), 1):
+            self.metrics.count_prompt(sum(map(len, prompts)))
+            try:
+                return await run_with_timeout(timeout, embed_all())
+            except asyncio.TimeoutError as error:
+                raise _timeout_error(timeout) from error
+            finally:
+                stopped.set()
+
     async def check(self) -> None:
         """Wait until the engine is between two steps. Raises NativeError if the engine has failed permanently."""
         llm = self.llm.llm
         await self.llm._in_thread(lambda: llm._engine_thread.call(llm.context.check))
 
     @contextmanager
-    def admit(self, n_completions: int) -> Iterator[Admission]:
+    def admit(self, n_completions: int, at_once: int | None = None) -> Iterator[Admission]:
         """Admit an HTTP request with the completions of all of its prompts; they count as unfinished in the context.
 
-        A request that arrives when no other request runs or waits is admitted even if it has more completions than the
-        limit allows. Otherwise a request with very many completions would be refused for ever.
+        The completions that may run at once take places in the queue. Clients have equal shares of the places. A
+        request is admitted if there are places for it, if its client stays within its share, or if nothing runs.
 
-        Raises QueueFullError if the request would exceed the limit.
+        at_once: the number of completions that the request itself lets run or wait at once; None for all.
+
+        Raises QueueFullError for other requests.
         """
-        limit = self.llm.llm.context.n_seq_max + self.settings.max_queue
-        if self.n_unfinished and self.n_unfinished + n_completions > limit:
-            raise QueueFullError(f"{self.n_unfinished} completions run or wait already: try again later")
-        admission = Admission(n_completions, asyncio.get_running_loop().time())
+        n_places = n_completions if at_once is None else min(at_once, n_completions)
+        client = (current_caller.get() or Caller()).client
+        self._check_room(client, n_places)
+        if not self.n_unfinished:
+            self._rate.begin()
+        admission = Admission(n_completions, n_places, client, asyncio.get_running_loop().time())
         self.n_unfinished += n_completions
+        self._places[client] += n_places
         try:
             yield admission
         finally:
             self._release(admission, admission.n_unfinished)
 
+    def _check_room(self, client: str, n_places: int) -> None:
+        limit, taken = self.llm.llm.context.n_seq_max + self.settings.max_queue, self._places.total()
+        share = max(1, limit // len(self._places.keys() | {client}))
+        too_many = min(taken + n_places - limit, self._places.get(client, 0) + n_places - share)
+        if taken and too_many > 0:
+            seconds = self._rate.seconds_until(too_many)
+            raise QueueFullError(f"{taken} completions run or wait already: try again in {seconds} seconds", seconds)
+
     def _release(self, admission: Admission, n_completions: int) -> None:
         """Note that `n_completions` of a request have finished, which makes room for other requests."""
         admission.n_unfinished -= n_completions
         self.n_unfinished -= n_completions
+        freed = max(0, admission.n_places - admission.n_unfinished)
+        admission.n_places -= freed
+        self._places[admission.client] -= freed
+        if not self._places[admission.client]:
+            del self._places[admission.client]
+        if n_completions:
+            self._rate.add(n_completions)
+            HEAP.on_freed(n_completions * COMPLETION_BYTES)
 
     async def prepare(self, call: Callable[[], T]) -> T:
         """Run `call`, which prepares a request, on another thread, and return the result.
@@ -169,6 +236,7 @@ class Service:
                 source, output_format = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), self._open(request))
             except asyncio.TimeoutError as error:
                 raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
+            note_left_out(left_out_keywords(request, output_format))
             async with source:
                 with request_metrics.started(source.prompt_tokens, n):
                     yield RunningRequest(
@@ -257,6 +325,7 @@ class RunningRequest:
         """
         self._source, self._interval, self._arrival_time, self._timeout = source, chunk_interval, arrival_time, timeout
         self._metrics = request_metrics
+        self._stopped = False
         self._parsers: list[OutputParser | None] = [
             None if output_format is None else output_format.parser() for _ in range(n)
         ]
@@ -272,16 +341,50 @@ class RunningRequest:
         """Return all completions. Raises InvalidRequestError if one of the completions has not finished."""
         return self._source.completions
 
+    def stop(self) -> None:
+        """End the completions early, as if they had reached their length; iteration yields their last deltas."""
+        self._stopped = True
+        self._source.close()
+
+    def stats(self, index: int) -> Stats:
+        """Return the statistics of a completion so far."""
+        return self._source.stats(index)
+
+    def completion(self, index: int) -> Completion:
+        """Return one completion. Raises InvalidRequestError if it has not finished."""
+        return self._source.completion(index)
+
+    async def prompt_progress(self) -> AsyncIterator[PromptProgress]:
+        """Yield how much of the prompt is computed, from its cached tokens to all, until the first token."""
+        loop = asyncio.get_running_loop()
+        shown = -1
+        while loop.time() < self._arrival_time + self._timeout:
+            now = self._source.prompt_progress()
+            if now.processed and shown < 0:  # the number of cached tokens is known once the first tokens are there
+                shown = now.cached
+                yield now._replace(processed=shown, seconds=0.0)
+            if now.processed > shown >= 0:
+                shown = now.processed
+                yield now
+            if now.processed == now.total:
+                return
+            await self._source.wait_at_most(PROGRESS_SECONDS)
+
     async def outputs(self) -> list[Output]:
         """Wait until all completions have finished, and return their outputs. Raises the same errors as iteration."""
         reasons: dict[int, OutputFinishReason] = {}
         async for delta in self:
             if delta.reason is not None:
                 reasons[delta.index] = delta.reason
-        return [
-            Output(done, None if parser is None else parser.output, reasons[i])
-            for i, (done, parser) in enumerate(zip(self.completions, self._parsers, strict=True))
-        ]
+        return [self._output(i, reason) for i, reason in sorted(reasons.items())]
+
+    def output(self, index: int) -> Output:
+        """Return the output of a completion whose last delta was read."""
+        return self._output(index, output_finish_reason(self.completion(index).finish_reason, self._parsers[index]))
+
+    def _output(self, index: int, reason: OutputFinishReason) -> Output:
+        parser = self._parsers[index]
+        return Output(self.completion(index), None if parser is None else parser.output, reason)
 
     async def __aiter__(self) -> AsyncIterator[CompletionDelta]:
         """Yield deltas with their events until all completions have finished.
@@ -301,8 +404,11 @@ class RunningRequest:
             while new_deltas := await self._source.take():
                 if timed_out:
                     raise _timeout_error(self._timeout)
-                if any(delta.reason == "cancelled" for delta in new_deltas):
-                    raise UnavailableError("the server cancelled the request", retry_after=5)
+                for delta in new_deltas:
+                    if delta.reason == "cancelled":
+                        if not self._stopped:
+                            raise UnavailableError("the server cancelled the request", retry_after=5)
+                        delta.reason = "length"
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)
                 n_finished = sum(delta.reason is not None for delta in new_deltas)

@@ -29,9 +29,11 @@ class ServerSettings:
     allowed_hosts: host names that Host headers may have besides IP addresses, localhost and `host`; "*" for any name.
     served_names: the names by which requests may ask for the model; responses have the first name. If empty, responses
         have the name of the model's file, and requests may use any name.
-    max_queue: the number of completions that may wait for a slot; further requests are refused. A request that arrives
-        when no other request runs is accepted with any number of completions.
+    max_queue: the number of completions that may wait for a slot, in addition to those that run; further requests are
+        refused. Of a request with many prompts, only the completions that could run at once count. Clients have equal
+        shares of the places: one within its share is accepted even if others use more than theirs.
     max_body_bytes: the maximum size of a request's body.
+    max_bodies_bytes: the maximum size of the bodies of all requests together; None for four times max_body_bytes.
     request_timeout: the maximum number of seconds from the arrival of a request to its end; None for no limit.
     grace: the number of seconds after which a shutdown aborts the running requests.
     chunk_interval: the approximate number of seconds between two chunks of a stream; 0 sends each piece as a chunk.
@@ -56,6 +58,7 @@ class ServerSettings:
     served_names: tuple[str, ...] = ()
     max_queue: int = 256
     max_body_bytes: int = 16 * 2**20
+    max_bodies_bytes: int | None = None
     request_timeout: float | None = None
     grace: float = 30.0
     chunk_interval: float = 0.02
@@ -87,6 +90,8 @@ class ServerSettings:
                 )
         read_int("max_queue", self.max_queue, 0)
         read_int("max_body_bytes", self.max_body_bytes, 1, 2**63 - 1)
+        if self.max_bodies_bytes is not None:
+            read_int("max_bodies_bytes", self.max_bodies_bytes, self.max_body_bytes, 2**63 - 1)
         for name in ("grace", "chunk_interval"):
             if not is_real(seconds := getattr(self, name)) or seconds < 0:
                 raise InvalidRequestError(f"{name}={shown(seconds)} must be a number of seconds, 0 or more", name)

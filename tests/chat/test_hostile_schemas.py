@@ -1,11 +1,7 @@
 """Tests of short schemas that ask for endless work: they are converted or refused soon."""
 
-import pytest
-
 from pymtp.chat import OutputFormat, Tool
-from pymtp.chat.tool_parameters import ALL_TYPES, ToolParameter
-from pymtp.errors import InvalidRequestError
-from pymtp.grammar.relax import merge_all_of
+from pymtp.chat.tool_parameters import ALL_TYPES, ToolParameter, merge_all_of
 
 XML = "<tool_call><function="
 DEEP = 60  # each level doubles the work: nobody would wait for 2**60
@@ -38,9 +34,10 @@ def test_parameter_types_include_those_of_nested_alternatives() -> None:
     assert ToolParameter(part, {}).is_raw
 
 
-def test_schema_that_is_retried_at_each_level_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="too large"):
-        OutputFormat(XML, "", tools=[Tool("f", parameters=schema_refused_after_its_parts())])
+def test_schema_with_a_malformed_keyword_at_each_level_is_converted_once() -> None:
+    grammar = OutputFormat(XML, "", tools=[Tool("f", parameters=schema_refused_after_its_parts())]).gbnf
+    assert grammar is not None
+    assert len(grammar) < 100_000
 
 
 def test_repeated_references_are_merged_once() -> None:

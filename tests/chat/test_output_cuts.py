@@ -32,6 +32,8 @@ PARTS = [
     *(" ", "text", "<", "</", "<tool_", "1", "None", '{"k": [1]}', "{'k': True}", "é🙂", '"', "\\"),
     *('{"name": "f", "arguments": {"a": "x"}}', '{"name": "g"', "{", "}", "\r\n", "<function=", ">"),
     "<tool_call>\n<function=f>\n<parameter=a>\n",
+    "<tool_call>\r\n<function='f'>\r\n<parameter= a>\r\n",
+    "\r\n</parameter>\r\n</parameter>\r\n</function>\r\n</function>",
     "\n</parameter>\n</function>\n</tool_call>",
     "\n</parameter>\n<parameter=b>\n",
     "<tool_call>\n{",
@@ -137,6 +139,9 @@ REPEATED_PARTS = [
     "<tool_call>{",
     "<think>",
     "</parameter>\n",
+    "</parameter>",
+    "</function>\n",
+    "\r",
     "<function=f>",
 ]
 

@@ -13,6 +13,7 @@ from pymtp.chat import (
     OutputParser,
     ParsedOutput,
     ReasoningDelta,
+    Tool,
     ToolCall,
     ToolCallDelta,
     ToolCallStart,
@@ -28,8 +29,8 @@ def test_parser_returns_deltas_as_soon_as_they_are_certain() -> None:
     assert parser.push("_call>\n<function=f>\n<para") == []
     assert parser.push("meter=a>\none") == [ToolCallStart(0, "f"), ToolCallDelta(0, '{"a": "'), ToolCallDelta(0, "one")]
     assert parser.push('\n"two"</para') == [ToolCallDelta(0, '\\n\\"two\\"')]
-    assert parser.push("meter>\n</parameter>\n<parameter=b>\n1") == [
-        ToolCallDelta(0, "</parameter>"),
+    assert parser.push("meter>!\n</parameter>\n<parameter=b>\n1") == [
+        ToolCallDelta(0, "</parameter>!"),
         ToolCallDelta(0, '"'),
     ]
     assert parser.push("2\n</parameter>\n</function>\n</tool_call>") == [
@@ -38,7 +39,7 @@ def test_parser_returns_deltas_as_soon_as_they_are_certain() -> None:
     ]
     assert parser.finish() == []
     assert parser.output == ParsedOutput(
-        "I think", "So be it:", (ToolCall("f", '{"a": "one\\n\\"two\\"</parameter>", "b": 12}'),)
+        "I think", "So be it:", (ToolCall("f", '{"a": "one\\n\\"two\\"</parameter>!", "b": 12}'),)
     )
 
 
@@ -144,6 +145,27 @@ BROKEN = {
     "JSON": '<tool_call>{"arguments": {"a": "one"}, "name": "f"}</tool_call>',
     "JSON in JSON": '<tool_call>\n{"name": "f", "arguments": "{\\"a\\": \\"one\\"}"}\n</tool_call>',
     "JSON without </tool_call>": '<tool_call>\n{"name": "f", "parameters": {"a": "one"}}',
+    "</parameter> twice": "<tool_call>\n<function=f>\n<parameter=a>\none\n</parameter>\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "</parameter> thrice": "<tool_call><function=f><parameter=a>one</parameter></parameter></parameter></function>"
+    "</tool_call>",
+    "</parameter> on its line and before": "<tool_call>\n<function=f>\n<parameter=a>\none</parameter>\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "</parameter> twice, then no tag": "<tool_call>\n<function=f>\n<parameter=a>\none\n</parameter>\n</parameter>\n"
+    "</function>",
+    "</function> twice": "<tool_call>\n<function=f>\n<parameter=a>\none\n</parameter>\n</function>\n</function>\n"
+    "</tool_call>",
+    "</tool_call> twice": "<tool_call>\n<function=f>\n<parameter=a>\none\n</parameter>\n</function>\n</tool_call>\n"
+    "</tool_call>",
+    "names in quotes": "<tool_call>\n<function=\"f\">\n<parameter='a'>\none\n</parameter>\n</function>\n</tool_call>",
+    "spaces around names": "<tool_call>\n<function= f >\n<parameter= a >\none\n</parameter>\n</function>\n</tool_call>",
+    "a quoted name without <tool_call>": '<function="f">\n<parameter=a>\none\n</parameter>\n</function>',
+    "CRLF": "<tool_call>\r\n<function=f>\r\n<parameter=a>\r\none\r\n</parameter>\r\n</function>\r\n</tool_call>\r\n",
+    "CRLF before the tags only": "<tool_call>\r\n<function=f>\r\n<parameter=a>one\r\n</parameter>\r\n</function>\r\n"
+    "</tool_call>",
+    "CRLF, </parameter> twice": "<tool_call>\r\n<function=f>\r\n<parameter=a>\r\none\r\n</parameter>\r\n"
+    "</parameter>\r\n</function>\r\n</tool_call>",
+    "JSON in single quotes": "<tool_call>\n{'name': 'f', 'arguments': {'a': 'one'}}\n</tool_call>",
     "an empty number": "<tool_call>\n<function=f>\n<parameter=b>\n\n</parameter>\n"
     "<parameter=a>\none\n</parameter>\n</function>\n</tool_call>",
 }
@@ -152,6 +174,33 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_call_is_parsed_in_all_variants_that_models_write(case: str) -> None:
     assert parse(BROKEN[case]) == ParsedOutput(None, None, (ToolCall("f", '{"a": "one"}'),))
+
+
+@pytest.mark.parametrize("end", ["\n</parameter>", "</parameter>", "\n</parameter>\n</parameter>"])
+def test_repeated_end_tag_leaves_the_type_of_a_value(end: str) -> None:
+    assert parse_value(f"5{end}", {"type": "integer"}) == 5
+    assert parse_value(f"[1]{end}", {"type": "array"}) == [1]
+
+
+def test_lines_of_a_value_end_as_the_lines_of_its_tags() -> None:
+    """Tags on lines that end with CRLF show that the model ends all lines so. Otherwise a CR belongs to the value."""
+    crlf = parse(
+        "<tool_call>\r\n<function=f>\r\n<parameter=a>\r\n1\r\n2\r3\r\n\r\n</parameter>\r\n</function>\r\n</tool_call>"
+    )
+    assert json.loads(crlf.tool_calls[0].arguments) == {"a": "1\n2\r3\n"}
+    assert parse_value("1\r\n2\r", {"type": "string"}) == "1\r\n2\r"
+    assert parse("\r\nhm\r\n</think>\r\n\r\nyes", thinking=True) == ParsedOutput("hm", "yes")
+
+
+def test_name_that_has_quotes_of_its_own_is_kept() -> None:
+    tool = Tool("f", "", {"properties": {"'a'": {"type": "string"}}})
+    one = parse(xml_call("<parameter='a'>\nx\n</parameter>\n"), [tool])
+    assert json.loads(one.tool_calls[0].arguments) == {"'a'": "x"}
+
+
+@pytest.mark.parametrize("end", ["</function>\n</tool_call>", "</tool_call>", "</function>", "</function></function>"])
+def test_call_without_parameters_is_parsed_whatever_closing_tag_is_missing(end: str) -> None:
+    assert parse(f"<tool_call>\n<function=g>\n{end}").tool_calls == (ToolCall("g", "{}"),)
 
 
 def test_two_functions_in_one_tool_call_are_two_calls() -> None:

@@ -25,7 +25,7 @@ string_schemas = st.one_of(
             {"type": "string", "pattern": r"^[^a]*\n?$"},
             {"type": "string", "pattern": r"^a\nb+$"},
             {"type": "string", "format": "date"},
-            {"enum": ["a", "", "</parameter>", "two words"]},
+            {"enum": ["a", "", "<parameter>", "two words"]},
             {"const": "a <parameter=a>"},
             {"anyOf": [{"type": "string", "maxLength": 3}, {"enum": ["longer"]}]},
             {"$ref": "#/$defs/name"},
@@ -226,5 +226,7 @@ def test_grammar_excludes_ends_of_values_that_the_parser_finds(end: str) -> None
         rules = read_gbnf(output_format.gbnf)
         text = f"<tool_call>\n<function=f>\n<parameter={name}>\n{{}}\n</parameter>\n</function>\n</tool_call>"
         assert not grammar_allows(rules, text.format(f"x{end}"))
+        assert not grammar_allows(rules, text.format("x\n</parameter>"))
+        assert name == "pattern" or not grammar_allows(rules, text.format("x</parameter>"))
         if name in ("free", "listed", "mixed"):
             assert grammar_allows(rules, text.format(f"x{end[:-1]}"))

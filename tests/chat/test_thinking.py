@@ -100,7 +100,9 @@ def visible_text(text: str, stop: str, *, begun: bool = True, separate: bool = T
     [
         ("I STOP think</think>\n\nanswer STOP now", "STOP", "I STOP think</think>\n\nanswer "),
         ("a</think>b", "</think>", "a</think>b"),
-        ("a</think>\n\nb", "\n\n", "a</think>"),
+        ("a</think>\n\nb\n\nc", "\n\n", "a</think>\n\nb"),  # the newlines after the thinking are no part of the answer
+        ("a</think>\n\nb\nc", "\n", "a</think>\n\nb"),
+        ("a</think>\n\nSTOP", "STOP", "a</think>\n\n"),
         ("a</think>xb", "k>x", "a</think>xb"),  # the stop string spans the end of the thinking
         ("a</think>xb", "a</think>x", "a</think>xb"),
         ("a</think>xb</think>x", "k>x", "a</think>xb</thin"),

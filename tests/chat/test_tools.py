@@ -69,11 +69,13 @@ def test_impossible_tools_and_tool_choices_are_refused(choice: Any, tools: list[
 # it allows every value.
 UNUSUAL_SCHEMAS: dict[str, tuple[Any, str, str | None]] = {
     "a format": ({"type": "string", "format": "uri", "maxLength": 3}, "a:b", "a:bc"),
-    "a pattern within": ({"type": "string", "pattern": "a", "minLength": 2}, "xx", "x"),
-    "looking around": ({"type": "string", "pattern": "^(?=a)b$"}, "x", None),
-    "bounds of a number": ({"type": "number", "minimum": 0, "multipleOf": 0.5}, "7", "x"),
+    "a pattern within": ({"type": "string", "pattern": "a", "minLength": 2}, "xa", "xx"),
+    "looking ahead": ({"type": "string", "pattern": "^(?=a).b$"}, "ab", "bb"),
+    "looking back": ({"type": "string", "pattern": "(?<=a)b$"}, "x", None),
+    "bounds of a number": ({"type": "number", "minimum": 0, "multipleOf": 0.5}, "7.5", "7.25"),
     "integers that cannot be": ({"type": "integer", "minimum": 5, "maximum": 3}, "7", "x"),
-    "not": ({"type": "integer", "not": {"const": 3}, "if": {}, "then": {}}, "7", "x"),
+    "not": ({"type": "integer", "not": {"const": 3}, "if": {}, "then": {}}, "7", "3"),
+    "not a list": ({"type": "array", "not": {"contains": {}}}, "[7]", "x"),
     "items of each kind": (
         {"type": "array", "uniqueItems": True, "contains": {}, "items": {"type": "null"}},
         "[null]",
@@ -125,7 +127,7 @@ def test_tool_schema_is_followed_as_far_as_a_grammar_can(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["a format", "bounds of a number", "not", "all of one", "true", "a reference to nothing"]
+    "case", ["looking back", "not a list", "items of each kind", "an unknown type", "a reference to nothing"]
 )
 def test_strict_tool_is_refused_if_no_grammar_can_express_its_schema(case: str) -> None:
     tool = Tool("f", "", {"properties": {"a": UNUSUAL_SCHEMAS[case][0]}}, strict=True)

@@ -97,6 +97,7 @@ def test_steps_and_calls_run_on_one_thread_that_starts_with_the_first_request(th
 
 def test_idle_thread_makes_no_steps(threaded: ThreadedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     threaded.run(5)
+    wait_until(lambda: not threaded.thread._busy)  # the request has ended in the last step, and the thread waits soon
     steps: list[object] = []
     monkeypatch.setattr(threaded.harness.engine, "step", lambda: steps.append(None))
     monkeypatch.setattr(threaded.harness.engine, "process_queues", lambda: steps.append(None))

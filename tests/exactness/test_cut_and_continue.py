@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import make_llm
 from helpers.bits import FOR_CUTS
+from helpers.threads import wait_for_pause
 
 from pymtp import LLM, CancelledError, SamplingParams
 
@@ -20,12 +21,6 @@ WAYS = {"greedy": {}, "T=0.9": {"temperature": 0.9, "seed": 4}, "penalized": {"r
 
 def params(n: int, way: str, **more: Any) -> SamplingParams:
     return SamplingParams(n, ignore_eos=True, **WAYS[way], **more)
-
-
-def wait_for_pause(llm: LLM) -> None:
-    """Wait until the stream is as far ahead of its reader as it may be."""
-    while llm._engine_thread._busy or not llm._engine.idle:
-        time.sleep(0.001)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5, 8, "auto"])
@@ -60,16 +55,40 @@ def test_stop_string_inside_accepted_drafts_cuts_the_text_there(drafting: LLM, p
         assert cut.token_ids + (rest.token_ids if rest else []) == whole.token_ids
 
 
+def test_stop_token_inside_accepted_drafts_cuts_the_text_there(drafting: LLM, prompts: list[str]) -> None:
+    prompt = drafting.model.tokenize(prompts[2])[:SHORT]
+    whole = drafting.generate(prompt, params(N, "greedy")).token_ids
+    for stop in {*whole[3::7]}:
+        n = whole.index(stop) + 1
+        cut = drafting.generate(prompt, params(N, "greedy", stop_token_ids=[stop]))
+        assert (cut.token_ids, cut.finish_reason) == (whole[:n], "stop")
+        assert cut.text == drafting.model.detokenize(whole[: n - 1])
+        assert drafting.context.tokens() == [*prompt, *whole[: n - 1]]
+        rest = drafting.generate([*prompt, *cut.token_ids], params(N - n, "greedy")) if n < N else None
+        assert cut.token_ids + (rest.token_ids if rest else []) == whole
+
+
+def test_stop_tokens_cut_each_text_in_company_as_alone(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+    llm, four = new_llm(n_seq_max=4), prompts[:4]
+    own = [SamplingParams(200, temperature=0.8, seed=i, stop_token_ids=range(i, 2048, 20)) for i in range(4)]
+    together = [done.token_ids for done in llm.generate(four, own)]
+    alone = [llm.generate(prompt, one).token_ids for prompt, one in zip(four, own, strict=True)]
+    plain = [replace(one, draft_tokens=0) for one in own]
+    assert together == alone == [llm.generate(prompt, one).token_ids for prompt, one in zip(four, plain, strict=True)]
+    for tokens, one in zip(alone, own, strict=True):
+        assert [token in one.stop_token_ids for token in tokens] == [False] * (len(tokens) - 1) + [True]
+
+
 def test_closed_stream_leaves_a_reusable_state(drafting: LLM, prompts: list[str]) -> None:
     prompt = drafting.model.tokenize(prompts[3])[:SHORT]
-    whole = drafting.generate(prompt, params(N, "T=0.9")).token_ids
+    whole = drafting.generate(prompt, params(N + 1, "T=0.9")).token_ids  # a stream may end before its close
     for pieces in (1, 2, 3):
         stream = drafting.stream(prompt, params(N, "T=0.9"))
         for _ in range(pieces):
             next(stream)
         stream.close()
         first = stream.completion.token_ids
-        rest = drafting.generate([*prompt, *first], params(N - len(first), "T=0.9"))
+        rest = drafting.generate([*prompt, *first], params(N + 1 - len(first), "T=0.9"))
         assert rest.stats.cached_tokens == len(prompt) + len(first) - 1
         assert first + rest.token_ids == whole
 

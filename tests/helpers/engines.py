@@ -8,7 +8,7 @@ from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
 from pymtp.drafting.depth import RoundCosts, RoundTime
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Request, Waiter
+from pymtp.engine.request import Caller, Request, Waiter
 from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import CancelledError
 from pymtp.sampling import SamplingParams
@@ -61,6 +61,7 @@ class EngineHarness:
         max_unread: int | None = None,
         waiter: Waiter | None = None,
         group: object = None,
+        caller: Caller = Caller(),  # noqa: B008 — a constant
         branch_points: tuple[int, ...] = (),
         thinking: ThinkingPlan | None = None,
         **params: Any,
@@ -74,6 +75,7 @@ class EngineHarness:
             priority=priority,
             max_unread=max_unread,
             group=group,
+            caller=caller,
             branch_points=branch_points,
             thinking=thinking,
         )

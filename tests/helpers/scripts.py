@@ -16,6 +16,13 @@ n_threads = lambda: len(os.listdir("/proc/self/task"))
 before_models = n_threads()
 model = pymtp.Model()
 text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
+def signal_in(is_in_the_call, number):
+    def wait():
+        while not is_in_the_call():
+            time.sleep(0.001)
+        time.sleep(0.05)  # the main thread may have a few lines left until it waits
+        os.kill(os.getpid(), number)
+    threading.Thread(target=wait, daemon=True).start()
 """
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx
 
+from helpers import warm as warm_starts
 from helpers.servers import LONG
+from helpers.warm import Program, WarmProcess
 
 SMALL = ("-c", "8192", "-t", "1", "-d", "3")
 ENDLESS = {
@@ -31,18 +33,35 @@ ENDLESS = {
 class Served:
     """A running `pymtp serve`. lines: the lines of its stderr so far."""
 
-    def __init__(self, *options: str | Path, before: str = "", env: dict[str, str] | None = None, **popen: Any) -> None:
-        """Start the process. before: Python code that it runs first. popen: keywords of subprocess.Popen."""
+    def __init__(
+        self,
+        *options: str | Path,
+        before: str = "",
+        env: dict[str, str] | None = None,
+        warm: bool = sys.platform == "linux",
+        **popen: Any,
+    ) -> None:
+        """Start the process.
+
+        before: Python code that it runs first. popen: keywords of subprocess.Popen.
+        warm: start its processes as forks of one that has imported pymtp, without `before` and `popen`; see warm.py.
+        """
         # -I imports the installed package, not the source folder of the tests.
         start = f"{before}\nfrom pymtp.cli import app_main; app_main()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", start, "serve", "--port", "0", *SMALL, *map(str, options)],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(env or {})},
-            **popen,
-        )
+        arguments = ["serve", "--port", "0", *SMALL, *map(str, options)]
+        env = {**os.environ, **(env or {})}
+        self.process: WarmProcess | subprocess.Popen[str]
+        if warm and not before and not popen:
+            self.process = WarmProcess(Program(start, arguments), env)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-c", start, *arguments],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=env,
+                **popen,
+            )
         self.lines: list[str] = []
         self._ended = False  # whether stderr has ended
         self._changed = threading.Condition()  # held while lines or _ended change; those who wait need no polls
@@ -126,7 +145,7 @@ class Served:
     def close(self) -> None:
         self.process.kill()
         for pid in re.findall(r"\bworker=(\d+)", "".join(self.lines)):  # a failed test may leave workers behind
-            if b"pymtp.server.process.worker" in command_line(int(pid)):
+            if any(words in command_line(int(pid)) for words in (b"from pymtp.server.", warm_starts.__file__.encode())):
                 os.kill(int(pid), signal.SIGKILL)
         self.exit_code()
         assert self.process.stderr is not None

@@ -7,10 +7,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.prefix_cache.cache import PrefillState, PrefixCache
-from pymtp.prefix_cache.tree import Tokens
+from pymtp.prefix_cache.tree import COMMON, Space, Tokens
 
 Path = tuple[int, ...]
 
@@ -216,6 +217,7 @@ class SimRequest:
     number: int
     branch_points: tuple[int, ...] = ()
     priority: int = 0
+    space: Space = COMMON
     prefill_state: PrefillState | None = None
     n_generated: int = 0
     n_prefilled: int = 0
@@ -247,9 +249,15 @@ class SimEngine:
         self.random: random.Random | None = None
 
     def submit(
-        self, prompt: Sequence[int], output: Sequence[int] = (), *, branch_points: Sequence[int] = (), priority: int = 0
+        self,
+        prompt: Sequence[int],
+        output: Sequence[int] = (),
+        *,
+        branch_points: Sequence[int] = (),
+        priority: int = 0,
+        space: Space = COMMON,
     ) -> SimRequest:
-        request = SimRequest(tuple(prompt), tuple(output), next(self.numbers), tuple(branch_points), priority)
+        request = SimRequest(tuple(prompt), tuple(output), next(self.numbers), tuple(branch_points), priority, space)
         self.all.append(request)
         self.waiting.append(request)
         return request
@@ -274,7 +282,9 @@ class SimEngine:
         while self.waiting and self.free:
             request = min(self.waiting, key=lambda waiting: waiting.rank)
             self.waiting.remove(request)
-            request.prefill_state = self.cache.begin(request.prompt, self.free, request.rank, request.branch_points)
+            request.prefill_state = self.cache.begin(
+                request.prompt, self.free, request.rank, request.branch_points, request.space
+            )
             self.running.append(request)
         generating = [request for request in self.running if request.generating]
         in_prefill = sorted((request for request in self.running if not request.generating), key=lambda one: one.rank)
@@ -285,10 +295,8 @@ class SimEngine:
             self.guarded(request, self.generate)
         return bool(self.running or self.waiting)
 
-    def submit_and_run(
-        self, prompt: Sequence[int], output: Sequence[int] = (), *, branch_points: Sequence[int] = ()
-    ) -> SimRequest:
-        request = self.submit(prompt, output, branch_points=branch_points)
+    def submit_and_run(self, prompt: Sequence[int], output: Sequence[int] = (), **keywords: Any) -> SimRequest:
+        request = self.submit(prompt, output, **keywords)
         self.run()
         return request
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from helpers.threads import wait_for_pause
 from makers.head_file import write_pair
 
 import pymtp
@@ -143,6 +144,7 @@ def test_open_stream_lends_its_sequence_to_the_next_call_and_continues_later(llm
     before = llm.generate("def f(x):", SHORT).text
     stream = llm.stream("import ", params)
     first = next(stream)
+    wait_for_pause(llm)
     rounds = llm.figures().rounds
     assert llm.generate("def f(x):", SHORT).text == before
     assert llm.figures().rounds - rounds < 20, "the stream did not run to its end first"
@@ -236,8 +238,8 @@ sent = []
 def interrupt():
     sent.append(time.perf_counter())
     os.kill(os.getpid(), signal.SIGINT)
-threading.Timer(0.3, interrupt).start()
 try:
+    threading.Timer(0.3, interrupt).start()
     llm.generate([[7] * 4096] * 500, params)
 except KeyboardInterrupt:
     late = time.perf_counter() - sent[0]

@@ -201,10 +201,10 @@ def test_interrupted_save_prefix_keeps_the_old_file_and_other_requests_continue(
         timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
 
         def save() -> None:
+            timer.start()
             for i in count():
                 llm.save_prefix(f"{i}{DOCUMENT}", path.with_name(str(i)))
 
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
             save()
         timer.join()

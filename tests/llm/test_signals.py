@@ -21,10 +21,11 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals")
 def test_signal_handler_may_close_an_object_during_its_call(what: str) -> None:
     made = {"context": "Context(model, n_ctx=8192, n_threads=1)", "llm": "pymtp.LLM(n_ctx=8192, n_threads=1)"}
     call = {"context": "made.prefill([7] * 8000)", "llm": "print(made.generate([[7] * 8000] * 9)[8].finish_reason)"}
+    in_the_call = {"context": "made._handle.caller", "llm": "made.figures().running"}
     lines = run_script(f"""
 made = {made[what]}
 signal.signal(signal.SIGALRM, lambda *_: made.close())
-signal.setitimer(signal.ITIMER_REAL, 0.1)
+signal_in(lambda: {in_the_call[what]}, signal.SIGALRM)
 try:
     {call[what]}
     made.stream("import ")
@@ -64,8 +65,8 @@ caller = threading.Thread(
 )
 context = Context(model, n_ctx=65536, n_threads=1, n_ubatch=64)
 caller.start()
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     context.prefill([7] * 65536)  # one call that takes seconds
 except KeyboardInterrupt:
     print(caller.is_alive(), context.n_past)
@@ -86,8 +87,8 @@ expected = llm.generate("import ", params).token_ids
 got = []
 worker = threading.Thread(target=lambda: got.append(llm.generate("import ", params)))
 worker.start()
-threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
         llm.generate("def f(", endless)
 except KeyboardInterrupt:
@@ -151,8 +152,8 @@ context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
 shapes = []
 caller = threading.Thread(target=lambda: shapes.append(context.prefill([7] * 2000).shape))
 caller.start()
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     time.sleep(30)
 except KeyboardInterrupt:
     print("interrupted")

@@ -7,6 +7,7 @@ Tests take their prompts from the held-out side only.
 import hashlib
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -17,8 +18,13 @@ _HELD_OUT_SHARE = 16  # one file in 16
 
 def is_held_out(path: Path) -> bool:
     """Return whether training never saw `path`."""
-    relative = path.relative_to(sysconfig.get_path("stdlib")).as_posix()
+    relative = path.relative_to(_stdlib()).as_posix()
     return hashlib.sha256(relative.encode()).digest()[0] % _HELD_OUT_SHARE == 0
+
+
+@cache
+def _stdlib() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
 
 
 def documents(*, held_out: bool) -> Iterator[str]:
@@ -33,9 +39,15 @@ def held_out_prompts(n: int, characters: int = 300) -> list[str]:
 
     For more pieces than files, a file gives several, evenly spread.
     """
-    texts = [text for text in documents(held_out=True) if len(text) > 3000]
+    texts = _long_held_out_texts()
     if not texts:
         raise ValueError("this Python comes without the source of its standard library")
     turns = -(-n // len(texts))
     pieces = (text[len(text) * (2 * turn + 1) // (2 * turns) :][:characters] for turn in range(turns) for text in texts)
     return list(islice(pieces, n))
+
+
+@cache
+def _long_held_out_texts() -> list[str]:
+    """Read the texts once: many tests ask for prompts."""
+    return [text for text in documents(held_out=True) if len(text) > 3000]

@@ -10,7 +10,14 @@ import pytest
 from pymtp import InvalidRequestError, SamplingParams
 from pymtp.chat import Chat, NamedTool, ParsedOutput, ToolCall
 from pymtp.openai.generate_request import GenerateRequest
-from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, text_prompts, unknown_fields
+from pymtp.openai.request_body import (
+    CHAT,
+    TEXT,
+    excludes_reasoning,
+    read_generate_request,
+    text_prompts,
+    unknown_fields,
+)
 from pymtp.openai.response_body import response_message
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -46,6 +53,9 @@ def test_logprobs_are_read_in_the_forms_of_chats_and_of_texts() -> None:
     assert chat(logprobs=True).params.logprobs == 0
     assert chat(logprobs=True, top_logprobs=4).params.logprobs == 4
     assert chat(logprobs=False, top_logprobs=4).params.logprobs is None
+    assert text(logprobs=True).params.logprobs == text(logprobs=0).params.logprobs == 0
+    assert text(logprobs=True, top_logprobs=4).params.logprobs == 4
+    assert text(logprobs=False).params.logprobs is None
 
 
 def test_field_names_of_llama_cpps_server_are_accepted() -> None:
@@ -57,13 +67,56 @@ def test_field_names_of_llama_cpps_server_are_accepted() -> None:
     assert chat(response_format={"type": "json_object", "schema": {"type": "array"}}).schema == {"type": "array"}
 
 
-@pytest.mark.parametrize(("seed", "expected"), [(7, 7), (0, 0), (-1, None), (-5, 2**64 - 5), (2**64 + 3, 3)])
+@pytest.mark.parametrize(
+    ("seed", "expected"),
+    [(7, 7), (7.0, 7), (0, 0), (-1, None), (-5, 2**64 - 5), (2**64 + 3, 3), (10**30, 10**30 % 2**64)],
+)
 def test_seed_of_minus_one_means_any_seed(seed: int, expected: int | None) -> None:
     assert chat(seed=seed).params.seed == expected
 
 
 def test_logit_bias_of_false_forbids_a_token() -> None:
     assert dict(chat(logit_bias={"5": False, "7": 1.5}).params.logit_bias) == {5: -math.inf, 7: 1.5}
+
+
+def test_logit_bias_may_be_a_list_of_pairs() -> None:
+    assert dict(chat(logit_bias=[[5, False], [7, 1.5]]).params.logit_bias) == {5: -math.inf, 7: 1.5}
+    assert chat(logit_bias=[]) == chat(logit_bias={}) == chat()
+    for wrong in ([["a", 1]], [[5]], [[5, 1, 2]], [5], "5", [[5, True]], [[True, 1]], [[5, "1"]], {"5": "1"}):
+        with pytest.raises(InvalidRequestError, match="logit_bias must map") as refused:
+            chat(logit_bias=wrong)
+        assert refused.value.param == "logit_bias"
+
+
+def test_max_tokens_has_several_names_and_minus_one_is_no_limit() -> None:
+    for request in (chat, text):
+        for name in ("max_tokens", "n_predict", "max_completion_tokens"):
+            assert request(**{name: 5}).params.max_tokens == 5
+            assert request(**{name: 5.0}).params.max_tokens == 5
+            assert request(**{name: -1}).params.max_tokens is None
+            for wrong in (0, -3, 1.5, "5", True):
+                with pytest.raises(InvalidRequestError, match=r"max_tokens=.* must be a whole number") as refused:
+                    request(**{name: wrong})
+                assert refused.value.param == name
+        assert request(n_predict=-2).params.max_tokens is None
+        assert request(n_predict=1, max_tokens=2, max_completion_tokens=3).params.max_tokens == 3
+        assert request(n_predict=1, max_tokens=2).params.max_tokens == 2
+
+
+def test_stop_token_ids_are_read_into_the_params() -> None:
+    assert chat(stop_token_ids=[1, 2]).params.stop_token_ids == text(stop_token_ids=[1, 2]).params.stop_token_ids
+    assert chat(stop_token_ids=[1, 2]).params.stop_token_ids == (1, 2)
+    assert chat(stop_token_ids=[]) == chat(stop_token_ids=None) == chat()
+    for wrong in ([-1], ["a"], [1.5], [True]):
+        with pytest.raises(InvalidRequestError, match=r"stop_token_ids=.* must be token ids"):
+            chat(stop_token_ids=wrong)
+
+
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    written, whole = ({"n": n, "top_k": n, "repeat_last_n": n, "draft_tokens": n, "best_of": n} for n in (2.0, 2))
+    assert chat(**written) == chat(**whole)
+    with pytest.raises(InvalidRequestError, match=r"n=1\.5 must be a whole number"):
+        chat(n=1.5)
 
 
 def test_empty_stop_string_is_ignored() -> None:
@@ -82,6 +135,13 @@ def test_schema_is_read_into_the_request_of_a_chat_and_into_the_params_of_a_text
     assert text(response_format=wanted).params.json_schema == '{"type": "integer"}'
     assert chat(response_format={"type": "json_object"}).schema == {"type": "object"}
     assert chat(response_format={"type": "text"}).schema is None
+
+
+def test_strict_may_be_a_text() -> None:
+    for given, strict in (("true", True), ("False", False), (True, True)):
+        tool = {"type": "function", "function": {"name": "look", "strict": given}}
+        assert chat(tools=[tool]).tools[0].strict is strict
+        assert tool["function"] == {"name": "look", "strict": given}
 
 
 def test_tool_choice_is_read_in_all_its_forms() -> None:
@@ -104,6 +164,7 @@ def test_template_gets_the_tools_unless_tool_choice_is_none() -> None:
 def test_reasoning_effort_becomes_a_template_variable_that_chat_template_kwargs_override() -> None:
     assert variables(chat(reasoning_effort="low")) == {"reasoning_effort": "low", "enable_thinking": True}
     assert variables(chat(reasoning_effort="none"))["enable_thinking"] is False
+    assert variables(chat(reasoning_effort="default")) == variables(chat(reasoning={"effort": "auto"})) == {}
     own = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True, "x": 1})
     assert variables(own) == {"reasoning_effort": "none", "enable_thinking": True, "x": 1}
 
@@ -119,6 +180,16 @@ def test_reasoning_effort_becomes_a_template_variable_that_chat_template_kwargs_
         ({"functions": [{}]}, "functions: not supported"),
         ({"modalities": ["audio"]}, "modalities: not supported"),
         ({"best_of": 2}, "best_of: not supported"),
+        ({"function_call": {"name": "f"}}, "function_call: not supported"),
+        ({"min_tokens": 1}, "min_tokens: not supported"),
+        ({"bad_words": ["a"]}, "bad_words: not supported"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output: not supported"),
+        ({"skip_special_tokens": False}, "skip_special_tokens: not supported"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs: not supported"),
+        ({"structural_tag": "{}"}, "structural_tag: not supported"),
+        ({"length_penalty": 2}, "length_penalty: not supported"),
+        ({"echo": True}, "echo: not supported"),
+        ({"add_generation_prompt": False}, "add_generation_prompt: not supported"),
         ({"mirostat": 2}, "mirostat: not supported"),
         ({"logit_bias": {"a": 1}}, "logit_bias must map"),
         ({"response_format": {"type": "xml"}}, "response_format must be"),
@@ -130,7 +201,10 @@ def test_unsupported_fields_are_refused(body: dict[str, Any], reason: str) -> No
 
 
 def test_unsupported_fields_with_neutral_values_are_accepted() -> None:
-    nothing = {"mirostat": 0, "typical_p": 1.0, "best_of": 1, "modalities": ["text"], "suffix": "", "functions": []}
+    nothing = {"mirostat": 0, "typical_p": 1.0, "best_of": 1, "modalities": ["text"], "functions": []}
+    nothing |= {"function_call": "auto", "min_tokens": 0, "bad_words": [], "skip_special_tokens": True, "echo": False}
+    nothing |= {"add_generation_prompt": True, "length_penalty": 1.0, "include_stop_str_in_output": False}
+    nothing |= {"guided_decoding_backend": "xgrammar", "spaces_between_special_tokens": True}
     assert chat(**nothing) == chat()
     assert unknown_fields(CHAT, nothing | {"user": "me", "max_token": 3, "other": None}) == ["max_token"]
 
@@ -202,8 +276,61 @@ def test_template_variables_may_be_fields_of_the_body() -> None:
     assert variables(chat(thinking={"type": "enabled", "budget_tokens": 9})) == {"enable_thinking": True}
 
 
+def test_text_of_a_boolean_is_no_true_template_variable() -> None:
+    for text_of, value in (("false", False), ("False", False), ("true", True)):
+        for name in ("enable_thinking", "preserve_thinking"):
+            assert variables(chat(**{name: text_of})) == {name: value}
+            assert variables(chat(chat_template_kwargs={name: text_of, "x": "false"})) == {name: value, "x": "false"}
+
+
+def test_reasoning_is_read_in_openrouters_form() -> None:
+    assert variables(chat(reasoning={"effort": "low"})) == {"reasoning_effort": "low", "enable_thinking": True}
+    assert variables(chat(reasoning={"effort": "none"}))["enable_thinking"] is False
+    assert variables(chat(reasoning={"enabled": False})) == {"enable_thinking": False}
+    assert variables(chat(reasoning={"enabled": True})) == {"enable_thinking": True}
+    assert variables(chat(reasoning={})) == variables(chat(reasoning={"exclude": True})) == {}
+    limited = chat(reasoning={"max_tokens": 7})
+    assert (variables(limited), limited.params.thinking_budget) == ({"enable_thinking": True}, 7)
+    assert chat(reasoning={"max_tokens": 7}, thinking_budget=5).params.thinking_budget == 5
+    for wrong in ("low", 5, ["low"]):
+        with pytest.raises(InvalidRequestError, match="reasoning must be an object") as found:
+            chat(reasoning=wrong)
+        assert found.value.param == "reasoning"
+    with pytest.raises(InvalidRequestError, match="thinking_budget") as found:
+        chat(reasoning={"max_tokens": -2})
+    assert found.value.param == "reasoning.max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("body", "excluded"),
+    [
+        ({}, False),
+        ({"reasoning": {"exclude": True}}, True),
+        ({"reasoning": {"exclude": False}}, False),
+        ({"include_reasoning": False}, True),
+        ({"include_reasoning": True}, False),
+        ({"reasoning_format": "hidden"}, True),
+        ({"reasoning_format": "parsed"}, False),
+    ],
+)
+def test_answer_may_leave_the_reasoning_out(body: dict[str, Any], excluded: bool) -> None:
+    assert excludes_reasoning(body) is excluded
+    assert chat(**body).separate_reasoning
+    assert not chat(reasoning_format="raw").separate_reasoning
+
+
 def test_each_field_that_asks_for_thinking_overrides_the_weaker_fields() -> None:
     ways: list[dict[str, Any]] = [
+        {"reasoning_effort": "none"},
+        {"reasoning": {"enabled": True}},
+        {"thinking": {"type": "disabled"}},
+        {"enable_thinking": True},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ]
+    for n in range(1, len(ways) + 1):
+        body = {name: value for way in ways[:n] for name, value in way.items()}
+        assert variables(chat(**body))["enable_thinking"] is (n % 2 == 0)
+    ways = [
         {"reasoning_effort": "none"},
         {"thinking": {"type": "enabled"}},
         {"enable_thinking": False},

@@ -37,7 +37,10 @@ def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": PIXEL}]}]}, "image"),
         ({"messages": [{"role": "user", "content": [{"type": "document", "source": PIXEL}]}]}, "document"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+            "web_search_20250305",
+        ),
         ({"tools": [], "tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "ls"}}, "tool_choice"),
     ],

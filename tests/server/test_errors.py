@@ -35,7 +35,7 @@ def error(response: httpx.Response, status: int) -> dict[str, Any]:
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"model": "m"}, "messages is missing", "messages"),
-    ({"messages": HELLO}, "model is missing", "model"),
+    (REQUEST | {"model": 5}, "model must be a string", "model"),
     ({"model": "m", "messages": []}, "1 or more entries", "messages"),
     ({"model": "m", "messages": "hello"}, "list", "messages"),
     (REQUEST | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages[0].role"),
@@ -48,6 +48,15 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (REQUEST | {"tool_choice": "required"}, "no tools", "tool_choice"),
     (REQUEST | {"grammar": "root ::= ("}, "grammar", None),
     (REQUEST | {"functions": [{"name": "f"}]}, "not supported", "functions"),
+    (REQUEST | {"function_call": {"name": "f"}}, "not supported", "function_call"),
+    (REQUEST | {"max_tokens": 0}, "at least 1, not 0", "max_tokens"),
+    (REQUEST | {"max_tokens": -2}, "at least 1, not -2", "max_tokens"),
+    (REQUEST | {"reasoning_effort": "ultra"}, "must be one of none, minimal", "reasoning_effort"),
+    (REQUEST | {"logit_bias": [[1, 2], ["a", 2]]}, "must be a whole number", "logit_bias[1][0]"),
+    (REQUEST | {"guided_choice": []}, "1 or more entries", "guided_choice"),
+    (REQUEST | {"structured_outputs": {"lark": "a"}}, "structured_outputs.lark: not", "structured_outputs.lark"),
+    (REQUEST | {"echo": True}, "echo: not supported", "echo"),
+    (REQUEST | {"add_generation_prompt": False}, "not supported", "add_generation_prompt"),
 ]
 
 
@@ -61,7 +70,7 @@ def test_validation_error_names_the_field(
 
 
 BROKEN = [b"", b"{", b"[]", b'"text"', b"\xff\xfe\x00", b'{"n": ' + b"1" * 5000 + b"}", b"[" * 200_000]
-BROKEN += [b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'{"messages": [], "temperature": NaN}']
+BROKEN += [b'{"messages": [{"role": "\\ud800", "content": "\\ud800"}]}', b'{"messages": [], "temperature": NaN}']
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))
@@ -181,6 +190,10 @@ def test_unknown_fields_are_named_in_a_response_header(http: httpx.Client) -> No
     request_body = REQUEST | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
     assert http.post(CHAT, json=request_body).headers["x-pymtp-ignored"] == "max_token"
     assert "x-pymtp-ignored" not in http.post(CHAT, json=REQUEST | {"max_tokens": 1}).headers
+    for url, own in (("/v1/messages", {"messages": HELLO, "max_tokens": 1}), ("/v1/responses", {"input": "a"})):
+        request_body = own | {"max_output_tokens": 1, "max_token": 3, "metadata": {"user_id": "me"}, "other": None}
+        named = http.post(url, json=request_body).headers["x-pymtp-ignored"]
+        assert named == ("max_output_tokens, max_token" if "input" not in own else "max_token")
 
 
 def test_cors_allows_only_configured_origins(http: httpx.Client, new_server: Callable[..., Server]) -> None:
@@ -191,6 +204,14 @@ def test_cors_allows_only_configured_origins(http: httpx.Client, new_server: Cal
         allowed = client.options(CHAT, headers=asks)
         assert allowed.status_code == 200
         assert allowed.headers["access-control-allow-origin"] == "http://page.example"
+        # Chrome asks this before a public page may send a request to a private network
+        private = {"Access-Control-Request-Private-Network": "true"}
+        assert "access-control-allow-private-network" not in allowed.headers
+        found = client.options(CHAT, headers=asks | private)
+        assert (found.status_code, found.headers["access-control-allow-private-network"]) == (200, "true")
+        other = client.options(CHAT, headers=asks | private | {"Origin": "http://other.example"})
+        assert other.status_code == 400
+        assert "access-control-allow-private-network" not in other.headers
         assert client.options(CHAT, headers=asks | {"Origin": "http://other.example"}).status_code == 400
         refused = client.get("/v1/models", headers={"Origin": "http://page.example"})
         assert refused.status_code == 401

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pymtp.errors import ModelLoadError
-from pymtp.server.process.supervisor import HeadFile
+from pymtp.server.process.model_source import HeadFile
 
 
 @pytest.mark.parametrize("names", [["mtp.gguf"], ["mtp-00001-of-00002.gguf", "mtp-00002-of-00002.gguf"]])

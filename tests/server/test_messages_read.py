@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from pymtp.chat import Chat, NamedTool
+from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server.message_builder import encode_thinking
 from pymtp.server.messages.read import read_message_request
+from pymtp.server.messages.tools import skipped_tools
 from pymtp.server.messages.types import MessageRequest
 
 USER = {"role": "user", "content": "a"}
@@ -45,6 +47,87 @@ def test_plain_text_document_is_read_with_its_title() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "c"}
     user = {"role": "user", "content": [{"type": "document", "title": "b", "source": source}]}
     assert messages_of(user) == [{"role": "user", "content": "b\n\nc"}]
+
+
+def test_part_of_a_tool_result_without_text_becomes_a_placeholder() -> None:
+    parts = [text("a"), {"type": "image", "source": {}}, {"type": "tool_reference", "tool_name": "ls"}]
+    one = {"type": "tool_result", "tool_use_id": "t1", "content": parts}
+    assert messages_of(USER, {"role": "user", "content": [one]})[1]["content"] == "a\n\n[image]\n\n[tool: ls]"
+
+
+def test_search_result_and_document_of_blocks_are_read() -> None:
+    found = {"type": "search_result", "title": "T", "source": "S", "content": [text("x")]}
+    document = {"type": "document", "source": {"type": "content", "content": [text("y")]}}
+    assert messages_of({"role": "user", "content": [found, document]})[0]["content"] == "T\n\nS\n\nx\n\ny"
+
+
+def test_blocks_of_other_servers_become_calls_results_and_placeholders() -> None:
+    blocks = [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result", "url": "u"}]},
+        text("a"),
+        {"type": "mcp_tool_use", "id": "m1", "name": "look", "server_name": "x", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "m1", "content": [text("b"), {"type": "image"}]},
+        {"type": "container_upload", "file_id": "f"},
+    ]
+    found = messages_of(USER, {"role": "assistant", "content": blocks}, USER)
+    assert [(message["role"], message["content"]) for message in found[1:-1]] == [
+        ("assistant", ""),
+        ("tool", '{"url": "u"}'),
+        ("assistant", "a"),
+        ("tool", "b\n\n[image]"),
+        ("assistant", "[container_upload]"),
+    ]
+    calls = [call["function"] for message in found for call in message.get("tool_calls", ())]
+    assert calls == [{"name": "web_search", "arguments": {"query": "q"}}, {"name": "look", "arguments": {}}]
+
+
+def test_answer_that_ends_with_a_result_is_not_continued() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    assert not read(USER, {"role": "assistant", "content": [text("a"), result]}).continue_final_message
+
+
+def test_tools_that_clients_run_are_offered_with_their_schemas() -> None:
+    """Anthropic's models know these schemas, so clients leave them out."""
+    kinds = {
+        "bash_20250124": "bash",
+        "text_editor_20250728": "str_replace_based_edit_tool",
+        "memory_20250818": "memory",
+    }
+    request = read(tools=[{"type": kind, "name": name} for kind, name in kinds.items()] + [TOOL])
+    assert [tool.name for tool in request.tools] == [*kinds.values(), "ls"]
+    assert [sorted(tool.parameters["required"]) for tool in request.tools[:3]] == [
+        ["command"],
+        ["command", "path"],
+        ["command"],
+    ]
+    named = {"type": "tool", "name": "bash"}
+    assert read(tools=[{"type": "bash_20250124", "name": "bash"}], tool_choice=named).tool_choice == NamedTool("bash")
+
+
+SKIPPED: dict[str, str] = {
+    "web_search_20250305": "web_search",
+    "code_execution_20250825": "code_execution",
+    "computer_20250124": "computer",
+    "mcp_toolset": "",
+    "tool_search_tool_regex_20251119": "tool_search_tool_regex",
+    "bash_new": "bash",
+}
+
+
+def test_tools_that_cannot_be_called_are_skipped_and_named() -> None:
+    tools = [{"type": kind} | ({"name": name} if name else {}) for kind, name in SKIPPED.items()]
+    body = MessageRequest.model_validate(
+        {"model": "demo", "max_tokens": 9, "messages": [USER], "tools": [*tools, TOOL | {"type": "function"}]}
+    ).model_dump(exclude_unset=True, by_alias=True)
+    assert [tool.name for tool in read_message_request(body).tools] == ["ls"]
+    assert [tool.label for tool in skipped_tools(body)] == [f"tools.{i}.{kind}" for i, kind in enumerate(SKIPPED)]
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
+def test_tool_choice_that_only_a_skipped_tool_could_answer_is_refused(choice: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="of type web_search_20250305, which this server cannot offer"):
+        read(tools=[{"type": "web_search_20250305", "name": "web_search"}], tool_choice=choice)
 
 
 def test_tool_results_become_tool_messages_in_order() -> None:
@@ -155,7 +238,7 @@ def test_assistant_message_is_continued_only_if_it_is_the_last_message() -> None
     assert not read(USER).continue_final_message
 
 
-@pytest.mark.parametrize("tag", ["image", "search_result", "container_upload"])
+@pytest.mark.parametrize("tag", ["image", "container_upload"])
 def test_error_names_an_unsupported_block_type(tag: str) -> None:
     with pytest.raises(ValidationError, match=f"this model reads only text, not '?{tag}"):
         read({"role": "user", "content": [{"type": tag}]})
@@ -163,7 +246,8 @@ def test_error_names_an_unsupported_block_type(tag: str) -> None:
 
 def test_json_schema_has_the_number_ranges() -> None:
     about = MessageRequest.model_json_schema()["properties"]["max_tokens"]
-    assert (about["minimum"], about["exclusiveMaximum"]) == (1, 2**31)
+    limits, no_limit = about["anyOf"]
+    assert (limits["minimum"], limits["exclusiveMaximum"], no_limit["const"]) == (1, 2**31, -1)
     with pytest.raises(ValidationError, match="max_tokens"):
         read(max_tokens=0)
     assert read(max_tokens=9.0).params.max_tokens == 9

@@ -53,6 +53,12 @@ def thinker(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Op
 NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 
 
+def test_named_tool_is_called_once(client: OpenAI) -> None:
+    """The shipped model would write calls until max_tokens."""
+    (answer,) = client.chat.completions.create(**REQUEST, tool_choice=NAMED).choices
+    assert (len(answer.message.tool_calls or ()), answer.finish_reason) == (1, "tool_calls")
+
+
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_required_tool_call_matches_the_schema_of_the_tool(client: OpenAI, choice: Any) -> None:
     (answer,) = client.chat.completions.create(**REQUEST, tool_choice=choice, parallel_tool_calls=False).choices

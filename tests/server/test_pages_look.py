@@ -192,3 +192,19 @@ def test_invalid_settings_are_focused_and_not_sent(tab: Tab, scripted: ScriptedS
         assert page.input_value("#question") == "go"
         page.fill(field, "")
     assert scripted.requests == []
+
+
+def test_page_offers_the_models_of_a_server_and_sends_the_chosen_one(tab: Tab, scripted: ScriptedServer) -> None:
+    cards = [{"id": name, "status": {"value": value}} for name, value in (("one", "loaded"), ("two", "unloaded"))]
+    scripted.models = JSONResponse({"data": cards})
+    page = tab.open(scripted.url)
+    choice = page.get_by_label("Model", exact=True)
+    expect(choice).to_have_value("one")
+    choice.select_option("two")
+    page.reload()
+    expect(choice).to_have_value("two")
+    scripted.answers.append([said("well")])
+    page.fill("#question", "go")
+    page.press("#question", "Enter")
+    expect(page.locator(".content")).to_have_text("well")
+    assert scripted.requests[0]["model"] == "two"

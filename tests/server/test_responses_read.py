@@ -12,7 +12,8 @@ from pymtp.chat.messages import template_messages
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server.message_builder import encode_thinking
-from pymtp.server.responses.read import input_messages, read_response_request
+from pymtp.server.responses.history import DROPPED_ITEMS
+from pymtp.server.responses.read import ignored_names, input_messages, read_response_request
 from pymtp.server.responses.types import ResponseRequest
 
 TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
@@ -130,6 +131,117 @@ def test_allowed_tools_must_be_tools_of_the_request() -> None:
         read(tools=[TOOL], tool_choice=choice)
 
 
+SKIPPED = ["custom", "shell", "local_shell", "apply_patch", "mcp", "web_search", "file_search", "code_interpreter"]
+SKIPPED += ["computer_use_preview", "image_generation", "web_search_2025_08_26", "something_new"]
+
+
+@pytest.mark.parametrize("kind", SKIPPED)
+def test_tool_that_cannot_be_called_is_skipped_and_named(kind: str) -> None:
+    own = {"type": kind, "name": "x"}
+    tools = [own, TOOL, {"type": "namespace", "name": "n", "tools": [own, TOOL]}]
+    assert [tool["function"]["name"] for tool in chat_of(tools=tools).tools] == ["ls", "n__ls"]
+    assert ignored_names({"input": "a", "tools": tools}) == [f"tools.0.{kind}", f"tools.2.tools.0.{kind}"]
+    choice = {"type": kind} | ({"name": "x"} if kind == "custom" else {})
+    with pytest.raises(
+        InvalidRequestError, match=f"tool_choice names .* of type {kind}, which this server cannot offer"
+    ):
+        read(tools=tools, tool_choice=choice)
+    with pytest.raises(InvalidRequestError, match=f"only tools of type {kind}"):
+        read(tools=[own], tool_choice="required")
+
+
+def test_tool_choice_of_a_type_that_no_tool_has_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no tool of type 'file_search'"):
+        read(tools=[TOOL], tool_choice={"type": "file_search"})
+
+
+def test_skipped_tools_are_left_out_of_the_allowed_ones() -> None:
+    mcp = {"type": "mcp", "server_label": "s"}
+    both = {"type": "allowed_tools", "mode": "auto", "tools": [mcp, {"type": "function", "name": "ls"}]}
+    assert [tool.name for tool in read(tools=[mcp, TOOL], tool_choice=both).tools] == ["ls"]
+    with pytest.raises(InvalidRequestError, match="only tools of type mcp"):
+        read(tools=[mcp, TOOL], tool_choice=both | {"mode": "required", "tools": [mcp]})
+    custom = {"type": "custom", "name": "x"}
+    named = both | {"mode": "required", "tools": [{"type": "function", "name": "x"}]}
+    with pytest.raises(InvalidRequestError, match="only tools of type custom"):
+        read(tools=[custom, TOOL], tool_choice=named)
+
+
+CALLS = [
+    ({"type": "custom_tool_call", "call_id": "c", "name": "x", "input": "hi"}, "x", {"input": "hi"}),
+    ({"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}, "local_shell", {"command": ["ls"]}),
+    ({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}, "shell", {"commands": ["ls"]}),
+    ({"type": "apply_patch_call", "call_id": "c", "operation": {"path": "a"}}, "apply_patch", {"path": "a"}),
+    ({"type": "computer_call", "call_id": "c", "action": {"type": "wait"}}, "computer", {"type": "wait"}),
+    ({"type": "tool_search_call", "arguments": {"q": 1}}, "tool_search", {"q": 1}),
+    ({"type": "mcp_approval_request", "id": "m", "name": "x", "arguments": "{"}, "x", "{"),
+    ({"type": "web_search_call", "id": "w", "action": {"query": "q"}}, "web_search", {"query": "q"}),
+    ({"type": "file_search_call", "id": "w", "queries": ["q"]}, "file_search", {"queries": ["q"]}),
+    ({"type": "code_interpreter_call", "id": "w", "code": "1"}, "code_interpreter", {"code": "1"}),
+    ({"type": "image_generation_call", "id": "w", "result": "iVBO"}, "image_generation", {}),
+    ({"type": "mcp_call", "id": "w", "name": "x", "arguments": "{}", "output": "o"}, "x", "{}"),
+]
+
+
+@pytest.mark.parametrize(("item", "name", "arguments"), CALLS, ids=[item["type"] for item, *_ in CALLS])
+def test_call_of_a_tool_that_only_openai_defines_is_a_call(item: Any, name: str, arguments: Any) -> None:
+    found = messages_of([{"role": "user", "content": "a"}, item])
+    assert found[1]["tool_calls"][0]["function"] == {"name": name, "arguments": arguments}
+
+
+RESULTS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_image"}]}, "[image]"),
+    ({"type": "local_shell_call_output", "id": "c", "output": "x"}, "x"),
+    ({"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "x"}]}, '{"stdout": "x"}'),
+    ({"type": "apply_patch_call_output", "call_id": "c", "status": "completed"}, "completed"),
+    ({"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}, "[image]"),
+    ({"type": "tool_search_output", "tools": [{"type": "function", "name": "ls"}]}, "[tools: ls]"),
+    ({"type": "mcp_approval_response", "approval_request_id": "c", "approve": False, "reason": "no"}, "denied: no"),
+    ({"type": "web_search_call", "id": "c", "action": {}}, "[a result that is not in the chat]"),
+    ({"type": "file_search_call", "id": "c", "queries": [], "results": [{"text": "x"}]}, "x"),
+    ({"type": "code_interpreter_call", "id": "c", "outputs": [{"type": "logs", "logs": "x"}]}, "x"),
+    ({"type": "image_generation_call", "id": "c", "result": "iVBO"}, "[image]"),
+    ({"type": "mcp_call", "id": "c", "name": "x", "error": "bad"}, "bad"),
+    (
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "filename": "a"}]},
+        "[file: a]",
+    ),
+    ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, '{"a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("item", "content"), RESULTS, ids=[item["type"] for item, _ in RESULTS])
+def test_result_of_a_tool_that_only_openai_defines_is_a_result(item: Any, content: str) -> None:
+    *_, last = messages_of([{"role": "user", "content": "a"}, item])
+    assert (last["role"], last["content"]) == ("tool", content)
+
+
+def test_items_that_say_nothing_to_the_model_are_dropped_and_named() -> None:
+    items = [{"type": kind} for kind in DROPPED_ITEMS]
+    assert messages_of([*items, {"role": "user", "content": "a"}]) == [{"role": "user", "content": "a"}]
+    assert messages_of(items) == [{"role": "user", "content": ""}]
+    assert ignored_names({"input": items}) == [f"input.{i}.{kind}" for i, kind in enumerate(DROPPED_ITEMS)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "thought"),
+    [
+        ({}, ""),
+        ({"summary": None, "content": None, "encrypted_content": "gAAAA"}, ""),
+        ({"summary": [{"type": "summary_text", "text": "a"}, {"type": "what", "text": "b"}]}, "a\nb"),
+        ({"summary": [], "content": [{"type": "reasoning_text", "text": "a"}]}, "a"),
+    ],
+)
+def test_reasoning_of_any_server_is_read(fields: dict[str, Any], thought: str) -> None:
+    found = messages_of([{"type": "reasoning", "id": "r", **fields}, {"role": "user", "content": "a"}])
+    assert found[0].get("reasoning_content", "") == thought
+
+
+def test_reference_to_an_unknown_item_leaves_a_placeholder() -> None:
+    found = messages_of([{"type": "item_reference", "id": "msg_1"}, {"type": "item_reference", "id": "rs_1"}])
+    assert found == [{"role": "assistant", "content": "[a message that is not stored]"}]
+
+
 def test_effort_schema_and_limits_reach_the_request() -> None:
     schema = {"type": "object", "properties": {}}
     form = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
@@ -143,9 +255,7 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
     ("more", "word"),
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "previous_response_id"),
-        ({"input": [{"type": "computer_call", "call_id": "c1"}]}, "items of type 'computer_call' are not supported"),
-        ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "custom"),
+        ({"input": [{"type": "mesage", "content": "a"}]}, "items of type 'mesage' are not supported"),
         ({"background": True}, "background"),
         ({"top_logprobs": 3}, "top_logprobs"),
     ],

@@ -48,7 +48,7 @@ def test_api_key_is_required_and_not_in_the_command_line(serve: Serve, way: str,
     keys.write_text("other\n\nsecret-of-mine\n")
     options = {"option": ("--api-key", "secret-of-mine", "--api-key", "other"), "file": ("--api-key-file", keys)}
     env = {"PYMTP_API_KEY": "other secret-of-mine"} if way == "environment" else {}
-    served = serve(*options.get(way, ()), env=env).ready()
+    served = serve(*options.get(way, ()), env=env, warm=False).ready()
     assert served.ask().status_code == 401
     for key in ("secret-of-mine", "other"):
         right = {"Authorization": f"Bearer {key}"}
@@ -141,7 +141,7 @@ def test_error_names_missing_packages_of_the_server_extra(serve: Serve) -> None:
     served = serve(before="import sys; sys.modules['uvicorn'] = None")
     assert served.exit_code() == 2
     assert served.lines == [
-        "error: pymtp serve needs more packages: pip install fastapi uvicorn httptools prometheus-client\n"
+        "error: pymtp serve needs more packages: pip install fastapi uvicorn httptools httpx prometheus-client\n"
     ]
 
 

@@ -30,35 +30,33 @@ def small(new_server: MakeServer) -> Server:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-# The limit is 4 completions, but an idle server admits a request with any number of completions.
-@pytest.mark.parametrize(("prompts", "n"), [(4, 1), (2, 2), (5, 1)])
-def test_request_is_admitted_with_all_of_its_completions(small: Server, stream: bool, prompts: int, n: int) -> None:
+@pytest.mark.parametrize(("prompts", "n"), [(50, 1), (20, 3)])
+def test_request_of_many_prompts_does_not_lock_others_out(small: Server, stream: bool, prompts: int, n: int) -> None:
     def ask(body: Any) -> httpx.Response:
         return httpx.post(small.url + URL, json=body, timeout=LONG)
 
     async def play() -> None:
         client = await Connection("127.0.0.1", small.port).open()
-        await client.send("POST", URL, json.dumps(endless).encode())
+        await client.send("POST", URL, json.dumps(many).encode())
         await asyncio.to_thread(wait_until, lambda: small.n_unfinished == prompts * n)
         assert small.llm.figures().running <= 1
-        full = await asyncio.to_thread(ask, SMALL_REQUEST)
-        assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
+        assert (await asyncio.to_thread(ask, SMALL_REQUEST)).status_code == 200
+        assert small.n_unfinished > 0
         client.leave()
         await asyncio.to_thread(wait_until, small.free)
-        assert (await asyncio.to_thread(ask, SMALL_REQUEST)).status_code == 200
 
-    endless = {"prompt": ["a"] * prompts, "n": n, "max_tokens": 4000, "ignore_eos": True, "stream": stream}
+    many = {"prompt": ["a"] * prompts, "n": n, "max_tokens": 300, "ignore_eos": True, "stream": stream}
     asyncio.run(play())
 
 
-def test_request_with_more_prompts_than_free_queue_places_is_refused(small: Server) -> None:
+def test_request_with_more_completions_at_once_than_free_places_is_refused(small: Server) -> None:
     async def play() -> None:
         first = await Connection("127.0.0.1", small.port).open()
         await first.send("POST", URL, json.dumps(SMALL_REQUEST | {"max_tokens": 4000, "ignore_eos": True}).encode())
         await asyncio.to_thread(wait_until, lambda: small.n_unfinished == 1)
         second = await Connection("127.0.0.1", small.port).open()
         for stream in (False, True):
-            many = SMALL_REQUEST | {"prompt": ["a"] * 4, "stream": stream}
+            many = SMALL_REQUEST | {"prompt": ["a"] * 2, "n": 4, "stream": stream}
             answer = await second.ask("POST", URL, json.dumps(many).encode())
             assert (answer.status, answer.json()["error"]["code"]) == (429, "queue_full")
         for each in (first, second):

@@ -38,6 +38,14 @@ def test_previous_response_id_continues_the_chat(server: Server, client: OpenAI,
     assert third.previous_response_id == second.id
 
 
+def test_item_reference_stands_for_a_stored_item(server: Server, client: OpenAI) -> None:
+    first = client.responses.create(**GREEDY)
+    items: Any = [USER, {"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "go on"}]
+    second = client.responses.create(**GREEDY | {"input": items})
+    chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
+    assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
+
+
 def test_instructions_do_not_apply_to_the_next_response(server: Server, client: OpenAI) -> None:
     first = client.responses.create(**GREEDY, instructions="Be brief.")
     second = client.responses.create(**GREEDY | {"input": "go on"}, previous_response_id=first.id)

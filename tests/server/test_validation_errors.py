@@ -43,7 +43,9 @@ def nested(depth: int) -> object:
         (TEXT, {"prompt": [[1.5]]}, "prompt[0][0]", "prompt[0][0] must be a whole number, not 1.5"),
         (TEXT, {"prompt": ""}, "prompt", "prompt must have 1 or more characters"),
         (TEXT, {"prompt": []}, "prompt", "prompt must have 1 or more entries, not 0"),
-        (TEXT, {"suffix": "b"}, "suffix", "suffix is not supported here: leave it out"),
+        (TEXT, {"prompt": ["a"] * 2049}, "prompt", "prompt: a request has at most 2048 prompts, not 2049"),
+        (TEXT, {"prompt": [[1]] * 2049}, "prompt", "prompt: a request has at most 2048 prompts, not 2049"),
+        (TEXT, {"suffix": "b"}, "suffix", "this model cannot fill in text"),
         (TEXT, {"stop": 5}, "stop", "stop must be a string or a list, not 5"),
         (TEXT, {"stop": ["a", 5]}, "stop[1]", "stop[1] must be a string, not 5"),
         (TEXT, {"stop": 65 * ["a"]}, "stop", "stop must have at most 64 entries, not 65"),
@@ -61,8 +63,7 @@ def nested(depth: int) -> object:
         (CHAT, content([{"type": "text"}]), "messages[0].content[0].text", "is missing"),
         (CHAT, content([{"type": "text", "text": 5}]), "messages[0].content[0].text", "must be a string, not 5"),
         (CHAT, content([IMAGE]), "messages[0].content[0]", "this model reads only text, not 'image_url'"),
-        (CHAT, content([IMAGE], "assistant"), "messages[0].content[0]", "this model reads only text, not 'image_url'"),
-        (CHAT, content([{"type": "x"}], "assistant"), "messages[0].content[0].type", "'text', 'refusal', not 'x'"),
+        (CHAT, content([{"type": "x"}]), "messages[0].content[0].type", "must be 'text', not 'x'"),
         (CHAT, {"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required' or an object, not 'any'"),
         (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function", "tool_choice.function is missing"),
         (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function", "tools[0].function is missing"),
@@ -74,8 +75,10 @@ def nested(depth: int) -> object:
         (RESPONSES, {"background": True}, "background", "background must be false, not true"),
         (RESPONSES, {"input": [5]}, "input[0]", "input[0] must be an object, not 5"),
         (RESPONSES, {"input": [{"role": "user"}]}, "input[0].content", "input[0].content is missing"),
-        (RESPONSES, {"tools": [{"type": "mcp"}]}, "tools[0]", "tools of type 'mcp' are not supported"),
-        (RESPONSES, {"tool_choice": SEARCH}, "tool_choice.type", "'function', 'allowed_tools', not 'web_search'"),
+        (RESPONSES, {"tools": [{"type": 5}]}, "tools[0].type", "must be 'function', not 5"),
+        (RESPONSES, {"tools": [{}]}, "tools[0].type", "tools[0].type is missing"),
+        (RESPONSES, {"tool_choice": SEARCH}, "tool_choice", "the request has no tool of type 'web_search'"),
+        (RESPONSES, {"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required' or an object, not 'any'"),
         (CHAT, {"tool_choice": "required"}, "tool_choice", "there are no tools"),
         (CHAT, {"tool_choice": TOOL}, "tool_choice", "names 'f', but the request has no tools"),
         (
@@ -89,7 +92,7 @@ def nested(depth: int) -> object:
             RESPONSES,
             {"tools": [SEARCH], "tool_choice": "required"},
             "tool_choice",
-            "and the request has only tools of type web_search",
+            "the request has only tools of type web_search",
         ),
     ],
 )
@@ -136,13 +139,6 @@ def test_tokenize_accepts_either_content_or_prompt(server: Server) -> None:
     answer = httpx.post(f"{server.url}/tokenize", json={"content": "a", "prompt": "b"}, timeout=LONG)
     assert answer.status_code == 400
     assert "not both" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("path", ["/v1/models/", "/v1/chat/completions/", "/health/"])
-def test_path_with_a_trailing_slash_is_unknown(server: Server, path: str) -> None:
-    answer = httpx.request("GET" if "chat" not in path else "POST", server.url + path, timeout=LONG)
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] in ("unknown_url", "model_not_found")
 
 
 def test_favicon_is_served_without_a_key(server: Server) -> None:

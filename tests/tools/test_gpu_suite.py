@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT
 from gpu_pack import BuildError, Folders
 from gpu_suite import FULL, SMOKE, Bench, Run, benches, report_lines
+from helpers.command import run as run_command
 from typer.testing import CliRunner
 
 
@@ -291,7 +292,10 @@ def test_run_continues_from_the_results_in_the_pack(monkeypatch: pytest.MonkeyPa
     assert CliRunner().invoke(gpu_suite.app, ["all", "--only", "memory-27b"]).exit_code == 0
 
 
-def test_published_results_are_shown() -> None:
+def test_published_results_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In this process: a dozen reports are shown
+    monkeypatch.setattr(gpu_suite, "PYMTP", ())
+    monkeypatch.setattr(gpu_suite.subprocess, "run", lambda words, **_: run_command(*words[1:]))
     done = CliRunner().invoke(gpu_suite.app, ["report", str(ROOT / "benchmarks" / "h100")])
     assert done.exit_code == 0, done.output
     assert done.output.count("27b-iq4_nl.gguf") >= 3

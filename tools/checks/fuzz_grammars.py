@@ -29,14 +29,16 @@ REPEATS = ["", "", "", "?", "{2}", "{0,3}", "*", "+"]
 LEAVES = ['"a"', '"é→"', "[a-z]", "[^a]", "[^é]", ".", '""', "[]", "<[66]>", "!<[66]>", '"b" a', '"c" root', '"b" b']
 TYPES = ["object", "array", "string", "integer", "number", "boolean", "null", "file", ["string", "null"], [], None]
 PATTERNS = ["^a$", "^[a-z]{1,3}$", "^(a|b)*$", "^.*$", "a", "^(?=a)$", r"^\d+$", r"^[^\w]$", "^((a)$"]
-PATTERNS += ["^a{3,1}$", "^(a*)*$", "^\\"]
+PATTERNS += ["^a{3,1}$", "^(a*)*$", "^\\", "^(?!.*b)a|c$", "(^|,)x(?=y)", ".{1900}a", "^(a|b)*a(a|b){12}$", "é$"]
+FORMATS = ["date", "time", "date-time", "uuid", "email", "uri", "ipv6", "duration", "cron", 3]
 KEYWORDS = {
-    "counts": [a + b for a in ("min", "max") for b in ("Length", "Items", "imum")] + ["exclusiveMinimum"],
-    "schemas": ["items", "additionalProperties", "not"],
+    "counts": [a + b for a in ("min", "max") for b in ("Length", "Items", "imum", "Properties", "Contains")],
+    "schemas": ["items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"],
     "lists": ["anyOf", "oneOf", "prefixItems", "allOf", "enum", "required"],
-    "maps": ["properties", "$defs"],
+    "maps": ["properties", "$defs", "patternProperties", "dependentSchemas"],
 }
-KEYWORDS["counts"].append("exclusiveMaximum")
+KEYWORDS["counts"] += ["exclusiveMinimum", "exclusiveMaximum", "multipleOf"]
+KEYWORDS["schemas"] += ["unevaluatedProperties", "unevaluatedItems"]
 
 
 def grammar(rng: random.Random) -> str:
@@ -88,16 +90,18 @@ def schema(rng: random.Random) -> str:
 def some_schema(rng: random.Random, depth: int) -> dict[str, Any]:
     some: dict[str, Any] = {"type": rng.choice(TYPES)} if rng.random() < 0.7 else {}
     for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
-        kind = rng.choice([*KEYWORDS, "pattern", "format", "$ref", "const"])
+        kind = rng.choice([*KEYWORDS, "pattern", "format", "$ref", "const", "uniqueItems", "nullable"])
         name = rng.choice(KEYWORDS.get(kind, [kind]))
         below = [some_schema(rng, depth - 1) for _ in range(rng.randint(0, 3))] if depth else []
         some[name] = {
             "counts": rng.choice([0, 1, 3, -1, 2.5, 2**31, 2**63, -(2**64), 1e300, None, "1"]),
             "schemas": rng.choice([*below, True, False, 7]),
             "lists": rng.choice([below, ["a", "b"], [1, None, "\ud800"], []]),
-            "maps": {rng.choice(["a", "b b", "é", '"', "root", ""]): part for part in below},
+            "maps": {rng.choice(["a", "b b", "é", '"', "root", "", "^a", "[b-z]$"]): part for part in below},
             "pattern": rng.choice([*PATTERNS, spoilt(rng, rng.choice(PATTERNS))]),
-            "format": rng.choice(["date", "time", "date-time", "uuid", "email", 3]),
+            "format": rng.choice(FORMATS),
+            "uniqueItems": rng.choice([True, False, None]),
+            "nullable": rng.choice([True, False, None]),
             "$ref": rng.choice(["#/$defs/a", "#", "#/$defs/b", "#/properties/a", "x", 3]),
             "const": rng.choice([1, "a", None, below]),
         }[kind]
@@ -121,7 +125,9 @@ class Fuzzed:
             counts: Counter[str] = Counter()
             with Model() as model:
                 for number in range(self.UNITS):
-                    text = {"grammar": grammar(rng)} if number % 2 == 0 else {"json_schema": schema(rng)}
+                    text: dict[str, Any] = {"grammar": grammar(rng)}
+                    if number % 2:
+                        text = {"json_schema": schema(rng), "strict_schema": rng.random() < 0.3}
                     note(f"text {number}: {text!r:.8000}")
                     start = time.process_time()
                     try:
@@ -135,9 +141,9 @@ class Fuzzed:
 
         return [], attempt
 
-    def _sample(self, model: Model, text: dict[str, str], number: int) -> None:
+    def _sample(self, model: Model, text: dict[str, Any], number: int) -> None:
         rng, before = np.random.default_rng(number), list[int]()
-        sampler = Sampler(SamplingParams(**text, **WAYS[number // 2 % 2]))  # type: ignore[arg-type]
+        sampler = Sampler(SamplingParams(**text, **WAYS[number // 2 % 2]))
         with sampler.compiled(model):
             for position in range(N_TOKENS):
                 token, _ = sampler.sample(rng.normal(0, 3, model.n_vocab).astype(np.float32), position, before)

@@ -18,14 +18,17 @@ from fastapi import FastAPI, Request
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pymtp.server.http.errors import ErrorInfo, error_response
+from pymtp.server.http.middleware import KEY_DIGEST
 from pymtp.server.settings import ServerSettings
 
 # Paths that need no API key: health checks, the schema, and the web pages, which ask the user for a key themselves.
 PUBLIC_PATHS = ("/", "/favicon.ico", "/health", "/v1/health", "/figures.html", "/openapi.json")
 PUBLIC_FOLDER = "/static/"
+_PRIVATE_NETWORK = b"access-control-request-private-network"
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)(?:%[^\]]*)?\]|(?P<name>[^\[\]:@/]*))(?::\d*)?")
 
 
@@ -81,20 +84,28 @@ class ApiKeyMiddleware:
         self._digests = [sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_public(scope["path"]) or scope["method"] == "OPTIONS" or self._has_key(scope):
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        digest = self._digest_of_key(scope)
+        if digest is not None:
+            scope.setdefault("state", {})[KEY_DIGEST] = digest.hex()
+        if digest is not None or _is_public(scope["path"]) or scope["method"] == "OPTIONS":
             await self._app(scope, receive, send)
             return
         missing = ErrorInfo(401, "the API key is missing or unknown", code="invalid_api_key")
         await error_response(Request(scope), missing, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
-    def _has_key(self, scope: Scope) -> bool:
+    def _digest_of_key(self, scope: Scope) -> bytes | None:
+        """Return the digest of the request's key if it is valid."""
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         # A valid key in either header is enough, because clients that use one header may send a dummy in the other one.
         given = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
         digests = [sha256(key.encode("latin-1")).digest() for key in given]  # Starlette decodes headers as Latin-1
         # All digests are compared in constant time, so that the response time reveals nothing about the keys.
-        return any([compare_digest(digest, known) for digest in digests for known in self._digests])
+        matches = [known for digest in digests for known in self._digests if compare_digest(digest, known)]
+        return matches[0] if matches else None
 
 
 def _is_public(path: str) -> bool:
@@ -113,10 +124,26 @@ def add_security_schemes(app: FastAPI) -> None:
             operation["security"] = [{"bearer": []}, {"x-api-key": []}]
 
 
+class PageOriginsMiddleware(CORSMiddleware):
+    """Starlette's CORS middleware, which also lets pages of the allowed origins reach a private network.
+
+    Chrome asks for this before a public page may send a request to a private or local address. Older versions of
+    Starlette do not know the question, and newer ones refuse it by default.
+    """
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Extend Starlette's method."""
+        others = [(name, value) for name, value in request_headers.raw if name != _PRIVATE_NETWORK]
+        response = super().preflight_response(Headers(raw=others))
+        if len(others) < len(request_headers.raw) and response.status_code == 200:
+            response.headers["Access-Control-Allow-Private-Network"] = "true"
+        return response
+
+
 def add_cors(app: Starlette, settings: ServerSettings) -> None:
-    """Add Starlette's CORS middleware if settings.cors_origins has at least one origin."""
+    """Add the CORS middleware if settings.cors_origins has at least one origin."""
     if not settings.cors_origins:
         return
     options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "max_age": 3600}
     exposed = ["x-request-id", "retry-after"]
-    app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, expose_headers=exposed, **options)
+    app.add_middleware(PageOriginsMiddleware, allow_origins=settings.cors_origins, expose_headers=exposed, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,6 +14,10 @@ IDLE_TIMEOUT = 75.0  # seconds until a request's headers must be complete; nginx
 WRITE_TIMEOUT = 60.0  # seconds in which a client must read at least MIN_WRITTEN_BYTES of a response
 MIN_WRITTEN_BYTES = 2**14  # the low-water mark of asyncio's transports
 MAX_HEADER_BYTES = 2**16  # the most bytes of headers, and also of trailers and chunk sizes
+# Seconds between two probes of a client that has closed its side of the connection. Such a client either waits for the
+# response, or is gone: TCP tells the two apart only when something is sent.
+PROBE_SECONDS = 0.5
+PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it (RFC 9110, 15.2)
 # The number of connections beyond the limit that are still accepted, to answer their requests with status 503.
 EXTRA_CONNECTIONS = 512
 
@@ -21,8 +26,9 @@ class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with timeouts, limited headers and a limit of connections.
 
     A connection is closed if the client sends nothing for long, reads nothing for long, or sends endless headers.
-    Requests on connections beyond uvicorn's limit_concurrency are marked with OVER_CONNECTION_LIMIT. Trailers are
-    ignored, because they must not be treated as headers (RFC 9110, 6.5.1).
+    A client may close its side of the connection after its requests, and gets its responses. Requests on connections
+    beyond uvicorn's limit_concurrency are marked with OVER_CONNECTION_LIMIT. Trailers are ignored, because they must
+    not be treated as headers (RFC 9110, 6.5.1).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,6 +41,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes: int | None = None  # the header bytes received so far; None unless headers are incomplete
         self._bytes_since_body: int = 0  # the bytes of chunk sizes and trailers since the last body data
         self._is_over_limit = False
+        self._is_half_closed = False  # whether the client has closed its side, and waits for responses
+        self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Extend asyncio's callback."""
@@ -49,6 +57,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Extend asyncio's callback."""
         self._cancel(self._idle_timer)
         self._cancel(self._write_timer)
+        self._cancel(self._probe_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -60,6 +69,32 @@ class HttpProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
         if (self._header_bytes or self._bytes_since_body) > MAX_HEADER_BYTES:
             self.transport.abort()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn always closes the connection
+        """Extend asyncio's callback: keep the connection open if a whole request has no whole response yet."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            return False
+        if not self._is_half_closed:
+            self._is_half_closed = True
+            self._probe_later()
+        return True
+
+    def _probe_later(self) -> None:
+        self._probe_timer = self.loop.call_later(PROBE_SECONDS, self._probe)
+
+    def _probe(self) -> None:
+        """Disconnect a client that has refused the last probe, and send the next probe where the protocol allows it.
+
+        During a response that has begun, the response itself is the probe.
+        """
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        # With a pipeline, another cycle than self.cycle is running, and its response may have begun.
+        if not self.pipeline and not self.cycle.response_started and self.scope["http_version"] == "1.1":
+            self.transport.write(PROBE)
+        self._probe_later()
 
     def on_message_begin(self) -> None:
         """Handle httptools' callback."""
@@ -97,7 +132,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Extend uvicorn's method."""
+        is_last = not self.pipeline
         super().on_response_complete()
+        if self._is_half_closed and is_last:
+            self.transport.close()
+            return
         if self._idle_timer is None:  # otherwise the next request has begun already, and its timer runs
             self._start_idle_timer()
 

@@ -29,6 +29,7 @@ from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.validation_errors import first_field_error
 
 ANTHROPIC_PREFIX = "/v1/messages"  # the prefix of the paths of Anthropic's API
+OLLAMA_PREFIX = "/api/"  # the prefix of the paths of Ollama's API
 # POST requests must have a JSON content type. Web pages of other sites can send other content types without a preflight
 # request, so that CORS would not stop them.
 _JSON_TYPE = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
@@ -126,6 +127,7 @@ _ANTHROPIC_TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
     503: "overloaded_error",
@@ -146,6 +148,8 @@ def error_body(path: str, info: ErrorInfo, request_id: str | None = None) -> dic
     """Return the error object for an error, in the form of the API to which the path belongs."""
     if path.startswith(ANTHROPIC_PREFIX):
         return anthropic_error(info, request_id)
+    if path.startswith(OLLAMA_PREFIX):
+        return {"error": info.message}
     error = Error.model_construct(message=info.message, type=info.type, param=info.param, code=info.code)
     return ErrorBody.model_construct(error=error).model_dump()
 

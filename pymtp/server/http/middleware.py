@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from functools import partial
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pymtp.engine.request import Caller, current_caller
+from pymtp.server.heap import HEAP
+from pymtp.server.http.body_budget import BodyBudget, Reservation
 from pymtp.server.http.errors import ErrorInfo, error_response
 
 # A body that arrives slowly occupies memory for long. Its transfer may take BODY_TIMEOUT seconds, plus one second for
 # each MIN_BODY_RATE bytes.
 BODY_TIMEOUT = 20.0
 MIN_BODY_RATE = 2**14
+BODIES = 4  # largest bodies that are in memory at the same time
 # The most digits of a Content-Length that are converted: int() raises an exception for more than 4,300 digits.
 MAX_LENGTH_DIGITS = 18
-OVER_CONNECTION_LIMIT = "over_connection_limit"  # key of scope["state"]: True if the connection exceeds the limit
+# Keys of scope["state"]: True if the connection exceeds the limit; a digest of the request's API key, if the server has
+# keys; a function that takes the number of bytes that the body has after it was decompressed
+OVER_CONNECTION_LIMIT = "over_connection_limit"
+KEY_DIGEST = "key_digest"
+RESIZE_BODY = "resize_body"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -63,51 +72,111 @@ class ConnectionLimitMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuse bodies that are too large, with or without Content-Length, and bodies that arrive too slowly."""
+    """Read whole bodies, within the budget of all bodies; refuse those that are too large or arrive too slowly.
 
-    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float = BODY_TIMEOUT) -> None:
+    Also says who calls: see `current_caller`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, seconds: float = BODY_TIMEOUT, budget_bytes: int | None = None
+    ) -> None:
+        """max_bytes: the largest body. budget_bytes: the largest sum of all bodies; None for BODIES times max_bytes."""
         self._app, self._max, self._seconds = app, max_bytes, seconds
+        self._budget = BodyBudget(max(budget_bytes or BODIES * max_bytes, max_bytes), max_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
             await self._app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            wrong = ErrorInfo(400, "Content-Length must be a number of bytes", code="invalid_content_length")
-            # The connection must be closed, because nobody knows where the body ends and the next request begins.
-            await error_response(Request(scope), wrong, {"Connection": "close"})(scope, receive, send)
+            # The connection is closed, because nobody knows where the body ends and the next request begins.
+            refusal = ErrorInfo(400, "Content-Length must be a number of bytes", code="invalid_content_length")
+            await self._refuse(refusal, scope, receive, send)
             return
         digits = length.lstrip("0") or "0"
         stated = int(digits) if len(digits) <= MAX_LENGTH_DIGITS else self._max + 1
-        body = bytearray()
-        more = True
+        if stated > self._max:
+            await self._refuse(self._too_large(), scope, receive, send)
+            return
+        owner = scope.get("state", {}).get(KEY_DIGEST, "")
+        client = owner or (scope["client"][0] if scope.get("client") else "")
+        # the size of a decompressed body is not known before
+        size = self._max if headers.get("content-encoding", "identity") != "identity" else stated
+        reserved = await self._budget.reserve(client, size)
+        if reserved is None:
+            await self._refuse(self._no_room(size), scope, receive, send)
+            return
+        try:
+            body = await self._read(reserved, receive)
+            if body is None:
+                return
+            if isinstance(body, ErrorInfo):
+                await self._refuse(body, scope, receive, send)
+                return
+            if size == stated:
+                self._budget.resize(reserved, len(body))
+            caller = Caller(client, owner, object(), len(body))
+            scope.setdefault("state", {})[RESIZE_BODY] = partial(self._resize, reserved, caller)
+            current_caller.set(caller)
+            whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            del body
+
+            async def read() -> Message:
+                return whole.pop() if whole else await receive()
+
+            await self._app(scope, read, send)
+        finally:
+            self._budget.release(reserved)
+            HEAP.on_freed(reserved.size)
+
+    async def _read(self, reserved: Reservation, receive: Receive) -> bytearray | ErrorInfo | None:
+        """Read a body. Return a refusal of the rest, or None if the client has disconnected."""
+        body, more = bytearray(), True
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        while more and len(body) <= self._max and stated <= self._max:
+        while more:
+            end = reserved.begun + self._seconds + len(body) / MIN_BODY_RATE
+            receiving = reserved.receiving = asyncio.ensure_future(receive())
             try:
-                end = begun + self._seconds + len(body) / MIN_BODY_RATE
-                message = await asyncio.wait_for(receive(), end - loop.time())
-            except asyncio.TimeoutError:
+                await asyncio.wait({receiving}, timeout=end - loop.time())
+            finally:
+                reserved.receiving = None
+                receiving.cancel()
+            if reserved.revoked:
+                return self._no_room(reserved.size)
+            if not receiving.done():
                 why = (
                     f"the body arrived too slowly: after {self._seconds:g} seconds, the server expects "
                     f"{MIN_BODY_RATE} bytes per second"
                 )
-                late = ErrorInfo(408, why, code="body_too_slow")
-                await error_response(Request(scope), late, {"Connection": "close"})(scope, receive, send)
-                return
+                return ErrorInfo(408, why, code="body_too_slow")
+            message = receiving.result()
             if message["type"] == "http.disconnect":
-                return
+                return None
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        if len(body) > self._max or stated > self._max:
-            large = ErrorInfo(413, f"the body has more than {self._max} bytes", code="body_too_large")
-            # The connection must be closed, because the rest of the body is not read.
-            await error_response(Request(scope), large, {"Connection": "close"})(scope, receive, send)
-            return
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            if len(body) > self._max:
+                return self._too_large()
+            if more and len(body) > reserved.size:  # a body without Content-Length
+                waited = loop.time()
+                if not await self._budget.grow(reserved, self._max):
+                    return self._no_room(self._max)
+                reserved.begun += loop.time() - waited
+        return body
 
-        async def read() -> Message:
-            return whole.pop() if whole else await receive()
+    def _resize(self, reserved: Reservation, caller: Caller, size: int) -> None:
+        self._budget.resize(reserved, size)
+        current_caller.set(caller._replace(n_bytes=size))
 
-        await self._app(scope, read, send)
+    def _too_large(self) -> ErrorInfo:
+        return ErrorInfo(413, f"the body has more than {self._max} bytes", code="body_too_large")
+
+    def _no_room(self, size: int) -> ErrorInfo:
+        seconds = self._budget.retry_after(size)
+        message = f"the bodies of other requests take all memory for bodies: try again in {seconds} seconds"
+        return ErrorInfo(503, message, "overloaded_error", "too_many_bodies", retry_after=seconds)
+
+    async def _refuse(self, refusal: ErrorInfo, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with an error, and close the connection, because the rest of the body is not read."""
+        await error_response(Request(scope), refusal, {"Connection": "close"})(scope, receive, send)

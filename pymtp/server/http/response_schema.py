@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from pymtp.openai.request_body import unknown_fields
+from pymtp.openai.request_body import UNMENTIONED_FIELDS, unknown_fields
 from pymtp.server.http.errors import ErrorBody
 
 _PRINTED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -19,6 +19,7 @@ _ERROR_DESCRIPTIONS = {
     408: "The body came too slowly.",
     401: "The API key is missing or unknown.",
     413: "The body is too large.",
+    415: "The body has a Content-Encoding that is not supported.",
     429: "The queue is full.",
     500: "The request failed.",
     503: "The model is being loaded, the server is shutting down, or it is overloaded.",
@@ -55,8 +56,19 @@ def endpoint_responses(
 
 def ignored_fields_header(url: str, body: Mapping[str, Any]) -> dict[str, str]:
     """Return the response header that names the unknown fields of a request's body, which may be misspelt."""
-    names = [name for name in unknown_fields(url, body) if _PRINTED_NAME.fullmatch(name)]
-    return {"x-pymtp-ignored": ", ".join(names[:16])} if names else {}
+    return ignored_header(unknown_fields(url, body))
+
+
+def unknown_names(body: BaseModel) -> list[str]:
+    """Return the names of the fields of a request's body that its model does not have, except those that are null."""
+    extra = body.model_extra or {}
+    return sorted(name for name, value in extra.items() if value is not None and name not in UNMENTIONED_FIELDS)
+
+
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """Return the response header that names fields of a request's body that change nothing."""
+    printed = [name for name in names if _PRINTED_NAME.fullmatch(name)]
+    return {"x-pymtp-ignored": ", ".join(printed[:16])} if printed else {}
 
 
 def event_stream_schema(description: str, *models: type[Any], done: bool = True) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from pymtp.chat.part_text import content_text, part_text
 from pymtp.openai.generate_request import GenerateRequest
-from pymtp.openai.request_body import chat_request, check_texts, template_variables
+from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
+from pymtp.server.messages.tools import chat_tool_choice, chat_tools
 from pymtp.server.openai.types import SamplingFields, TemplateFields
 
 _CHECKED_FIELDS = (*SamplingFields.model_fields, *TemplateFields.model_fields, "max_tokens", "stream")
@@ -24,21 +26,24 @@ def read_message_request(
     Raises InvalidRequestError for fields that are out of range.
     """
     fields = check_texts({name: body.get(name) for name in _CHECKED_FIELDS})
+    refuse_unsupported(body)
     output, thinking, choice = (fields[name] or {} for name in ("output_config", "thinking", "tool_choice"))
+    messages = _messages(body)
     variables: dict[str, Any] = {"enable_thinking": thinking.get("type", "disabled") != "disabled"}
     if effort := output.get("effort"):
         variables["reasoning_effort"] = effort
     budget = thinking.get("budget_tokens")
     return chat_request(
         {**fields, "stop": fields["stop_sequences"]} | ({} if budget is None else {"thinking_budget": budget}),
-        _messages(body),
+        messages,
         defaults,
-        tools=[_chat_tool(tool) for tool in fields["tools"] or ()],
-        tool_choice=_chat_tool_choice(choice),
-        variables=variables | template_variables(fields | {"thinking": None}),
+        tools=chat_tools(fields),
+        tool_choice=chat_tool_choice(fields),
+        variables=variables | template_variables(fields),
         parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
         schema=(output.get("format") or {}).get("schema"),
-        continue_final_message=body["messages"][-1]["role"] == "assistant",
+        # an answer that ends with the result of another server's tool is not continued: a new answer follows
+        continue_final_message=body["messages"][-1]["role"] == messages[-1]["role"] == "assistant",
     )
 
 
@@ -48,9 +53,9 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
         builder.add_system(system)
     for message in body["messages"]:
         content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if message["role"] == "system":
-            builder.add_system(_text(blocks))
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+        if message["role"] in ("system", "developer"):
+            builder.add_system(content_text(blocks))
         elif message["role"] == "user":
             _add_user(builder, blocks)
         else:
@@ -63,7 +68,7 @@ def _system_text(system: str | Sequence[Block]) -> str:
         return system
     # Claude Code puts a billing header in front, which differs in each request and means nothing to a model. The header
     # is left out, because otherwise no prompt could reuse the K and V of an earlier prompt from the prefix cache.
-    return _text([block for block in system if not block["text"].startswith("x-anthropic-billing-header:")])
+    return content_text([block for block in system if not block["text"].startswith("x-anthropic-billing-header:")])
 
 
 def _add_user(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
@@ -72,13 +77,13 @@ def _add_user(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
     for block in blocks:
         if block["type"] == "tool_result":
             if texts:
-                builder.add_user(_text(texts))
+                builder.add_user(content_text(texts))
                 texts = []
-            builder.add_tool_result(block["tool_use_id"], _text(block.get("content") or ""))
+            builder.add_tool_result(block["tool_use_id"], content_text(block.get("content")))
         else:
             texts.append(block)
     if texts or not blocks:
-        builder.add_user(_text(texts))
+        builder.add_user(content_text(texts))
 
 
 def _add_assistant(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
@@ -87,35 +92,19 @@ def _add_assistant(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
         match block:
             case {"type": "text", "text": text}:
                 builder.add_text(text, continues=previous_type == "text")
-            case {"type": "thinking", "thinking": thought}:
-                builder.add_reasoning(thought or decode_thinking(block.get("signature") or ""))
-            case {"type": "tool_use", "id": call_id, "name": name, "input": arguments}:
-                builder.add_tool_call(call_id, name, arguments)
+            case {"type": "thinking"}:
+                builder.add_reasoning(block.get("thinking") or decode_thinking(block.get("signature") or ""))
+            case {"type": "redacted_thinking"}:
+                pass
+            # The calls of other servers' tools are calls, too, and their results stand in the same message.
+            case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "id": call_id, "name": str(name)}:
+                builder.add_tool_call(call_id, name, block.get("input"))
+            case {"type": str(kind), "tool_use_id": call_id} if kind.endswith("_tool_result"):
+                builder.add_tool_result(call_id, content_text(block.get("content")))
+            case {"type": "compaction", "content": content}:
+                builder.add_text(content_text(content))
+            case _:
+                builder.add_text(part_text(block), continues=previous_type is not None)
         previous_type = block["type"]
-    if not blocks:
+    if all(block["type"] == "redacted_thinking" for block in blocks):
         builder.add_text("")
-
-
-def _text(content: str | Sequence[Block]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(_document_text(block) if block["type"] == "document" else block["text"] for block in content)
-
-
-def _document_text(block: Block) -> str:
-    about = (block.get("title"), block.get("context"), block["source"]["data"])
-    return "\n\n".join(text for text in about if text)
-
-
-def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
-    return {"type": "function", "function": function | {"parameters": tool["input_schema"]}}
-
-
-def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
-    match choice:
-        case {"type": "any"}:
-            return "required"
-        case {"type": "tool", "name": name}:
-            return {"type": "function", "function": {"name": name}}
-    return choice.get("type")

@@ -12,9 +12,10 @@ from pymtp.openai.generate_request import prepare_request
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.event_response import respond
 from pymtp.server.http.errors import MessageErrorBody
-from pymtp.server.http.response_schema import error_responses, event_stream_schema
+from pymtp.server.http.response_schema import error_responses, event_stream_schema, ignored_header, unknown_names
 from pymtp.server.http.sse import encode_events
 from pymtp.server.messages.read import read_message_request
+from pymtp.server.messages.tools import skipped_tools
 from pymtp.server.messages.types import (
     AnthropicMessage,
     CountTokensRequest,
@@ -44,8 +45,10 @@ async def messages(request: Request, body: MessageRequest, service: ServiceDep) 
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_message_request(fields, service.sampling)
     display = (fields.get("thinking") or {}).get("display")
-    writer = MessageWriter(body.model, request.state.request_id, shows_thinking=display != "omitted")
-    return await respond(request, service, generate_request, writer, keepalive=encode_events([PING]))
+    model = body.model or service.model_name
+    writer = MessageWriter(model, request.state.request_id, shows_thinking=display != "omitted")
+    ignored = ignored_header([*(tool.label for tool in skipped_tools(fields)), *unknown_names(body)])
+    return await respond(request, service, generate_request, writer, keepalive=encode_events([PING]), headers=ignored)
 
 
 @router.post(f"{MESSAGES}/count_tokens", responses=error_responses(MessageErrorBody))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, Tag
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, Tag
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired
 
@@ -14,6 +14,7 @@ from pymtp.server.openai.types import (
     FLOAT_AS_INT,
     Effort,
     FailFastList,
+    Flag,
     Name,
     RequestModel,
     SamplingFields,
@@ -36,18 +37,23 @@ class TextSource(RequestModel):
     data: str
 
 
+class ContentSource(RequestModel):
+    type: Literal["content"]
+    content: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE]
+
+
 class DocumentBlock(RequestModel):
     """A document, which must be plain text."""
 
     type: Literal["document"]
-    source: TextSource
+    source: Annotated[TextSource | ContentSource, Field(discriminator="type")]
     title: str | None = None
     context: str | None = None
 
 
 class ThinkingBlock(RequestModel):
     type: Literal["thinking"]
-    thinking: str
+    thinking: str | None = None
     signature: str | None = Field(
         None, description="The encoded thinking of this server, which is used if `thinking` is empty."
     )
@@ -58,56 +64,80 @@ class RedactedThinkingBlock(RequestModel):
     data: str = Field(description="Ignored.")
 
 
+class SearchResultBlock(RequestModel):
+    """A text that a client found, with its title and source."""
+
+    type: Literal["search_result"]
+    title: str
+    source: str
+    content: FailFastList[TextBlock]
+
+
 class ToolUseBlock(RequestModel):
     type: Literal["tool_use"]
     id: Name
-    name: Name
-    input: dict[str, JsonValue]
+    name: str
+    input: JsonValue = Field(None, description="The arguments. A value that is no object becomes one text.")
 
 
 def _reject_media(block: Any) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
     source = block.get("source") if kind == "document" else None
-    if isinstance(source, dict) and source.get("type") != "text":
+    if isinstance(source, dict) and source.get("type") not in ("text", "content"):
         kind = f"document of {source.get('type')}"
-    elif kind not in ("image", "search_result", "container_upload"):
+    elif kind not in ("image", "container_upload"):
         return block
     raise PydanticCustomError("unreadable", "this model reads only text, not {kind}", {"kind": shown(kind)})
-
-
-ToolResultContent = Annotated[
-    Annotated[TextBlock | DocumentBlock, Field(discriminator="type")], BeforeValidator(_reject_media)
-]
 
 
 class ToolResultBlock(RequestModel):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[Text | Annotated[FailFastList[ToolResultContent], Tag("parts")], BY_JSON_TYPE] | None = None
+    content: JsonValue = Field(None, description="Text or blocks. Blocks without text become placeholders.")
     is_error: bool | None = None
 
 
+class ForeignBlock(RequestModel):
+    """A block of an earlier answer that this server does not write, such as the call of a tool at another server."""
+
+    type: str
+
+
 UserBlock = Annotated[
-    Annotated[TextBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")], BeforeValidator(_reject_media)
+    Annotated[TextBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")],
+    BeforeValidator(_reject_media),
 ]
+_ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
+
+
+def _assistant_block_type(block: Any) -> Any:
+    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+    return kind if kind in _ASSISTANT_BLOCKS or not isinstance(kind, str) else "foreign"
+
+
 AssistantBlock = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ForeignBlock, Tag("foreign")],
+    Discriminator(_assistant_block_type),
 ]
 
 
 class AnthropicUserMessage(RequestModel):
     role: Literal["user"]
-    content: Annotated[Text | Annotated[FailFastList[UserBlock], Tag("parts")], BY_JSON_TYPE]
+    content: Annotated[Text | Annotated[FailFastList[UserBlock], Tag("parts")], BY_JSON_TYPE] | None
 
 
 class AnthropicAssistantMessage(RequestModel):
     role: Literal["assistant"]
-    content: Annotated[Text | Annotated[FailFastList[AssistantBlock], Tag("parts")], BY_JSON_TYPE]
+    content: Annotated[Text | Annotated[FailFastList[AssistantBlock], Tag("parts")], BY_JSON_TYPE] | None
 
 
 class AnthropicSystemMessage(RequestModel):
-    role: Literal["system"]
-    content: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE]
+    role: Literal["system", "developer"]
+    content: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE] | None
 
 
 InputMessage = Annotated[
@@ -115,21 +145,41 @@ InputMessage = Annotated[
 ]
 
 
-def _check_tool_type(tool: Any) -> Any:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "custom"):
-        return tool
-    raise PydanticCustomError(
-        "tool", "tools of type {kind} are not supported: a tool must have an input_schema", {"kind": shown(kind)}
-    )
-
-
 class AnthropicTool(RequestModel):
+    """A tool that the client runs."""
+
     type: Literal["custom"] | None = None
     name: ToolName
     description: str | None = None
     input_schema: dict[str, JsonValue] = Field(description="A JSON schema of an object.")
-    strict: bool | None = None
+    strict: Flag | None = None
+
+
+class TypedTool(RequestModel):
+    """A tool that Anthropic defines. Tools that the client runs are offered; this server skips all others."""
+
+    type: str
+    name: str | None = None
+
+
+def _tool_form(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "typed" if isinstance(kind, str) and kind != "custom" and not _has_schema(tool) else "custom"
+
+
+def _has_schema(tool: Any) -> bool:
+    return isinstance(tool, AnthropicTool) or (isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict))
+
+
+def _drop_type(tool: Any) -> Any:
+    # whatever its type, a tool that has a schema of its input can be called
+    return {**tool, "type": "custom"} if isinstance(tool, dict) and isinstance(tool.get("type"), str) else tool
+
+
+OfferedTool = Annotated[
+    Annotated[AnthropicTool, BeforeValidator(_drop_type), Tag("custom")] | Annotated[TypedTool, Tag("typed")],
+    Discriminator(_tool_form),
+]
 
 
 class AutoToolChoice(RequestModel):
@@ -182,10 +232,10 @@ class OutputConfig(RequestModel):
 class CountTokensRequest(TemplateFields):
     """A chat whose prompt tokens are to be counted."""
 
-    model: Name
+    model: Name | None = None
     messages: FailFastList[InputMessage] = Field(min_length=1)
     system: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE] | None = None
-    tools: FailFastList[Annotated[AnthropicTool, BeforeValidator(_check_tool_type)]] | None = None
+    tools: FailFastList[OfferedTool] | None = None
     tool_choice: (
         Annotated[AutoToolChoice | AnyToolChoice | NamedToolChoice | NoToolChoice, Field(discriminator="type")] | None
     ) = None
@@ -201,7 +251,7 @@ class MessageRequest(CountTokensRequest, SamplingFields):
     max_tokens: TokenLimit
     stream: bool | None = None
     stop_sequences: StopStrings | None = None
-    mcp_servers: None = Field(None, description="Not supported.")
+    mcp_servers: Annotated[list[JsonValue], Field(max_length=0)] | None = Field(None, description="Not supported.")
 
 
 class CountTokensResponse(Answer):

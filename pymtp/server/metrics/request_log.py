@@ -18,6 +18,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status of requests whose client disconnec
 DEBUG_ROUTES = ("/health", "/metrics", "/figures")
 # Methods that are counted by name. Clients may send any other word, which is counted as "other".
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+LOGGED_BY_WORKER = "logged_by_worker"  # key of scope["state"]: True if a front has passed the request to a worker
 MAX_PATH_CHARACTERS = 200  # the most characters of an unknown path in a log line
 
 
@@ -99,6 +100,8 @@ class RequestLogMiddleware:
     def _write(self, scope: Scope, entry: LogEntry, status: int, seconds: float) -> None:
         method, route = scope["method"], _route(scope)
         self._count(method if method in METHODS else "other", route or "other", status)
+        if scope["state"].get(LOGGED_BY_WORKER):
+            return
         shown_route = route or scope["path"][:MAX_PATH_CHARACTERS]
         fields = {
             "method": method,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.async_llm import CompletionDelta
+from pymtp.async_llm import PromptProgress as EngineProgress
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
 from pymtp.engine.request import Completion, Piece
 from pymtp.model.model import Model
@@ -22,8 +23,10 @@ from pymtp.openai.response_body import (
     text_logprobs,
     usage,
 )
+from pymtp.openai.timings import prompt_progress, timings
 from pymtp.sampling import TokenLogprobs
 from pymtp.server.openai.types import DeltaFunctionCall, DeltaToolCall, Origins
+from pymtp.stats import Stats
 
 
 class _Chunks:
@@ -50,25 +53,45 @@ class _Chunks:
 class ChatChunks(_Chunks):
     """The writer of the chunks of a chat with n completions."""
 
-    def __init__(self, model: Model, model_name: str, n: int, *, include_usage: bool, origins: bool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        model_name: str,
+        n: int,
+        *,
+        include_usage: bool,
+        origins: bool,
+        exclude_reasoning: bool = False,
+    ) -> None:
         """model_name: the name of the model in the chunks.
 
         n: the number of completions.
         include_usage: whether the stream ends with a chunk that has the usage and no choices.
         origins: whether each chunk says which of its characters were drafted, and at which draft step.
+        exclude_reasoning: whether the chunks leave the reasoning out.
         """
         head = response_head(CHAT, model_name) | {"object": "chat.completion.chunk"}
         super().__init__(head, include_usage=include_usage)
         self._model = model
         self._origins = [OriginTracker(model) for _ in range(n)] if origins else None
+        self._exclude_reasoning = exclude_reasoning
         self._started = [False] * n
 
-    def chunk(self, delta: CompletionDelta) -> bytes:
+    def progress(self, progress: EngineProgress) -> bytes:
+        """Return the chunk that tells how much of the prompt is computed."""
+        extension = b', "prompt_progress": ' + json.dumps(prompt_progress(progress)).encode()
+        return self._chunk(0, b"", b"null", None, extension)
+
+    def chunk(self, delta: CompletionDelta, stats: Stats | None = None) -> bytes:
         """Return the chunk of a delta; b"" if the delta has nothing to send.
 
         Before the first chunk of a completion, also returns a chunk with the role of the message.
+
+        stats: the statistics of the completion so far; None for a chunk without timings.
         """
         index = delta.index
+        if self._exclude_reasoning:
+            delta.events = [event for event in delta.events if not isinstance(event, ReasoningDelta)]
         fields = _delta_fields(delta.events)
         tokens = _token_logprobs(delta.pieces)
         logprobs = json.dumps(chat_logprobs(tokens, self._model)).encode() if tokens else b"null"
@@ -78,7 +101,7 @@ class ChatChunks(_Chunks):
             self._started[index] = True
             chunks = self._chunk(index, b'"role": "assistant", "content": ""', b"null", None)
         if fields or tokens or extension:
-            chunks += self._chunk(index, fields, logprobs, None, extension)
+            chunks += self._chunk(index, fields, logprobs, None, extension + timings_extension(stats))
         return chunks
 
     def end(self, delta: CompletionDelta, last: Sequence[Completion] | None) -> bytes:
@@ -110,8 +133,19 @@ class TextChunks(_Chunks):
         self._prompts = text_prompts(fields) if fields.get("echo") else None
         self._lengths: dict[int, int] = {}
 
-    def chunk(self, i: int, delta: CompletionDelta, last: Sequence[Completion] | None) -> bytes:
-        """Return the chunk of a delta of prompt i; b"" if the delta has nothing to send. last: see ChatChunks.end."""
+    def progress(self, i: int, progress: EngineProgress) -> bytes:
+        """Return the chunk that tells how much of prompt i is computed."""
+        choice: CompletionChoice = {"index": i * self._n, "text": "", "logprobs": None, "finish_reason": None}
+        extension = b', "prompt_progress": ' + json.dumps(prompt_progress(progress)).encode()
+        return self._begin + json.dumps(choice).encode() + b"]" + extension + self._end
+
+    def chunk(
+        self, i: int, delta: CompletionDelta, last: Sequence[Completion] | None, stats: Stats | None = None
+    ) -> bytes:
+        """Return the chunk of a delta of prompt i; b"" if the delta has nothing to send.
+
+        last: see ChatChunks.end. stats: see ChatChunks.chunk.
+        """
         index = i * self._n + delta.index
         start = self._lengths.get(index, 0)
         text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
@@ -128,12 +162,18 @@ class TextChunks(_Chunks):
             "logprobs": logprobs,
             "finish_reason": delta.reason,  # type: ignore[typeddict-item] # a text has no calls
         }
-        extension = b"" if last is None else self._last_extension(last)
+        extension = timings_extension(stats) if last is None else self._last_extension(last)
         return self._begin + json.dumps(choice).encode() + b"]" + extension + self._end
 
 
 def _stats_extension(done: Sequence[Completion]) -> bytes:
-    return b', "pymtp": ' + json.dumps(draft_stats(done)).encode()
+    """Return the JSON fields of the statistics of all completions, and of the times of the first one."""
+    return b', "pymtp": ' + json.dumps(draft_stats(done)).encode() + timings_extension(done[0].stats)
+
+
+def timings_extension(stats: Stats | None) -> bytes:
+    """Return the JSON field of the times of a completion; b"" for None."""
+    return b"" if stats is None else b', "timings": ' + json.dumps(timings(stats)).encode()
 
 
 def _token_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprobs]:

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.async_llm import CompletionDelta
+from pymtp.async_llm import CompletionDelta, PromptProgress
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.generate_request import GenerateRequest, Output
-from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, text_prompts
+from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS
+from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
+from pymtp.openai.request_body import CHAT, TEXT, excludes_reasoning, read_generate_request, text_prompts
 from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_response
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
 from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.left_out import note_left_out
 from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
 from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
 from pymtp.server.openai.chunks import ChatChunks, TextChunks
@@ -57,11 +59,15 @@ async def _chat_events(
         n,
         include_usage=bool(options.get("include_usage")),
         origins=bool((fields.get("pymtp") or {}).get("origins")),
+        exclude_reasoning=excludes_reasoning(fields),
     )
     n_unfinished = n
     async with stack:
+        if fields.get("return_progress"):
+            async for progress in running.prompt_progress():
+                yield chunks.progress(progress)
         async for delta in running:
-            chunk = chunks.chunk(delta)
+            chunk = chunks.chunk(delta, running.stats(delta.index) if fields.get("timings_per_token") else None)
             if delta.reason is not None:
                 n_unfinished -= 1
                 chunk += chunks.end(delta, None if n_unfinished else running.completions)
@@ -81,10 +87,11 @@ async def completions(request: Request, body: CompletionRequest, service: Servic
     def read() -> GenerateRequest:  # once for all prompts, which may be megabytes large
         return read_generate_request(TEXT, fields | {"prompt": ""}, service.sampling)
 
-    has_schema = any(fields.get(name) is not None for name in ("json_schema", "response_format"))
+    has_schema = any(fields.get(name) is not None for name in ("response_format", STRUCTURED_OUTPUTS, *RULE_FIELDS))
     first = await service.prepare(read) if has_schema else read()  # compiling a schema takes long
+    note_left_out(left_out_keywords(first, None))
     requests = [replace(first, prompt=prompt) for prompt in prompts]
-    if fields.get("echo") and fields.get("logprobs") is not None:
+    if fields.get("echo") and first.params.logprobs is not None:
         raise InvalidRequestError("echo and logprobs cannot be combined, because prompts have no log-probabilities")
     if not requests[0].stream:
         return AsciiJSONResponse(
@@ -98,7 +105,7 @@ OpenPrompt = AbstractAsyncContextManager[RunningRequest]
 
 
 @asynccontextmanager
-async def _run_prompts(
+async def run_prompts(
     service: Service, requests: Sequence[GenerateRequest], follow: Callable[[int, OpenPrompt], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[list[asyncio.Task[T]]]:
     """Run all prompts of a request, and cancel those that still run when the context is left.
@@ -111,8 +118,9 @@ async def _run_prompts(
     Raises QueueFullError.
     """
     n = requests[0].params.n
-    slots = asyncio.Semaphore(max(1, service.llm.llm.context.n_seq_max // n))
-    with service.admit(n * len(requests)) as admission:
+    at_once = max(1, service.llm.llm.context.n_seq_max // n)
+    slots = asyncio.Semaphore(at_once)
+    with service.admit(n * len(requests), n * at_once) as admission:
 
         @asynccontextmanager
         async def run(request: GenerateRequest) -> AsyncIterator[RunningRequest]:
@@ -135,7 +143,7 @@ async def _response(
         async with prompt as running:
             return await running.outputs()
 
-    async with _run_prompts(service, requests, follow) as tasks:
+    async with run_prompts(service, requests, follow) as tasks:
         outputs = await asyncio.gather(*tasks)
     return build_response(url, fields, outputs, service.llm.llm.model, service.model_name)
 
@@ -144,11 +152,14 @@ async def _text_events(
     service: Service, requests: Sequence[GenerateRequest], fields: dict[str, Any]
 ) -> AsyncIterator[bytes]:
     # The queue holds only one delta: while the client is slow, the pieces of a prompt are joined to fewer deltas.
-    queue: asyncio.Queue[tuple[int, CompletionDelta, RunningRequest] | Exception] = asyncio.Queue(1)
+    queue: asyncio.Queue[tuple[int, CompletionDelta | PromptProgress, RunningRequest] | Exception] = asyncio.Queue(1)
 
     async def follow(i: int, prompt: OpenPrompt) -> None:
         try:
             async with prompt as running:
+                if fields.get("return_progress"):
+                    async for progress in running.prompt_progress():
+                        await queue.put((i, progress, running))
                 async for delta in running:
                     await queue.put((i, delta, running))
         except Exception as error:
@@ -157,16 +168,20 @@ async def _text_events(
     chunks = TextChunks(service.llm.llm.model, service.model_name, fields)
     n_unfinished = [requests[0].params.n] * len(requests)
     done: list[list[Completion]] = [[] for _ in requests]
-    async with _run_prompts(service, requests, follow):
+    async with run_prompts(service, requests, follow):
         while any(n_unfinished):
             item = await queue.get()
             if isinstance(item, Exception):
                 raise item
             i, delta, running = item
+            if isinstance(delta, PromptProgress):
+                yield chunks.progress(i, delta)
+                continue
             n_unfinished[i] -= delta.reason is not None
             if not n_unfinished[i]:
                 done[i] = running.completions
             last = None if any(n_unfinished) else [one for completions in done for one in completions]
-            if chunk := chunks.chunk(i, delta, last):
+            stats = running.stats(delta.index) if fields.get("timings_per_token") else None
+            if chunk := chunks.chunk(i, delta, last, stats):
                 yield chunk
     yield chunks.usage(done) + DONE

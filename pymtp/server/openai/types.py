@@ -12,7 +12,8 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired
 
 from pymtp.openai.response_body import Answer, ChatLogprobs, DraftingStats, Usage
-from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE
+from pymtp.openai.timings import PromptProgress, Timings
+from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE, MAX_SALT
 from pymtp.validation import replace_surrogates, shown
 
 
@@ -23,6 +24,11 @@ def _float_to_int(value: object) -> object:
 
 def _bool_or_text(value: object) -> object:
     return value if isinstance(value, bool) else str(value)
+
+
+def _text_to_bool(value: object) -> object:
+    # Some clients write the values of booleans as texts.
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _replace_surrogates(value: object) -> object:
@@ -36,6 +42,7 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]
 # Replaces lone surrogates, because pydantic's length limits refuse strings that have them.
 VALID_TEXT = BeforeValidator(_replace_surrogates)
 FLOAT_AS_INT = BeforeValidator(_float_to_int)  # must follow the limits in Annotated, or the JSON schema would lack them
+Flag = Annotated[bool, BeforeValidator(_text_to_bool)]  # a boolean, or its text
 OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # refuses 0, although 0 == False in Python
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
@@ -45,10 +52,18 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 StopString = Annotated[str, StringConstraints(max_length=1000), VALID_TEXT]
 Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
-TokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT]
+# -1: no limit, as for llama.cpp's server and LM Studio. -2 means the same to llama.cpp's server.
+TokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | Literal[-1]
+LlamaTokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | Literal[-1, -2]
 StopStrings = Annotated[FailFastList[StopString], Field(max_length=64)]
+CacheSalt = Annotated[str, StringConstraints(max_length=MAX_SALT), VALID_TEXT]
 ThinkingBudget = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), FLOAT_AS_INT]
+
+
+def not_supported(*neutral: object) -> BeforeValidator:
+    """Return a validator for fields that are not supported: values that switch the field off become None."""
+    return BeforeValidator(lambda value: None if value in neutral else value)
 
 
 def max_pairs(limit: int) -> BeforeValidator:
@@ -67,16 +82,24 @@ def max_pairs(limit: int) -> BeforeValidator:
 
 MAX_BIASES = 1024
 # additionalProperties is set, because pydantic's schema would allow names that do not match the pattern.
+BiasPair = Annotated[
+    list[TokenId | Penalty | Literal[False]], Field(min_length=2, max_length=2, fail_fast=True)
+]  # llama.cpp's form of a bias; request_body.py checks it
+LogitBiasPairs = Annotated[FailFastList[BiasPair], Field(max_length=MAX_BIASES)]
 LogitBias = Annotated[
     dict[TokenKey, Penalty | Literal[False]],
     Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
     max_pairs(MAX_BIASES),
 ]
 
+AnyLogitBias = Annotated[
+    Annotated[LogitBias, Tag("mapping")] | Annotated[LogitBiasPairs, Tag("pairs")],
+    Discriminator(lambda value: "pairs" if isinstance(value, list) else "mapping"),
+]
 
-Effort = Literal[
-    "none", "minimal", "low", "medium", "high", "xhigh", "max"
-]  # the same as REASONING_EFFORTS in chat/template.py
+
+# One of REASONING_EFFORTS in chat/template.py, or another word that the model's template knows
+Effort = Annotated[str, StringConstraints(min_length=1, max_length=64), VALID_TEXT]
 
 # Content is a text or a list of parts. The discriminator makes errors refer only to the form that the client sent.
 Text = Annotated[str, Tag("text")]
@@ -119,7 +142,9 @@ class JsonObjectFormat(RequestModel):
 class JsonSchema(RequestModel):
     name: str | None = None
     description: str | None = None
-    strict: bool | None = Field(None, description="No effect: the output always follows the schema.")
+    strict: Flag | None = Field(
+        None, description="Whether a keyword that no grammar can express is refused. Otherwise a header names it."
+    )
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
@@ -137,6 +162,20 @@ class PymtpOptions(RequestModel):
     )
 
 
+MAX_CHOICES = 2**14
+Choices = Annotated[FailFastList[Annotated[str, VALID_TEXT]], Field(min_length=1, max_length=MAX_CHOICES)]
+
+
+class StructuredOutputs(RequestModel):
+    """A rule for the answer after the thinking, as for vLLM."""
+
+    json_: dict[str, JsonValue] | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
+    regex: str | None = Field(None, description="A regular expression that matches the whole answer.")
+    choice: Choices | None = Field(None, description="The texts that the answer may be.")
+    grammar: str | None = Field(None, description="A grammar in GBNF.")
+    json_object: bool | None = Field(None, description="Whether the answer must be a JSON object.")
+
+
 class SamplingFields(RequestModel):
     """Sampling parameters, which all APIs accept."""
 
@@ -152,12 +191,38 @@ class SamplingFields(RequestModel):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = None
-    logit_bias: LogitBias | None = Field(
-        None, description="Maps token ids to biases; false: the token is never sampled."
+    repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
+        None, description="llama.cpp's name of repetition_penalty."
     )
-    grammar: str | None = Field(None, description="A grammar of the output in GBNF.")
+    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
+        None, description="Number of last tokens that penalties count; 0: none, -1: all tokens."
+    )
+    ignore_eos: bool | None = None
+    logit_bias: AnyLogitBias | None = Field(
+        None, description="Maps token ids to biases, or lists pairs of them; false: the token is never sampled."
+    )
+    stop_token_ids: Annotated[FailFastList[TokenId], Field(max_length=64)] | None = Field(
+        None, description="Tokens that end the output."
+    )
+    grammar: str | None = Field(None, description="A grammar of the whole output in GBNF.")
+    json_schema: dict[str, JsonValue] | str | None = Field(
+        None, description="A JSON schema of the answer, as for llama.cpp's server, or its text, as for SGLang."
+    )
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, JsonValue] | str | None = Field(None, description="The same as structured_outputs.json.")
+    guided_regex: str | None = Field(None, description="The same as structured_outputs.regex.")
+    guided_choice: Choices | None = Field(None, description="The same as structured_outputs.choice.")
+    guided_grammar: str | None = Field(None, description="The same as structured_outputs.grammar.")
+    regex: str | None = Field(None, description="SGLang's name of structured_outputs.regex.")
+    ebnf: str | None = Field(None, description="SGLang's name of structured_outputs.grammar.")
     draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFTS), FLOAT_AS_INT] | None = Field(
         None, description="Maximum number of drafts per round; 0: no drafts."
+    )
+    cache_salt: CacheSalt | None = Field(
+        None, description="Only requests with the same salt reuse cached tokens of this prompt."
+    )
+    cache_prompt: bool | None = Field(
+        None, description="false: no cached tokens are reused, and none of this prompt are kept."
     )
     timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
         None, description="Seconds until the request is aborted."
@@ -180,10 +245,11 @@ class ThinkingConfig(RequestModel):
 class TemplateFields(RequestModel):
     """Variables of the chat template."""
 
-    enable_thinking: bool | None = Field(
+    reasoning_effort: Effort | None = None
+    enable_thinking: Flag | None = Field(
         None, description="The same as in chat_template_kwargs, which takes precedence."
     )
-    preserve_thinking: bool | None = Field(
+    preserve_thinking: Flag | None = Field(
         None, description="The same as in chat_template_kwargs, which takes precedence."
     )
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
@@ -197,18 +263,11 @@ class CompletionFields(SamplingFields):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), FLOAT_AS_INT] | None = None
     max_tokens: TokenLimit | None = None
+    n_predict: LlamaTokenLimit | None = Field(None, description="llama.cpp's name of max_tokens.")
     stop: StopString | StopStrings | None = None
-    repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
-        None, description="llama.cpp's name of repetition_penalty."
-    )
-    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
-        None, description="Number of last tokens that penalties count; 0: none, -1: all tokens."
-    )
-    ignore_eos: bool | None = None
-    json_schema: dict[str, JsonValue] | None = Field(
-        None, description="A JSON schema of the output, as for llama.cpp's server."
-    )
     response_format: ResponseFormat | None = None
+    timings_per_token: bool | None = Field(None, description="Whether each chunk of a stream has timings.")
+    return_progress: bool | None = Field(None, description="Whether a stream tells how much of the prompt is computed.")
     pymtp: PymtpOptions | None = None
 
 
@@ -217,18 +276,37 @@ Prompt = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
 Tokens = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
 
+def _check_number_of_prompts(value: object) -> object:
+    # pydantic's own error would be about the first prompt, which is no token
+    if isinstance(value, list) and len(value) > MAX_PROMPTS and isinstance(value[0], (str, list)):
+        raise PydanticCustomError(
+            "too_many",
+            "a request has at most {limit} prompts, not {given}: send several requests",
+            {"limit": MAX_PROMPTS, "given": len(value)},
+        )
+    return value
+
+
+PROMPT_LIMIT = BeforeValidator(_check_number_of_prompts)
+
+
 class CompletionRequest(CompletionFields):
     """One or several prompts that the model continues."""
 
-    prompt: (
+    prompt: Annotated[
         Prompt
         | Tokens
         | Annotated[FailFastList[Prompt], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
-    ) = Field(description="A text, a list of token ids, a list of texts, or a list of lists of token ids.")
+        | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)],
+        PROMPT_LIMIT,
+    ] = Field(description="A text, a list of token ids, a list of texts, or a list of lists of token ids.")
     echo: bool | None = Field(None, description="Return the prompt before the completion.")
-    logprobs: TopLogprobs | None = None
-    suffix: None = Field(None, description="Not supported.")
+    logprobs: bool | TopLogprobs | None = Field(
+        None, description="Number of most likely tokens to report for each token; true: the same as 0."
+    )
+    suffix: Annotated[str, VALID_TEXT] | None = Field(
+        None, description="The text after the one that the model fills in, if its vocabulary has tokens for that."
+    )
     best_of: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(None, description="At most n.")
 
 
@@ -237,53 +315,69 @@ class TextContentPart(RequestModel):
     text: str
 
 
-class RefusalContentPart(RequestModel):
-    type: Literal["refusal"]
-    refusal: str
-
-
 MessageText = str | FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
-AssistantPart = Annotated[TextContentPart | RefusalContentPart, Field(discriminator="type")]
 
 
 class SystemMessage(RequestModel):
     role: Literal["system"]
-    content: MessageText
+    content: MessageText | None
 
 
 class DeveloperMessage(RequestModel):
     role: Literal["developer"]
-    content: MessageText
+    content: MessageText | None
 
 
 class UserMessage(RequestModel):
     role: Literal["user"]
-    content: MessageText
+    content: MessageText | None
 
 
 class CalledFunction(RequestModel):
-    name: Name
-    arguments: str = Field(description="JSON of an object.")
+    name: str
+    arguments: JsonValue = Field(None, description="JSON of an object. Anything else becomes one text.")
 
 
 class AssistantToolCall(RequestModel):
     id: str | None = None
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = "function"
     function: CalledFunction
+
+
+class CustomToolCall(RequestModel):
+    """A call of a tool of type `custom`, whose input is one text."""
+
+    id: str | None = None
+    type: Literal["custom"]
+    custom: dict[str, JsonValue]
+
+
+def _call_type(call: object) -> str:
+    kind = call.get("type") if isinstance(call, dict) else getattr(call, "type", None)
+    return "custom" if kind == "custom" else "function tool"
+
+
+PastToolCall = Annotated[
+    Annotated[AssistantToolCall, Tag("function tool")] | Annotated[CustomToolCall, Tag("custom")],
+    Discriminator(_call_type),
+]
 
 
 class AssistantMessage(RequestModel):
     role: Literal["assistant"]
-    content: str | FailFastList[Annotated[AssistantPart, TEXT_ONLY]] | None = None
+    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
     reasoning_content: str | None = Field(None, description="The thinking before the content.")
     reasoning: str | None = Field(None, description="vLLM's name of reasoning_content.")
     refusal: str | None = None
-    tool_calls: FailFastList[AssistantToolCall] | None = None
+    tool_calls: FailFastList[PastToolCall] | None = None
+    function_call: CalledFunction | None = Field(None, description="The deprecated form of tool_calls.")
 
 
 class ToolMessage(RequestModel):
-    role: Literal["tool"]
-    content: MessageText
+    """The result of a tool. The role `function` is the deprecated one."""
+
+    role: Literal["tool", "function"]
+    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
     tool_call_id: str | None = None
 
 
@@ -296,12 +390,28 @@ class FunctionDefinition(RequestModel):
     name: ToolName
     description: str | None = None
     parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
-    strict: bool | None = None
+    strict: Flag | None = None
 
 
 class ChatTool(RequestModel):
     type: Literal["function"]
     function: FunctionDefinition
+
+
+class OtherTool(RequestModel):
+    """A tool, or the choice of one, that this server cannot offer. It is skipped, and the answer's header names it."""
+
+    type: str
+
+
+def _tool_type(tool: object) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "other" if isinstance(kind, str) and kind != "function" else "function tool"
+
+
+OfferedTool = Annotated[
+    Annotated[ChatTool, Tag("function tool")] | Annotated[OtherTool, Tag("other")], Discriminator(_tool_type)
+]
 
 
 class NamedFunction(RequestModel):
@@ -313,29 +423,49 @@ class ChatNamedToolChoice(RequestModel):
     function: NamedFunction
 
 
+ToolChoice = (
+    Literal["auto", "none", "required"]
+    | Annotated[
+        Annotated[ChatNamedToolChoice, Tag("function tool")] | Annotated[OtherTool, Tag("other")],
+        Discriminator(_tool_type),
+    ]
+)
+
+
+class ReasoningOptions(RequestModel):
+    """Options of thinking, in the form of OpenRouter's API."""
+
+    effort: Effort | None = Field(None, description="The same as reasoning_effort.")
+    enabled: bool | None = Field(None, description="Whether the model thinks.")
+    max_tokens: ThinkingBudget | None = Field(None, description="The same as thinking_budget.")
+    exclude: bool | None = Field(None, description="Whether the answer leaves the thinking out.")
+
+
 class ChatRequest(CompletionFields, TemplateFields):
     """A chat that the model continues."""
 
-    model: str  # required, as in OpenAI's API
     messages: FailFastList[Message] = Field(min_length=1)
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    tools: FailFastList[ChatTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | ChatNamedToolChoice | None = None
+    tools: FailFastList[OfferedTool] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Effort | None = None
+    reasoning: ReasoningOptions | None = None
+    include_reasoning: bool | None = Field(None, description="false: the same as reasoning.exclude.")
     thinking: ThinkingConfig | None = Field(
         None, description="disabled: sets the template variable enable_thinking to false."
     )
-    reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
-        None, description="none: the content includes the thinking."
+    reasoning_format: Literal["auto", "none", "deepseek", "parsed", "raw", "hidden"] | None = Field(
+        None, description="none or raw: the content includes the thinking; hidden: the answer leaves it out."
     )
     continue_final_message: bool | None = Field(
         None, description="Whether the model continues the last message, which must be the assistant's."
     )
-    functions: None = Field(None, description="Not supported: use tools.")
-    function_call: None = Field(None, description="Not supported: use tool_choice.")
+    functions: Annotated[None, not_supported([])] = Field(None, description="Not supported: use tools.")
+    function_call: Annotated[None, not_supported("none", "auto")] = Field(
+        None, description="Not supported: use tool_choice."
+    )
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
     audio: None = Field(None, description="Not supported.")
     web_search_options: None = Field(None, description="Not supported.")
@@ -394,3 +524,5 @@ class ChatChunk(Answer):
     choices: list[ChunkChoice]
     usage: NotRequired[Usage | None]
     pymtp: NotRequired[DraftingStats | Origins | None]
+    timings: NotRequired[Timings | None]
+    prompt_progress: NotRequired[PromptProgress | None]

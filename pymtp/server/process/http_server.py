@@ -7,7 +7,7 @@ import math
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -20,8 +20,9 @@ from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
 from pymtp.server.http.connection import EXTRA_CONNECTIONS, IDLE_TIMEOUT, HttpProtocol
+from pymtp.server.info import model_card
 from pymtp.server.metrics.logs import log
-from pymtp.server.process.worker_config import FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
+from pymtp.server.process.worker_config import CARD, FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
 from pymtp.server.settings import ServerSettings
 
 HEARTBEAT_SECONDS = 2  # seconds between two heartbeats
@@ -30,48 +31,41 @@ MAX_CONNECTIONS = 4096  # an idle connection takes 5 to 9 KiB of memory
 RESERVED_FILES = EXTRA_CONNECTIONS + 256  # open files that the connection limit leaves for other uses
 
 
-def max_connections() -> int:
+def max_connections(files_each: int = 1) -> int:
     """Return the highest number of connections. Also raises the limit of open files of this process.
 
     The number is below MAX_CONNECTIONS if the system's hard limit of open files is too low.
+
+    files_each: the open files that a connection takes.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = MAX_CONNECTIONS + RESERVED_FILES
+    files = MAX_CONNECTIONS * files_each + RESERVED_FILES
     if hard != resource.RLIM_INFINITY:
         files = min(files, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    return max(16, files - RESERVED_FILES)
+    return max(16, (files - RESERVED_FILES) // files_each)
 
 
 class HttpServer:
     """The application on uvicorn. It sends the supervisor messages: READY, HEARTBEAT, or FAILED if loading failed."""
 
-    def __init__(self, settings: ServerSettings, load: Callable[[], LLM], control: socket.socket) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        load: Callable[[], LLM],
+        control: socket.socket,
+        *,
+        behind_front: bool = False,
+    ) -> None:
         """load: loads the model, or raises an exception.
 
         control: the socket to the supervisor.
+        behind_front: whether all requests come from a front, whose header X-Forwarded-For is trusted.
         """
         self._control = control
         self._app = create_app(settings, load, self._loaded)
-        self._server = _UvicornServer(
-            uvicorn.Config(
-                self._app,
-                http=HttpProtocol,
-                ws="none",
-                limit_concurrency=max_connections(),
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=int(IDLE_TIMEOUT),
-                timeout_graceful_shutdown=math.ceil(settings.grace) + SHUTDOWN_MARGIN,
-                timeout_notify=0,  # call callback_notify at each tick
-                callback_notify=self._heartbeat,
-            ),
-            self._app,
-            settings.grace,
-        )
+        self._server = new_server(self._app, settings, self._heartbeat, trusted_proxies="*" if behind_front else None)
 
     def serve(self, listener: socket.socket) -> None:
         """Serve until SIGTERM; then wait for the running requests, at most for the grace, and return."""
@@ -83,7 +77,8 @@ class HttpServer:
             if service.sampling:
                 log.info("default sampling parameters", extra={"fields": service.sampling})
             model = service.llm.llm.model
-            self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head})
+            card = model_card(service, service.model_name).model_dump()
+            self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head, CARD: card})
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)
@@ -100,8 +95,45 @@ class HttpServer:
             self._send({HEARTBEAT: True})
 
     def _send(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # the supervisor is stopped and the buffer is full, or the supervisor has ended
-            self._control.send(encode_message(message), socket.MSG_DONTWAIT)
+        send_message(self._control, message)
+
+
+def send_message(control: socket.socket, message: dict[str, Any]) -> None:
+    """Send a message to the supervisor, unless it does not read them."""
+    with suppress(OSError):  # the supervisor is stopped and the buffer is full, or the supervisor has ended
+        control.send(encode_message(message), socket.MSG_DONTWAIT)
+
+
+def new_server(
+    app: FastAPI,
+    settings: ServerSettings,
+    heartbeat: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    trusted_proxies: str | None = None,
+    files_each: int = 1,
+) -> _UvicornServer:
+    """Make the uvicorn server of an application.
+
+    heartbeat: called at each tick.
+    trusted_proxies: the addresses whose X-Forwarded-For is trusted, None for uvicorn's default.
+    files_each: the open files that a connection takes.
+    """
+    config = uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws="none",
+        limit_concurrency=max_connections(files_each),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=trusted_proxies,
+        timeout_keep_alive=int(IDLE_TIMEOUT),
+        timeout_graceful_shutdown=math.ceil(settings.grace) + SHUTDOWN_MARGIN,
+        timeout_notify=0,  # call callback_notify at each tick
+        callback_notify=heartbeat,
+    )
+    return _UvicornServer(config, app, settings.grace)
 
 
 class _UvicornServer(uvicorn.Server):
@@ -137,5 +169,6 @@ class _UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Extend uvicorn's shutdown: requests that still run after the grace are aborted, and end with an error."""
         if self._state.service is not None:
-            asyncio.get_running_loop().call_later(self._grace, self._state.service.llm.llm.cancel)
+            self._state.refuse()
+            asyncio.get_running_loop().call_later(self._grace, self._state.abort)
         await super().shutdown(sockets)

@@ -8,8 +8,6 @@ supervisor then sends SIGTERM to the worker.
 from __future__ import annotations
 
 import json
-import logging
-import os
 import selectors
 import signal
 import socket
@@ -17,19 +15,17 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from pymtp import errors
-from pymtp.errors import ModelLoadError, PymtpError
-from pymtp.hub.files import split_paths
-from pymtp.model.files import read_file_info
-from pymtp.server.metrics.logs import hold_errors, log
+from pymtp.errors import PymtpError
+from pymtp.server.metrics.logs import log
 from pymtp.server.process.listener import url
+from pymtp.server.process.model_source import ModelSource
 from pymtp.server.process.worker_config import FAILED, FILE, HEAD, READY, WORKER_PROGRAM, WorkerConfig, encode_message
-from pymtp.validation import is_hub_name
+from pymtp.server.settings import ServerSettings
 
 # If a worker has served for this number of seconds before it dies, the next worker starts without delay.
 HEALTHY_SECONDS = 60.0
@@ -41,35 +37,51 @@ MAX_TICK = 5.0
 KILL_DELAY = 5.0  # seconds after the grace, after which a worker that has not ended is killed
 
 
-def supervise(listener: socket.socket, config: WorkerConfig) -> int:
+class Launch(Protocol):
+    """The configuration of the process that serves: a WorkerConfig, or that of a front."""
+
+    @property
+    def settings(self) -> ServerSettings:
+        """Return the settings of the server."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the config as a JSON object."""
+
+
+def supervise(listener: socket.socket, config: Launch, program: str | None = None) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code: 0, or 128 + the number of a second signal.
+
+    config: sent to the process that serves.
+    program: the program of that process, None for the worker's.
 
     Raises the exception of the first worker if that could not load the model. If the first worker died before it was
     ready, raises SystemExit with the worker's exit code.
     """
-    log.info("loading the model", extra={"fields": {"url": url(listener)}})
+    if isinstance(config, WorkerConfig):
+        log.info("loading the model", extra={"fields": {"url": url(listener)}})
     with TerminationSignals() as signals, listener:
-        return Supervisor(listener, config, signals).run()
+        return Supervisor(listener, config, signals, program).run()
 
 
 class Supervisor:
     """The supervisor of the workers of a listening socket; see `supervise`."""
 
-    def __init__(self, listener: socket.socket, config: WorkerConfig, signals: TerminationSignals) -> None:
-        self._listener, self._config, self._signals = listener, config, signals
+    def __init__(
+        self, listener: socket.socket, config: Launch, signals: TerminationSignals, program: str | None
+    ) -> None:
+        self._listener, self._config, self._signals, self._program = listener, config, signals, program
         self._url = url(listener)
         self._received: list[int] = []  # the received signals
         self._failures = 0  # the number of failed workers in succession
-        self._model_file: str | None = None  # the file of the hub model that a worker has loaded
-        self._head_file: HeadFile | None = None  # the separate head of that model, if any
-        self._asks_hub = True  # whether the next worker asks the hub for the files of the model
+        self._source = ModelSource(config) if isinstance(config, WorkerConfig) else None
 
     def run(self) -> int:
         """Run workers until a signal, and return the exit code; see `supervise`."""
         has_served = False
         while True:
             try:
-                worker = WorkerProcess(self._listener, self._next_config())
+                config = self._config if self._source is None else self._source.next_config()
+                worker = WorkerProcess(self._listener, config, self._program)
             except OSError as error:  # no memory or no free process id: a later attempt may succeed
                 if not has_served:
                     raise
@@ -85,62 +97,14 @@ class Supervisor:
                 return 128 + self._received[1] if len(self._received) > 1 else 0
             if not has_served and worker.error is not None:
                 raise worker.error
-            reason = str(worker.error) if worker.error is not None else f"it ended with {_exit_text(code)}"
+            reason = str(worker.error) if worker.error is not None else f"it ended with {exit_text(code)}"
             if not has_served:
                 log.error("the worker failed before it was ready: %s", reason)
                 raise SystemExit(128 - code if code < 0 else code or 1)
             if self._wait_to_restart(self._restart_delay(worker.ready_time), reason):
                 return 0
-            self._choose_source(worker)
-
-    def _next_config(self) -> WorkerConfig:
-        """Return the config of the next worker.
-
-        If an earlier worker has loaded a model of the hub, the config has the paths of its files, so that the next
-        worker loads the same files. Otherwise the config has the name of the model, as the user gave it.
-        """
-        if self._asks_hub or self._model_file is None:
-            return self._config
-        llm = self._config.llm
-        head = llm.head if self._head_file is None else self._head_file.path
-        return replace(self._config, llm=replace(llm, model=self._model_file, head=head))
-
-    def _choose_source(self, worker: WorkerProcess) -> None:
-        """Choose whether the next worker loads the files of an earlier worker, or asks the hub for the model.
-
-        By default the next worker loads the files of the earlier worker, even if the hub has newer files. If the worker
-        died before it was ready, the other source may be chosen: the hub after a missing or damaged file, the files
-        after a failed request to the hub.
-
-        worker: the worker that has died.
-        """
-        if self._model_file is None or worker.ready_time is not None:
-            return
-        if self._asks_hub:
-            self._asks_hub = False
-            return
-        try:
-            with hold_errors(logging.getLogger("pymtp.native")):
-                read_file_info(Path(self._model_file))
-            if self._head_file is not None:
-                self._head_file.check()
-        except ModelLoadError as error:
-            self._asks_hub = True
-            log.warning(
-                "%s. The next worker asks the hub for %s; the hub may have another file by now",
-                error,
-                self._config.llm.model,
-            )
-
-    def _remember_files(self, file: str, head: str | None) -> None:
-        """Remember the files that a worker has loaded, if the model comes from the hub.
-
-        file: the path of the model's file.
-        head: the path of the separate head; None if the model's file contains the head.
-        """
-        if isinstance(self._config.llm.model, str) and is_hub_name(self._config.llm.model):
-            self._model_file, self._asks_hub = file, False
-            self._head_file = None if head is None else HeadFile(head)
+            if self._source is not None and worker.ready_time is None:
+                self._source.note_failed()
 
     def _restart_delay(self, ready_time: float | None) -> float:
         """Return the number of seconds to wait before the next start. Also counts the failure.
@@ -177,7 +141,8 @@ class Supervisor:
                     got_message = True
                     for message in worker.read_messages():
                         if READY in message:
-                            self._remember_files(message[FILE], message.get(HEAD))
+                            if self._source is not None:
+                                self._source.note_loaded(message[FILE], message.get(HEAD))
                             fields = {"url": self._url, "model": message[READY], "worker": worker.process.pid}
                             if message.get(HEAD) is not None:
                                 fields["head"] = Path(message[HEAD]).name
@@ -218,12 +183,13 @@ class WorkerProcess:
     has_exited: whether the worker has exited by itself.
     """
 
-    def __init__(self, listener: socket.socket, config: WorkerConfig) -> None:
+    def __init__(self, listener: socket.socket, config: Launch, program: str | None = None) -> None:
+        """Start the process. program: its program, None for the worker's."""
         self.control, theirs = socket.socketpair()
         with theirs:
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", WORKER_PROGRAM, str(theirs.fileno())],
+                    [sys.executable, "-I", "-c", program or WORKER_PROGRAM, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(listener.fileno(), theirs.fileno()),
                     start_new_session=True,
@@ -299,31 +265,6 @@ class TerminationSignals:
         return [number for number in self._reader.recv(64) if number in self._before]
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
+    """Describe the exit code of a process, -N for signal N."""
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
-
-
-class HeadFile:
-    """The files of a separate head, and their sizes at the time of loading.
-
-    The check compares only the sizes, because a head cannot be opened without its model.
-    """
-
-    def __init__(self, path: str) -> None:
-        """path: the file of the head, or its first part if the head is split into several files."""
-        self.path = path
-        self._sizes = {part: _size(part) for part in split_paths(Path(path))}
-
-    def check(self) -> None:
-        """Raise ModelLoadError if a file of the head is missing, or has another size than at the time of loading."""
-        for part, size in self._sizes.items():
-            if (now := _size(part)) != size:
-                state = "no such file" if now is None else f"{now:,} bytes, but {size or 0:,} when it was loaded"
-                raise ModelLoadError(f"{part}: {state}")
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None

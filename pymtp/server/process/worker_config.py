@@ -31,6 +31,7 @@ run_worker(control, config)
 
 READY, FAILED, HEARTBEAT = "ready", "failed", "beat"  # the keys that tell the kind of a worker's message
 FILE, HEAD = "file", "head"  # further keys of READY, for paths; HEAD is None if the model's file contains the head
+CARD = "card"  # a further key of READY: the model's card in /v1/models
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,15 @@ class WorkerConfig:
     settings: the settings of the server.
     llm: the options of the LLM, whose model is a path, a name of the hub, or None.
     prefix: the file of a saved prefix that the worker loads; None for no prefix.
+    fit: the names of the options that the worker chooses by the free memory: see pymtp.server.memory.
+    behind_front: whether requests come from a front, which names the client and has checked its API key.
     """
 
     settings: ServerSettings
     llm: LLMOptions
     prefix: Path | None = None
+    fit: tuple[str, ...] = ()
+    behind_front: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as a JSON object."""
@@ -55,7 +60,8 @@ class WorkerConfig:
     def from_json(cls, message: Mapping[str, Any]) -> WorkerConfig:
         """Return the config that `to_json` has converted to a JSON object. Ignores unknown keys of the object."""
         prefix = None if message["prefix"] is None else Path(message["prefix"])
-        return cls(ServerSettings(**message["settings"]), LLMOptions(**message["llm"]), prefix)
+        settings, llm = ServerSettings(**message["settings"]), LLMOptions(**message["llm"])
+        return cls(settings, llm, prefix, tuple(message["fit"]), message["behind_front"])
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:

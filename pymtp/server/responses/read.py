@@ -7,15 +7,18 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from pymtp.chat.part_text import content_text
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
-from pymtp.openai.request_body import chat_request, check_texts, template_variables
+from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
+from pymtp.openai.skipped_tools import SkippedTool, check_not_skipped
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.openai.types import SamplingFields, TemplateFields
+from pymtp.server.responses.history import DROPPED_ITEMS, FOREIGN_ITEMS, add_foreign_item
 from pymtp.server.responses.types import ResponseTool
 
 _CHECKED_FIELDS = (*SamplingFields.model_fields, *TemplateFields.model_fields, "max_output_tokens", "stream")
-_CHECKED_FIELDS += ("tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
+_CHECKED_FIELDS += ("tools", "tool_choice", "parallel_tool_calls", "reasoning", "thinking", "text", "stop")
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -28,18 +31,12 @@ def read_response_request(
     defaults: see `read_generate_request`.
 
     Raises InvalidRequestError for fields that are out of range, for a tool_choice that names a tool that the body does
-    not have, and if tool_choice requires a call, but the server can call none of the tools.
+    not have, and if tool_choice demands a call that only skipped tools could answer.
     """
     fields = check_texts({name: body.get(name) for name in _CHECKED_FIELDS})
-    tools, choice = function_tools(fields), fields["tool_choice"]
-    if fields["tools"] and not tools and choice not in (None, "auto", "none"):
-        raise InvalidRequestError(
-            f"tool_choice requires a call, but only functions can be called, and the request has only tools of type "
-            f"{', '.join(sorted({tool['type'] for tool in fields['tools']}))}",
-            "tool_choice",
-        )
+    refuse_unsupported(body)
+    tools, choice = function_tools(fields), _chat_tool_choice(fields)
     instructions = body.get("instructions")
-    effort = (fields["reasoning"] or {}).get("effort")
     request = chat_request(
         fields | {"max_tokens": fields["max_output_tokens"]},
         [*([{"role": "system", "content": instructions}] if instructions else ()), *messages],
@@ -48,8 +45,8 @@ def read_response_request(
             {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
             for tool in tools
         ],
-        tool_choice=_chat_tool_choice(choice) if isinstance(choice, Mapping) else choice,
-        variables=template_variables(fields | {"reasoning_effort": effort}),
+        tool_choice=choice,
+        variables=template_variables(fields),
         parallel_tool_calls=fields["parallel_tool_calls"] is not False,
         schema=_schema((fields["text"] or {}).get("format") or {"type": "text"}),
     )
@@ -64,8 +61,45 @@ def function_tools(body: Mapping[str, Any]) -> list[ResponseTool]:
         if tool["type"] == "function":
             tools.append(tool_fields(tool))
         elif tool["type"] == "namespace":
-            tools += [{**tool_fields(each), "name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
+            tools += [
+                {**tool_fields(each), "name": full_name(each["name"], tool["name"])}
+                for each in namespace_functions(tool)
+            ]
     return tools
+
+
+def namespace_functions(namespace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tools of a namespace that are functions."""
+    return [tool for tool in namespace["tools"] if tool["type"] == "function"]
+
+
+def skipped_tools(body: Mapping[str, Any]) -> list[SkippedTool]:
+    """Return the tools that are no functions, also those within namespaces: the model cannot call them."""
+    skipped: list[SkippedTool] = []
+    for i, tool in enumerate(body.get("tools") or ()):
+        if tool["type"] == "namespace":
+            skipped += [
+                SkippedTool(f"tools.{i}.tools.{j}", each["type"], _tool_name(each, tool["name"]))
+                for j, each in enumerate(tool["tools"])
+                if each["type"] != "function"
+            ]
+        elif tool["type"] != "function":
+            skipped.append(SkippedTool(f"tools.{i}", tool["type"], _tool_name(tool)))
+    return skipped
+
+
+def ignored_names(body: Mapping[str, Any]) -> list[str]:
+    """Return names of the tools and items of a body that do not reach the model."""
+    items = () if isinstance(body["input"], str) else enumerate(body["input"])
+    return [
+        *(tool.label for tool in skipped_tools(body)),
+        *(f"input.{i}.{item['type']}" for i, item in items if item.get("type") in DROPPED_ITEMS),
+    ]
+
+
+def _tool_name(tool: Mapping[str, Any], namespace: str | None = None) -> str | None:
+    name = tool.get("name", tool.get("server_label"))
+    return full_name(name, namespace) if isinstance(name, str) else None
 
 
 def tool_fields(tool: Mapping[str, Any]) -> ResponseTool:
@@ -91,21 +125,24 @@ def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         full_name(each["name"], tool["name"]): (tool["name"], each["name"])
         for tool in body.get("tools") or ()
         if tool["type"] == "namespace"
-        for each in tool["tools"]
+        for each in namespace_functions(tool)
     }
 
 
 def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
     """Return the full names of the tools that tool_choice allows; None if it allows all tools.
 
+    Skipped tools that tool_choice allows are left out.
+
     Raises InvalidRequestError if tool_choice names a tool that the body does not have.
     """
     match body.get("tool_choice"):
         case {"type": "allowed_tools", "tools": allowed}:
-            names = {full_name(tool["name"], tool.get("namespace")) for tool in allowed}
-            if unknown := names - {tool["name"] for tool in function_tools(body)}:
+            known = {tool["name"] for tool in function_tools(body)}
+            names = {full_name(tool["name"], tool.get("namespace")) for tool in allowed if tool["type"] == "function"}
+            if unknown := names - known - {tool.name for tool in skipped_tools(body)}:
                 raise InvalidRequestError(f"tool_choice: there is no tool {', '.join(sorted(unknown))}", "tool_choice")
-            return names
+            return names & known
     return None
 
 
@@ -114,38 +151,58 @@ def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str,
     builder = MessageBuilder()
     for item in [{"role": "user", "content": content}] if isinstance(content, str) else content:
         match item:
-            case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
-                builder.add_tool_call(call_id, full_name(name, item.get("namespace")), arguments)
-            case {"type": "function_call_output", "call_id": call_id, "output": output}:
-                builder.add_tool_result(call_id, _text(output))
+            case {"type": "function_call", "call_id": call_id, "name": name}:
+                builder.add_tool_call(call_id, full_name(name, item.get("namespace")), item.get("arguments"))
+            case {"type": "function_call_output", "call_id": call_id}:
+                builder.add_tool_result(call_id, content_text(item.get("output")))
             case {"type": "reasoning"}:
                 builder.add_reasoning(_reasoning_text(item))
-            case {"role": "assistant", "content": content}:
-                builder.add_text(_text(content, between=""))
+            case {"type": str(kind)} if kind in FOREIGN_ITEMS:
+                add_foreign_item(builder, item, full_name)
+            case {"role": "assistant"}:
+                builder.add_text(content_text(item.get("content"), ""))
             case {"role": "user", "content": content}:
-                builder.add_user(_text(content))
+                builder.add_user(content_text(content))
             case {"content": content}:
-                builder.add_system(_text(content))
+                builder.add_system(content_text(content))
+    if content and not builder.messages:  # no item says anything to the model
+        builder.add_user("")
     return builder.messages
 
 
 def _reasoning_text(item: Mapping[str, Any]) -> str:
-    for parts in (item.get("content"), item["summary"]):
+    for parts in (item.get("content"), item.get("summary")):
         if parts:
-            return "\n".join(part["text"] for part in parts)
+            return content_text(parts, "\n")
     return decode_thinking(item.get("encrypted_content") or "")
 
 
-def _text(content: str | Sequence[Mapping[str, Any]], between: str = "\n\n") -> str:
-    if isinstance(content, str):
-        return content
-    return between.join(part["refusal"] if part["type"] == "refusal" else part["text"] for part in content)
+def _chat_tool_choice(body: Mapping[str, Any]) -> Any:
+    """Return the tool_choice in OpenAI's form for chats.
 
-
-def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
-    if choice["type"] == "allowed_tools":
-        return choice.get("mode", "auto")
-    return {"type": "function", "function": {"name": full_name(choice["name"], choice.get("namespace"))}}
+    Raises InvalidRequestError if it demands a call that only skipped tools could answer, or a tool of an unknown type.
+    """
+    skipped = skipped_tools(body)
+    choice: Any = body.get("tool_choice")
+    names = {tool["name"] for tool in function_tools(body)}
+    match choice:
+        case "required":
+            check_not_skipped(skipped, None, has_others=bool(names))
+        case {"type": "allowed_tools"}:
+            if choice.get("mode") == "required":
+                check_not_skipped(skipped, None, has_others=bool(allowed_tools(body)))
+            return choice.get("mode", "auto")
+        case {"type": "function", "name": name}:
+            name = full_name(name, choice.get("namespace"))
+            check_not_skipped(skipped, name, has_others=name in names)
+            return {"type": "function", "function": {"name": name}}
+        case {"type": kind}:
+            check_not_skipped(skipped, _tool_name(choice) or kind, has_others=False)
+            raise InvalidRequestError(
+                f"tool_choice: the request has no tool of type {kind!r:.80}, and only functions can be called",
+                "tool_choice",
+            )
+    return choice
 
 
 def _schema(text_format: Mapping[str, Any]) -> Mapping[str, Any] | None:

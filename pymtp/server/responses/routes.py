@@ -12,9 +12,9 @@ from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownResponseError
 from pymtp.server.event_response import respond
 from pymtp.server.http.json_response import AsciiJSONResponse
-from pymtp.server.http.response_schema import error_responses, event_stream_schema
+from pymtp.server.http.response_schema import error_responses, event_stream_schema, ignored_header, unknown_names
 from pymtp.server.http.sse import DONE
-from pymtp.server.responses.read import input_messages, read_response_request
+from pymtp.server.responses.read import ignored_names, input_messages, read_response_request
 from pymtp.server.responses.store import ResponseStore, StoredResponse
 from pymtp.server.responses.types import DeletedResponse, Response, ResponseRequest
 from pymtp.server.responses.write import ResponseWriter
@@ -49,7 +49,8 @@ async def responses(request: Request, body: ResponseRequest, service: ServiceDep
     """Generate a response to an input."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
-    messages = [*_previous_messages(fields, store), *input_messages(fields["input"])]
+    fields["model"] = body.model or service.model_name
+    messages = [*_previous_messages(fields, store), *input_messages(_with_stored_items(fields["input"], store))]
     generate_request = read_response_request(fields, messages, service.sampling)
     writer = ResponseWriter(fields, generate_request.params, service.settings.replica)
 
@@ -57,7 +58,17 @@ async def responses(request: Request, body: ResponseRequest, service: ServiceDep
         if writer.response["store"]:
             store.put(StoredResponse(writer.response, [*messages, *writer.messages()]))
 
-    return await respond(request, service, generate_request, writer, on_end=keep, last=DONE)
+    ignored = ignored_header([*ignored_names(fields), *unknown_names(body)])
+    return await respond(request, service, generate_request, writer, on_end=keep, last=DONE, headers=ignored)
+
+
+def _with_stored_items(given: str | Sequence[Mapping[str, Any]], store: ResponseStore) -> Any:
+    """Return the input with the stored items in place of the references to them."""
+    if isinstance(given, str):
+        return given
+    return [
+        (store.item(str(item.get("id"))) or item) if item.get("type") == "item_reference" else item for item in given
+    ]
 
 
 def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:

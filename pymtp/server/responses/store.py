@@ -32,6 +32,7 @@ class ResponseStore:
         self._max_responses, self._max_characters = max_responses, max_characters
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
+        self._items: dict[str, Mapping[str, Any]] = {}  # the output items of all stored responses, by their ids
         self._characters = 0
 
     def __len__(self) -> int:
@@ -44,6 +45,7 @@ class ResponseStore:
         if size > self._max_characters:
             return
         self._stored[response_id], self._sizes[response_id] = stored, size
+        self._items |= {item["id"]: item for item in stored.response.get("output", ())}
         self._characters += size
         while len(self._stored) > self._max_responses or self._characters > self._max_characters:
             self.remove(next(iter(self._stored)))
@@ -55,10 +57,17 @@ class ResponseStore:
             self._stored.move_to_end(response_id)
         return stored
 
+    def item(self, item_id: str) -> Mapping[str, Any] | None:
+        """Return an output item of a stored response by its id, or None if it is not stored."""
+        return self._items.get(item_id)
+
     def remove(self, response_id: str) -> bool:
         """Remove a response, and return whether it was stored."""
-        if self._stored.pop(response_id, None) is None:
+        stored = self._stored.pop(response_id, None)
+        if stored is None:
             return False
+        for item in stored.response.get("output", ()):
+            self._items.pop(item["id"], None)
         self._characters -= self._sizes.pop(response_id)
         return True
 

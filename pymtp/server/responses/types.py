@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
@@ -16,18 +16,24 @@ from pymtp.server.openai.types import (
     VALID_TEXT,
     Effort,
     FailFastList,
+    Flag,
     JsonObjectFormat,
     Name,
     OnlyFalse,
     RequestModel,
     SamplingFields,
+    StopString,
+    StopStrings,
     TemplateFields,
     Text,
     TextFormat,
+    ThinkingBudget,
+    ThinkingConfig,
     TokenLimit,
     ToolName,
     max_pairs,
 )
+from pymtp.server.responses.history import FOREIGN_ITEMS, ForeignItemType
 from pymtp.validation import shown
 
 Metadata = Annotated[
@@ -37,11 +43,6 @@ Metadata = Annotated[
     ],
     Field(max_length=16),
     max_pairs(16),
-]
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-# Tools that OpenAI's servers run. They are accepted and ignored, because agents offer them to every server.
-HostedToolType = Literal[
-    "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
 ]
 
 
@@ -55,16 +56,6 @@ class RefusalContent(RequestModel):
     refusal: str
 
 
-class SummaryText(RequestModel):
-    type: Literal["summary_text"]
-    text: str
-
-
-class ReasoningText(RequestModel):
-    type: Literal["reasoning_text", "text"]
-    text: str
-
-
 Content = Annotated[
     Annotated[TextContent | RefusalContent, Field(discriminator="type")],
     TEXT_ONLY,
@@ -74,47 +65,66 @@ Content = Annotated[
 class MessageItem(RequestModel):
     type: Literal["message"] = "message"
     id: str | None = None
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE]
+    role: Literal["user", "system", "developer"]
+    content: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE] | None
+
+
+class AssistantItem(RequestModel):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["assistant"]
+    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
 
 
 class CallItem(RequestModel):
     type: Literal["function_call"]
     id: str | None = None
     call_id: Name
-    name: Name
+    name: str
     namespace: Name | None = None
-    arguments: str = Field(description="JSON of an object.")
+    arguments: JsonValue = Field(None, description="JSON of an object. Anything else becomes one text.")
 
 
 class CallOutputItem(RequestModel):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE]
+    output: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
 
 
 class ReasoningItem(RequestModel):
     type: Literal["reasoning"]
     id: str | None = None
-    summary: FailFastList[SummaryText]
-    content: FailFastList[ReasoningText] | None = None
+    summary: JsonValue = Field(None, description="Parts with text, which are used if there is no content.")
+    content: JsonValue = Field(None, description="Parts with text.")
     encrypted_content: str | None = Field(
-        None, description="The thinking as base64, which is used if there is no content."
+        None, description="The thinking as base64, which is used if there is neither content nor summary."
     )
 
 
+class ForeignItem(RequestModel):
+    """An item that this server does not write, such as the call of a tool that only OpenAI defines."""
+
+    type: ForeignItemType
+
+
+_OWN_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+
+
 def _item_type(item: Any) -> Any:
-    return item.get("type") or "message" if isinstance(item, dict) else getattr(item, "type", None)
+    kind, role = _field(item, "type") or "message", _field(item, "role")
+    if kind == "message" and role == "assistant":
+        return "assistant"
+    return kind if kind in _OWN_ITEMS else "foreign"
+
+
+def _field(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, dict) else getattr(item, name, None)
 
 
 def _known_item(item: Any) -> Any:
-    kind = _item_type(item)
-    if kind == "item_reference":
-        raise PydanticCustomError(
-            "item", "items are not stored separately: send the item itself, or use previous_response_id"
-        )
-    if isinstance(item, dict) and kind not in ITEMS:
+    kind = item.get("type") or "message" if isinstance(item, dict) else None
+    if isinstance(item, dict) and not (isinstance(kind, str) and kind in (*_OWN_ITEMS, *FOREIGN_ITEMS)):
         raise PydanticCustomError("item", "items of type {kind} are not supported", {"kind": shown(kind)})
     return item
 
@@ -122,9 +132,11 @@ def _known_item(item: Any) -> Any:
 Item = Annotated[
     Annotated[
         Annotated[MessageItem, Tag("message")]
+        | Annotated[AssistantItem, Tag("assistant")]
         | Annotated[CallItem, Tag("function_call")]
         | Annotated[CallOutputItem, Tag("function_call_output")]
-        | Annotated[ReasoningItem, Tag("reasoning")],
+        | Annotated[ReasoningItem, Tag("reasoning")]
+        | Annotated[ForeignItem, Tag("foreign")],
         Discriminator(_item_type),
     ],
     BeforeValidator(_known_item),
@@ -136,7 +148,24 @@ class ResponsesFunctionTool(RequestModel):
     name: ToolName
     description: str | None = None
     parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
-    strict: bool | None = None
+    strict: Flag | None = None
+
+
+class OtherTool(RequestModel):
+    """A tool that this server cannot offer to the model. It is skipped, and the answer's header names it."""
+
+    type: str
+
+
+def _tool_type(tool: Any) -> str:
+    kind = _field(tool, "type")
+    if kind == "namespace":
+        return "namespace"
+    return "other" if isinstance(kind, str) and kind != "function" else "function tool"
+
+
+def _function_or_other(tool: Any) -> str:
+    return "function tool" if _tool_type(tool) == "function tool" else "other"
 
 
 class NamespaceTool(RequestModel):
@@ -145,27 +174,19 @@ class NamespaceTool(RequestModel):
     type: Literal["namespace"]
     name: ToolName
     description: str | None = None
-    tools: FailFastList[ResponsesFunctionTool]
-
-
-class HostedTool(RequestModel):
-    """A tool that OpenAI's servers run. This server ignores it."""
-
-    type: HostedToolType
-
-
-def _check_tool_type(tool: Any) -> Any:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "function", "namespace", *get_args(HostedToolType)):
-        return tool
-    raise PydanticCustomError(
-        "tool", "tools of type {kind} are not supported: only functions are", {"kind": shown(kind)}
-    )
+    tools: FailFastList[
+        Annotated[
+            Annotated[ResponsesFunctionTool, Tag("function tool")] | Annotated[OtherTool, Tag("other")],
+            Discriminator(_function_or_other),
+        ]
+    ]
 
 
 ResponsesTool = Annotated[
-    Annotated[ResponsesFunctionTool | NamespaceTool | HostedTool, Field(discriminator="type")],
-    BeforeValidator(_check_tool_type),
+    Annotated[ResponsesFunctionTool, Tag("function tool")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[OtherTool, Tag("other")],
+    Discriminator(_tool_type),
 ]
 
 
@@ -175,16 +196,46 @@ class ResponsesNamedToolChoice(RequestModel):
     namespace: Name | None = None
 
 
+class OtherToolChoice(RequestModel):
+    """The choice of a tool that is no function, and that this server cannot offer."""
+
+    type: str
+    name: str | None = None
+
+
 class AllowedToolsChoice(RequestModel):
     """The tools that the model may call. The prompt still lists all tools of the request."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required", "none"] = "auto"
-    tools: FailFastList[ResponsesNamedToolChoice] = Field(min_length=1)
+    tools: FailFastList[
+        Annotated[
+            Annotated[ResponsesNamedToolChoice, Tag("function tool")] | Annotated[OtherToolChoice, Tag("other")],
+            Discriminator(_function_or_other),
+        ]
+    ] = Field(min_length=1)
+
+
+def _choice_type(choice: Any) -> str:
+    return "allowed_tools" if _field(choice, "type") == "allowed_tools" else _function_or_other(choice)
+
+
+ResponsesToolChoice = (
+    Literal["auto", "none", "required"]
+    | Annotated[
+        Annotated[ResponsesNamedToolChoice, Tag("function tool")]
+        | Annotated[AllowedToolsChoice, Tag("allowed_tools")]
+        | Annotated[OtherToolChoice, Tag("other")],
+        Discriminator(_choice_type),
+    ]
+)
 
 
 class Reasoning(RequestModel):
     effort: Effort | None = None
+    enabled: bool | None = Field(None, description="OpenRouter's field: whether the model thinks.")
+    max_tokens: ThinkingBudget | None = Field(None, description="OpenRouter's name of thinking_budget.")
+    exclude: OnlyFalse | None = Field(None, description="Not supported.")
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="Ignored: all thinking is returned."
     )
@@ -195,7 +246,9 @@ class ResponsesSchemaFormat(RequestModel):
     name: str
     description: str | None = None
     schema_: dict[str, JsonValue] = Field(alias="schema")
-    strict: bool | None = Field(None, description="No effect: the output always follows the schema.")
+    strict: Flag | None = Field(
+        None, description="Whether a keyword that no grammar can express is refused. Otherwise a header names it."
+    )
 
 
 class TextOptions(RequestModel):
@@ -206,24 +259,22 @@ class TextOptions(RequestModel):
 class ResponseRequest(SamplingFields, TemplateFields):
     """An input that the model answers."""
 
-    model: Name
+    model: Name | None = None
     input: Annotated[Text | Annotated[FailFastList[Item], Tag("parts")], BY_JSON_TYPE]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="The id of a stored response.")
     store: bool | None = Field(None, description="Default: true.")
     stream: bool | None = None
     max_output_tokens: TokenLimit | None = None
+    stop: StopString | StopStrings | None = Field(None, description="The same as in /v1/chat/completions.")
     tools: FailFastList[ResponsesTool] | None = None
-    tool_choice: (
-        Literal["auto", "none", "required"]
-        | Annotated[ResponsesNamedToolChoice | AllowedToolsChoice, Field(discriminator="type")]
-        | None
-    ) = None
+    tool_choice: ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(
         None, description="Ignored: it limits hosted tools."
     )
     reasoning: Reasoning | None = None
+    thinking: ThinkingConfig | None = Field(None, description="The same as in /v1/chat/completions.")
     text: TextOptions | None = None
     include: FailFastList[str] | None = Field(None, description="Only reasoning.encrypted_content has an effect.")
     metadata: Metadata | None = None

@@ -14,7 +14,7 @@ from pymtp.server.http.json_response import PreencodedObject
 from pymtp.server.message_builder import MessageBuilder, encode_thinking
 from pymtp.server.output_items import ItemChange, OutputItem, OutputItems
 from pymtp.server.responses import types
-from pymtp.server.responses.read import namespaces, tool_fields
+from pymtp.server.responses.read import namespace_functions, namespaces, tool_fields
 from pymtp.server.responses.store import new_response_id
 
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -239,9 +239,9 @@ def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: 
 
 
 def _listed_tool(tool: Mapping[str, Any]) -> types.ResponseTool | types.ResponseNamespace | None:
-    """Return the JSON object by which a response lists a tool; None for a hosted tool, which is ignored."""
+    """Return the JSON object by which a response lists a tool; None for a tool that is skipped."""
     if tool["type"] == "namespace":
-        functions = [tool_fields(function) for function in tool["tools"]]
+        functions = [tool_fields(function) for function in namespace_functions(tool)]
         return {"type": "namespace", "name": tool["name"], "description": tool.get("description"), "tools": functions}
     return tool_fields(tool) if tool["type"] == "function" else None
 

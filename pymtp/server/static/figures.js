@@ -3,7 +3,7 @@
 import { get, readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
 import { BarsPanel, NumbersPanel, PlotPanel, bytes, rate } from "./figures_panels.js";
-import { showModel } from "./model_name.js";
+import { modelQuery, showModel } from "./model_name.js";
 import { percent, positionRows } from "./plot.js";
 
 const POLL_INTERVAL = 1000; // milliseconds
@@ -63,7 +63,7 @@ async function poll() {
   clearTimeout(timer);
   if (document.hidden) return;
   try {
-    const current = { ...(await get("figures")), at: performance.now() };
+    const current = { ...(await get(`figures${await modelQuery()}`)), at: performance.now() };
     for (const panel of panels) panel.add(current, previous, previous && (current.at - previous.at) / 1000);
     previous = current;
     showProblem(null);
@@ -74,6 +74,11 @@ async function poll() {
   }
   clearTimeout(timer); // another call of this function may have started a timer meanwhile
   timer = setTimeout(poll, POLL_INTERVAL);
+}
+
+/** Forgets the last response: the model may be another one than before. */
+function restart() {
+  previous = null;
 }
 
 function showProblem(error) {
@@ -88,9 +93,10 @@ byId("key").value = readKey();
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   storeKey(byId("key").value.trim());
-  showModel();
+  showModel(restart);
+poll();
   poll();
 });
 document.addEventListener("visibilitychange", poll);
-showModel();
+showModel(restart);
 poll();

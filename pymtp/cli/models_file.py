@@ -1,0 +1,160 @@
+"""The TOML file of `pymtp serve --models`: the models of a server, each with its options.
+
+Options that stand before the first table hold for all models, as do those of the command line. A table is a model:
+
+    ctx = 32768
+
+    [coder]
+    model = "hf:OWNER/NAME:Q4_K_M"
+    temp = 0.6
+
+    [small]
+    model = "small.gguf"     # as on the command line, relative paths begin in the working directory
+    n_seq_max = 4
+    n_ubatch = 256           # an option of LLM that the command line does not have
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pymtp.errors import InvalidRequestError
+from pymtp.options import OPTION_NAMES
+from pymtp.validation import shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class FileModel:
+    """A model of the file.
+
+    name: the name of its table. model: its file, or its name on the hub.
+    params: the values of the command's options, by the names of its parameters. given: those that a user has set.
+    keywords: keywords of LLM.
+    where: the file and the table, for messages.
+    """
+
+    name: str
+    model: str
+    params: Mapping[str, Any]
+    given: frozenset[str]
+    keywords: Mapping[str, Any]
+    where: str
+
+
+def read_models(file: Path, context: typer.Context, allowed: Collection[str]) -> list[FileModel]:
+    """Read the models of a file.
+
+    context: that of the command, whose options hold for models that do not set them.
+    allowed: the parameters of the command that a model may set.
+
+    Raises InvalidRequestError for a file that cannot be read, and for options that are unknown or have a wrong value,
+    with their line.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
+    except OSError as error:
+        raise InvalidRequestError(f"cannot read the models from {file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{file} is no TOML: {error}") from error
+    common = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    models = {name: table for name, table in tables.items() if isinstance(table, dict)}
+    if not models:
+        raise InvalidRequestError(f'{file} has no model: add a table such as [name] with model = "FILE" in it')
+    if "model" in common:
+        raise InvalidRequestError(f"{_place(file, text, None, 'model')}: model must stand in a table such as [name]")
+    return [_read_table(file, text, name, common, table, context, allowed) for name, table in models.items()]
+
+
+def _read_table(
+    file: Path,
+    text: str,
+    name: str,
+    common: Mapping[str, Any],
+    table: Mapping[str, Any],
+    context: typer.Context,
+    allowed: Collection[str],
+) -> FileModel:
+    where = f"{file}: [{name}]"
+    model = table.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequestError(f'{where} must have model = "FILE", or "hf:OWNER/NAME"')
+    options = _options(context, allowed)
+    given = {key: context.params[key] for key in allowed if is_given(context, key)}
+    arguments: list[str] = []
+    keywords: dict[str, Any] = {}
+    for key, value in {**common, **table}.items():
+        word = key.replace("-", "_")
+        if key == "model":
+            continue
+        if word in OPTION_NAMES:
+            keywords[word] = value
+        elif word in options:
+            arguments += _arguments(options[word], value)
+        else:
+            place = _place(file, text, name if key in table else None, key)
+            known = word in _options(context, [param.name or "" for param in context.command.params])
+            raise InvalidRequestError(
+                f"{place}: {shown(key)} holds for the whole server: give it on the command line"
+                if known
+                else f"{place}: there is no option {shown(key)} of a model"
+            )
+    try:
+        parsed = context.command.make_context("serve", arguments, default_map=given)
+    except typer.BadParameter as error:
+        raise InvalidRequestError(f"{where}: {error.format_message()}") from error
+    names = frozenset(key for key in allowed if key in given or is_given(parsed, key))
+    return FileModel(name, model, parsed.params, names | keywords.keys(), keywords, where)
+
+
+def is_given(context: Any, name: str) -> bool:
+    """Return whether a user has set a parameter, on the command line or by a variable of the environment.
+
+    context: that of the command, of typer or of the click that typer uses.
+    """
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+
+
+def _options(context: typer.Context, allowed: Collection[str]) -> dict[str, Any]:
+    """Return the options of the command by their spellings, without dashes in front and with _ between words."""
+    return {
+        spelling.lstrip("-").replace("-", "_"): param
+        for param in context.command.params
+        if param.name in allowed
+        for spelling in param.opts
+    }
+
+
+def _arguments(option: Any, value: Any) -> list[str]:
+    """Write an option as arguments of the command line."""
+    long = next(name for name in option.opts if name.startswith("--"))
+    if isinstance(value, bool):
+        return [long] if value else list(option.secondary_opts[:1])
+    if isinstance(value, list):
+        return [argument for each in value for argument in _arguments(option, each)]
+    return [f"{long}={json.dumps(value) if isinstance(value, dict) else value}"]
+
+
+def _place(file: Path, text: str, table: str | None, key: str) -> str:
+    """Return the file with the line of a key, if it is found. table: the key's table, None for the first lines."""
+    now: str | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*(.+?)\s*\]", line):
+            now = header[1].strip("\"'")
+        elif now == table and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
+            return f"{file}, line {number}"
+    return f"{file}: [{table}]" if table else str(file)

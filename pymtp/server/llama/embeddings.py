@@ -1,0 +1,167 @@
+"""The routes of /v1/embeddings, in OpenAI's form, and of /embeddings and /embedding, in that of llama.cpp's server."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from pymtp.engine.embedder import Pooling, normalized
+from pymtp.errors import ContextFullError, InvalidRequestError
+from pymtp.llm import LLM
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import error_responses, ignored_header
+from pymtp.server.http.sse import run_until_disconnect
+from pymtp.server.llama.read import read_prompts, tokenize_prompt
+from pymtp.server.llama.types import MixedPrompt, PromptObject, Text
+from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, TEXT_ONLY, FailFastList, RequestModel, TextContentPart
+from pymtp.server.service import Service
+
+router = APIRouter()
+
+
+class ContentObject(RequestModel):
+    """A text in the form of a message's content."""
+
+    content: FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
+
+
+OneInput = Text | PromptObject | ContentObject | MixedPrompt
+Inputs = OneInput | Annotated[FailFastList[OneInput], Field(max_length=MAX_PROMPTS)]
+
+
+class EmbeddingFields(RequestModel):
+    """The fields of all paths of embeddings."""
+
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(
+        None, description="Cut the embeddings to this length, and scale them to length 1 again."
+    )
+    pooling: Literal["last", "mean"] | None = Field(
+        None, description="last (default): the hidden state of the last token; mean: the mean over all tokens."
+    )
+    user: str | None = None
+    embd_normalize: Literal[2] | None = Field(None, description="2: Euclidean length 1, which embeddings always have.")
+
+
+class EmbeddingRequest(EmbeddingFields):
+    """One or several texts whose embeddings are computed, as for OpenAI's API."""
+
+    input: Inputs = Field(description="A text, token ids, a list of both, an object, or a list of these.")
+
+
+class NativeEmbeddingRequest(EmbeddingFields):
+    """The same for llama.cpp's server, where the texts may also be `content`."""
+
+    input: Inputs | None = None
+    content: Inputs | None = Field(None, description="llama.cpp's name of input.")
+
+
+class EmbeddingData(TypedDict):
+    """An embedding: numbers, or the base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(TypedDict):
+    object: Literal["list"]
+    model: str
+    data: list[EmbeddingData]
+    usage: EmbeddingUsage
+
+
+class NativeEmbedding(TypedDict):
+    """An embedding as llama.cpp's server answers it: a list of one vector."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+@router.post(
+    "/v1/embeddings",
+    tags=["OpenAI"],
+    response_model=None,
+    responses={200: {"model": EmbeddingResponse}, **error_responses()},
+)
+async def embeddings(request: Request, body: EmbeddingRequest, service: ServiceDep) -> Response:
+    """Compute the embeddings of texts."""
+    fields = body.model_dump(exclude_unset=True)
+    vectors, n_tokens = await _embed(request, service, "input", fields["input"], body)
+    return AsciiJSONResponse(
+        EmbeddingResponse(
+            object="list",
+            model=body.model or service.model_name,
+            data=[
+                EmbeddingData(object="embedding", index=i, embedding=_encoded(vector, body.encoding_format))
+                for i, vector in enumerate(vectors)
+            ],
+            usage=EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens),
+        ),
+        headers=ignored_header(body.model_extra or ()),
+    )
+
+
+@router.post("/embedding", tags=["llama.cpp"], response_model=None, responses=error_responses())
+@router.post("/embeddings", tags=["llama.cpp"], response_model=None, responses=error_responses())
+async def native_embeddings(request: Request, body: NativeEmbeddingRequest, service: ServiceDep) -> Response:
+    """Compute the embeddings of texts. With a model's name, which OpenAI's clients send, answer as /v1/embeddings."""
+    fields = body.model_dump(exclude_unset=True)
+    name = "content" if fields.get("input") is None else "input"
+    if fields.get(name) is None:
+        raise InvalidRequestError('give a text as "input" or "content"', "input")
+    if body.model is not None and name == "input":
+        return await embeddings(request, EmbeddingRequest.model_validate(fields), service)
+    vectors, _ = await _embed(request, service, name, fields[name], body)
+    answer = [NativeEmbedding(index=i, embedding=[vector.tolist()]) for i, vector in enumerate(vectors)]
+    return AsciiJSONResponse(answer, headers=ignored_header(body.model_extra or ()))
+
+
+async def _embed(
+    request: Request, service: Service, name: str, given: Any, body: EmbeddingFields
+) -> tuple[list[NDArray[np.float32]], int]:
+    """Return the embeddings of the inputs of a body, and their number of tokens. name: the field of the inputs."""
+    service.check_model(body.model)
+    llm = service.llm.llm
+    if body.dimensions is not None and body.dimensions > llm.model.n_embd:
+        raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
+    inputs = read_prompts(given, name)
+    prompts = await service.prepare(lambda: [input_tokens(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
+    pooling: Pooling = body.pooling or "last"
+    vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling))
+    if body.dimensions is not None:
+        vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
+    return vectors, sum(map(len, prompts))
+
+
+def input_tokens(llm: LLM, given: Any, name: str) -> list[int]:
+    """Return the tokens of an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
+    if isinstance(given, dict) and "content" in given:
+        given = "".join(part["text"] for part in given["content"])
+    prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model)
+    try:
+        return llm._embedding_tokens(prompt)
+    except ContextFullError as error:
+        raise ContextFullError(f"{name} is too large: {error}", name) from error
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{name}: {error}", name) from error
+
+
+def _encoded(vector: NDArray[np.float32], encoding: str | None) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return [float(value) for value in vector]

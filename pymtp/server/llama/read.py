@@ -1,0 +1,175 @@
+"""Reading of the bodies of llama.cpp's server: prompts of texts and tokens, and the fields of a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pymtp.chat.prompt import ChatPrompt
+from pymtp.errors import InvalidRequestError
+from pymtp.model.model import Model
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.request_body import TEXT, read_generate_request, unknown_fields
+from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
+from pymtp.sampling import MAX_LOGPROBS
+
+# llama.cpp's defaults, for fields that neither the request, the server nor the model's file sets
+DEFAULTS: Mapping[str, Any] = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "seed": None,
+    "max_tokens": None,
+}
+_OWN_FIELDS = {"n_predict", "n_cmpl", "n_probs", "post_sampling_probs", "return_tokens", "response_fields"}
+_OWN_FIELDS |= {"input_prefix", "input_suffix", "input_extra", "max_completion_tokens", "t_max_predict_ms"}
+# Fields of llama.cpp's server that have no effect here, each with the values that ask for nothing
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    "id_slot": (-1,),
+    "n_keep": (0,),
+    "n_discard": (0,),
+    "n_cache_reuse": (0,),
+    "n_indent": (0,),
+    "t_max_prompt_ms": (-1, 0),
+    "min_keep": (0,),
+    "lora": ([],),
+}
+
+
+@dataclass(frozen=True)
+class NativeOptions:
+    """The fields of a body that shape its answer.
+
+    n_probs: number of reported tokens; None for no report.
+    only_prompt: whether the prompt is only cached: the answer has no text.
+    max_predict_seconds: time after which a completion with several lines ends; 0 for no limit.
+    """
+
+    stream: bool = False
+    n_probs: int | None = None
+    post_sampling: bool = False
+    only_prompt: bool = False
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    return_progress: bool = False
+    response_fields: Sequence[str] = ()
+    max_predict_seconds: float = 0.0
+
+
+def read_native(
+    fields: Mapping[str, Any], model: Model, defaults: Mapping[str, Any]
+) -> tuple[GenerateRequest, NativeOptions]:
+    """Read the fields of a body, except its prompts: the request has an empty prompt.
+
+    defaults: the server's default sampling parameters, by their names in SamplingParams.
+
+    Raises InvalidRequestError for fields that are out of range or not supported.
+    """
+    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+    limit = next(
+        (fields[name] for name in ("n_predict", "max_completion_tokens", "max_tokens") if fields.get(name) is not None),
+        -1,
+    )
+    body["max_tokens"] = None if limit < 0 else max(1, limit)
+    body["n"] = fields.get("n_cmpl") or fields.get("n")
+    n_probs = fields.get("n_probs") or fields.get("logprobs") or None
+    post_sampling = bool(fields.get("post_sampling_probs")) and n_probs is not None
+    # probabilities after the sampling are computed from those before it
+    body["logprobs"] = MAX_LOGPROBS if post_sampling else n_probs
+    if body.get("grammar"):  # the grammar applies where both are given
+        body.pop("json_schema", None)
+    body["grammar"] = body.get("grammar") or None
+    if (bias := body.get("logit_bias")) is not None:
+        body["logit_bias"] = _bias(bias, model)
+    body["prompt"] = ""
+    if isinstance(samplers := body.get("samplers"), list):  # llama.vim names a sampler that pymtp does not have
+        body["samplers"] = [name for name in samplers if name != "infill"]
+    request = read_generate_request(TEXT, body, {**DEFAULTS, **defaults})
+    options = NativeOptions(
+        stream=bool(fields.get("stream")),
+        n_probs=n_probs,
+        post_sampling=post_sampling,
+        only_prompt=limit == 0,
+        return_tokens=bool(fields.get("return_tokens")),
+        timings_per_token=bool(fields.get("timings_per_token")),
+        return_progress=bool(fields.get("return_progress")),
+        response_fields=fields.get("response_fields") or (),
+        max_predict_seconds=max(0, fields.get("t_max_predict_ms") or 0) / 1e3,
+    )
+    # only a stream tells while it runs whether it has a second line
+    return replace(request, stream=request.stream or options.max_predict_seconds > 0), options
+
+
+def ignored_names(fields: Mapping[str, Any]) -> list[str]:
+    """List the fields of a body that change nothing: those that pymtp does not know, and those without effect."""
+    known = _OWN_FIELDS | _WITHOUT_EFFECT.keys()
+    names = [name for name in unknown_fields(TEXT, fields) if name not in known]
+    names += [
+        name
+        for name, nothing in _WITHOUT_EFFECT.items()
+        if fields.get(name) is not None and fields[name] not in nothing
+    ]
+    return sorted(names)
+
+
+def read_prompts(prompt: object, name: str = "prompt") -> list[Any]:
+    """Return the list of the prompts of a body, whose field `name` has one prompt or a list of prompts.
+
+    A list that has a number is one prompt.
+
+    Raises InvalidRequestError for an empty list.
+    """
+    if not isinstance(prompt, list) or any(isinstance(one, int) for one in prompt):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError(f"{name} must not be an empty list", name)
+    return prompt
+
+
+def is_plain(prompt: object) -> bool:
+    """Return whether a prompt needs no `tokenize_prompt`: it is a text, or a list of token ids."""
+    return isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(one, int) for one in prompt))
+
+
+def tokenize_prompt(prompt: Any, model: Model, *, add_special: bool = True) -> list[int]:
+    """Return the tokens of a text, of a list of texts and token ids, or of an object that has one of these.
+
+    add_special: whether a text at the beginning gets the tokens that the vocabulary puts before a text.
+    """
+    if isinstance(prompt, dict):
+        prompt = prompt["prompt_string"]
+    tokens: list[int] = []
+    for i, part in enumerate([prompt] if isinstance(prompt, str) else prompt):
+        if isinstance(part, str):
+            tokens += model.tokenize(part, add_special=add_special and i == 0)
+        else:
+            tokens.append(part)
+    return tokens
+
+
+def with_prompt(request: GenerateRequest, prompt: Any, model: Model, options: NativeOptions) -> GenerateRequest:
+    """Return the request for a prompt of a body. Tokenizes what is neither a text nor a list of token ids.
+
+    A prompt that is only cached gets a branch point at its end, where the prompts that it is cached for go on.
+    """
+    if options.only_prompt:
+        tokens = tokenize_prompt(prompt, model)
+        ends = {len(tokens) - 1, len(tokens) - TAIL_TOKENS}
+        return replace(request, prompt=ChatPrompt(tokens, tuple(sorted(end for end in ends if end > 0))))
+    return replace(request, prompt=prompt if is_plain(prompt) else tokenize_prompt(prompt, model))
+
+
+def _bias(bias: Any, model: Model) -> dict[str, Any]:
+    """Return a logit bias by token ids. Texts stand for each of their tokens."""
+    pairs = bias.items() if isinstance(bias, dict) else bias
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if isinstance(value, str):
+            raise InvalidRequestError("logit_bias must have pairs of a token or text and a number", "logit_bias")
+        if isinstance(key, str) and not key.isdecimal():
+            found |= {str(token): value for token in model.tokenize(key, add_special=False)}
+        else:
+            found[str(key)] = value
+    return found

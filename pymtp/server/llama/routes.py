@@ -1,0 +1,184 @@
+"""The routes of /completion and /infill, in the form of llama.cpp's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import Discriminator, Tag
+
+from pymtp.async_llm import CompletionDelta
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.infill import infill_tokens, read_fim_tokens
+from pymtp.openai.timings import prompt_progress
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.errors import stream_error_encoder
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import endpoint_responses, ignored_header
+from pymtp.server.http.sse import EventStream, run_until_disconnect
+from pymtp.server.llama.probabilities import check_post_sampling
+from pymtp.server.llama.read import (
+    NativeOptions,
+    ignored_names,
+    is_plain,
+    read_native,
+    read_prompts,
+    tokenize_prompt,
+    with_prompt,
+)
+from pymtp.server.llama.types import InfillRequest, NativeChunk, NativeCompletion, NativeRequest
+from pymtp.server.llama.write import NativeWriter
+from pymtp.server.openai.routes import OpenPrompt, run_prompts
+from pymtp.server.openai.routes import completions as openai_completions
+from pymtp.server.openai.types import CompletionRequest
+from pymtp.server.service import RunningRequest, Service
+
+router = APIRouter(tags=["llama.cpp"])
+# Both OpenAI's clients without /v1 in their base URL and llama.cpp's send /completions. OpenAI's always name a model.
+AnyCompletionRequest = Annotated[
+    Annotated[NativeRequest, Tag("native")] | Annotated[CompletionRequest, Tag("openai")],
+    Discriminator(lambda body: "openai" if isinstance(body, dict) and body.get("model") is not None else "native"),
+]
+_RESPONSES = endpoint_responses(cast(type[Any], NativeCompletion | list[NativeCompletion]), NativeChunk)
+
+
+@router.post("/completion", response_model=None, responses=_RESPONSES)
+async def completion(request: Request, body: NativeRequest, service: ServiceDep) -> Response:
+    """Generate completions of one or several prompts; for several, the answer is a list."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    model = service.llm.llm.model
+    prompts = read_prompts(fields["prompt"])
+
+    def read() -> tuple[list[GenerateRequest], NativeOptions]:  # on a thread: compiling a schema takes long
+        first, options = read_native(fields, model, service.sampling)
+        return [with_prompt(first, prompt, model, options) for prompt in prompts], options
+
+    is_fast = fields.get("json_schema") is None and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
+    requests, options = read() if is_fast else await service.prepare(read)
+    return await _respond(request, service, requests, options, fields, as_list=isinstance(fields["prompt"], list))
+
+
+@router.post("/completions", include_in_schema=False, response_model=None)
+async def completions(request: Request, body: AnyCompletionRequest, service: ServiceDep) -> Response:
+    """Answer a request of OpenAI's API, which names a model, or else one of llama.cpp's server."""
+    if isinstance(body, CompletionRequest):
+        return await openai_completions(request, body, service)
+    return await completion(request, body, service)
+
+
+@router.post("/infill", response_model=None, responses=_RESPONSES)
+async def infill(request: Request, body: InfillRequest, service: ServiceDep) -> Response:
+    """Fill in the text between a prefix and a suffix."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    llm = service.llm.llm
+    special = read_fim_tokens(llm.model)
+
+    def read() -> tuple[list[GenerateRequest], NativeOptions]:
+        first, options = read_native(fields, llm.model, service.sampling)
+        prompt = infill_tokens(
+            llm.model,
+            special,
+            tokenize_prompt(fields["input_prefix"], llm.model, add_special=False),
+            tokenize_prompt(fields["input_suffix"], llm.model, add_special=False),
+            begun=fields.get("prompt") or "",
+            files=[(file.get("filename") or "", file["text"]) for file in fields.get("input_extra") or ()],
+            n_ctx=llm.context.n_ctx,
+            n_predict=first.params.max_tokens,
+        )
+        return [with_prompt(first, prompt, llm.model, options)], options
+
+    requests, options = await service.prepare(read)
+    return await _respond(request, service, requests, options, fields)
+
+
+async def _respond(
+    request: Request,
+    service: Service,
+    requests: Sequence[GenerateRequest],
+    options: NativeOptions,
+    fields: dict[str, Any],
+    *,
+    as_list: bool = False,
+) -> Response:
+    if options.post_sampling:
+        check_post_sampling(requests[0].params)
+    headers = ignored_header(ignored_names(fields))
+    writer = NativeWriter(requests[0], options, service.llm.llm.model, fields.get("model") or service.model_name)
+    if options.stream:
+        events = _events(service, requests, options, writer)
+        return EventStream(events, stream_error_encoder(request.url.path), headers)
+    answers = await run_until_disconnect(
+        request.receive, _answers(service, requests, writer, options.max_predict_seconds)
+    )
+    # a list of numbers and texts is one prompt
+    single = len(answers) == 1 and not (as_list and not is_one_prompt(fields["prompt"]))
+    return AsciiJSONResponse(answers[0] if single else answers, headers=headers)
+
+
+def is_one_prompt(prompt: object) -> bool:
+    """Return whether the prompt of a body is one prompt, and no list of prompts."""
+    return len(read_prompts(prompt)) == 1 and read_prompts(prompt)[0] is prompt
+
+
+async def _answers(
+    service: Service, requests: Sequence[GenerateRequest], writer: NativeWriter, max_seconds: float
+) -> list[Any]:
+    async def follow(i: int, prompt: OpenPrompt) -> list[Any]:
+        async with prompt as running:
+            async for _ in _within_time(running, max_seconds):
+                pass
+            return [writer.answer(i, j, done) for j, done in enumerate(running.completions)]
+
+    async with run_prompts(service, requests, follow) as tasks:
+        return [answer for answers in await asyncio.gather(*tasks) for answer in answers]
+
+
+async def _within_time(running: RunningRequest, max_seconds: float) -> AsyncIterator[CompletionDelta]:
+    """Yield deltas. End the completions when one has a second line and `max_seconds` have passed since its first token.
+
+    max_seconds: 0 for no limit.
+    """
+    loop, start, has_line = asyncio.get_running_loop(), 0.0, False
+    async for delta in running:
+        yield delta
+        start = start or loop.time()
+        has_line |= any("\n" in piece.text for piece in delta.pieces)
+        if max_seconds and has_line and loop.time() - start > max_seconds:
+            running.stop()
+
+
+async def _events(
+    service: Service, requests: Sequence[GenerateRequest], options: NativeOptions, writer: NativeWriter
+) -> AsyncIterator[bytes]:
+    # pairs of events, and whether they end a completion; while the client is slow, pieces are joined to fewer events
+    queue: asyncio.Queue[tuple[bytes, bool] | Exception] = asyncio.Queue(1)
+
+    async def follow(i: int, prompt: OpenPrompt) -> None:
+        try:
+            async with prompt as running:
+                if options.return_progress:
+                    async for progress in running.prompt_progress():
+                        await queue.put((writer.progress(i, prompt_progress(progress), running.stats(0)), False))
+                async for delta in _within_time(running, options.max_predict_seconds):
+                    events = writer.chunks(i, delta, running.stats(delta.index))
+                    if delta.reason is not None:
+                        events += writer.last(i, delta.index, running.completion(delta.index))
+                    await queue.put((events, delta.reason is not None))
+        except Exception as error:
+            await queue.put(error)
+
+    n_unfinished = len(requests) * requests[0].params.n
+    async with run_prompts(service, requests, follow):
+        while n_unfinished:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            events, is_last = item
+            n_unfinished -= is_last
+            if events:
+                yield events

@@ -1,0 +1,80 @@
+"""Tests of LLM.embed: final hidden states, pooled and scaled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, SamplingParams
+from pymtp.chat import Chat
+from pymtp.context.context import Context
+from pymtp.engine.embedder import CHUNK
+from pymtp.errors import ContextFullError
+
+LONG = "x = [1, 2, 3]\n" * 60
+
+
+@pytest.mark.parametrize("n_tokens", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+def test_embedding_is_the_normed_hidden_state_of_the_model(llm: LLM, n_tokens: int) -> None:
+    tokens = llm.model.tokenize(LONG)[:n_tokens]
+    context = Context(llm.model, n_ctx=1024, n_batch=256, n_ubatch=256, draft_tokens=0, embeddings=True)
+    context.prefill(tokens)
+    rows = context.embeddings().astype(np.float64)
+    context.close()
+    for pooling, vector in (("last", rows[-1]), ("mean", rows.mean(axis=0))):
+        found = llm.embed(tokens, pooling=pooling)  # type: ignore[arg-type] # a literal
+        assert (found.shape, found.dtype) == ((llm.model.n_embd,), np.float32)
+        np.testing.assert_allclose(found, vector / np.linalg.norm(vector), atol=1e-6)
+
+
+def test_embedding_has_the_same_bits_alone_and_beside_requests(llm: LLM) -> None:
+    alone = llm.embed([LONG, "import os"])
+    text = llm.generate("def f(", SamplingParams(max_tokens=200)).text
+    with ThreadPoolExecutor(3) as threads:
+        generated = threads.submit(llm.generate, "def f(", SamplingParams(max_tokens=200))
+        beside = [threads.submit(llm.embed, [LONG, "import os"]) for _ in range(2)]
+        assert all(np.array_equal(one.result(), alone) for one in beside)
+        assert generated.result().text == text
+
+
+def test_list_of_prompts_gives_a_row_each(llm: LLM) -> None:
+    found = llm.embed(["a", llm.model.tokenize("b"), "a"])
+    assert found.shape == (3, llm.model.n_embd)
+    assert np.array_equal(found[0], found[2])
+    assert not np.array_equal(found[0], found[1])
+    assert np.array_equal(found[1], llm.embed("b"))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_async_llm_embeds_the_same(llm: LLM) -> None:
+    async def embed() -> NDArray[np.float32]:
+        async with AsyncLLM(llm) as async_llm:
+            return await async_llm.embed(["a", "b"], pooling="mean")
+
+    assert np.array_equal(asyncio.run(embed()), llm.embed(["a", "b"], pooling="mean"))
+
+
+def test_wrong_prompts_are_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="empty"):
+        llm.embed("")
+    with pytest.raises(InvalidRequestError, match="not a chat"):
+        llm.embed(Chat([{"role": "user", "content": "a"}]))
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+        llm.embed([10**6])
+    with pytest.raises(InvalidRequestError, match="last or mean"):
+        llm.embed("a", pooling="cls")  # type: ignore[arg-type]
+    with pytest.raises(ContextFullError):
+        llm.embed([1] * (llm.context.n_ctx + 1))
+
+
+def test_closed_llm_embeds_nothing(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(n_ctx=256)
+    llm.embed("a")
+    llm.close()
+    with pytest.raises(ClosedError):
+        llm.embed("a")

@@ -1,0 +1,52 @@
+"""Tests of /apply-template and /slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from helpers.servers import LONG, Server
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def apply_template(server: Server, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/apply-template", json={"messages": HI, **body}, timeout=LONG)
+
+
+def test_template_is_applied_as_for_a_chat(server: Server) -> None:
+    prompt = apply_template(server).json()["prompt"]
+    assert prompt == server.llm.chat_template.render(HI)
+    chat = {"model": "m", "messages": HI, "max_tokens": 1}
+    usage = httpx.post(f"{server.url}/v1/chat/completions", json=chat, timeout=LONG).json()["usage"]
+    assert len(server.llm.model.tokenize(prompt)) == usage["prompt_tokens"]
+    counted = httpx.post(f"{server.url}/v1/chat/completions/input_tokens", json={"messages": HI}, timeout=LONG).json()
+    assert counted["input_tokens"] == usage["prompt_tokens"]
+
+
+def test_answer_is_not_begun_on_request(server: Server) -> None:
+    with_start, without = (
+        apply_template(server, add_generation_prompt=begins).json()["prompt"] for begins in (True, False)
+    )
+    assert with_start.startswith(without)
+    assert with_start != without
+    assert without.endswith("hi<|im_end|>\n")
+
+
+@pytest.mark.parametrize("messages", [None, "a", [1], [{}], [{"role": "user", "content": 1}]])
+def test_wrong_messages_are_refused(server: Server, messages: Any) -> None:
+    assert apply_template(server, messages=messages).status_code == 400
+
+
+def test_props_name_the_model_and_its_end_token(server: Server) -> None:
+    props = httpx.get(f"{server.url}/props", timeout=LONG).json()
+    assert (props["model_alias"], props["eos_token"]) == ("demo", "<|im_end|>")
+    assert props["total_slots"] == server.llm.context.n_seq_max
+
+
+def test_slots_tell_how_many_sequences_work(server: Server) -> None:
+    slots = httpx.get(f"{server.url}/slots", timeout=LONG).json()
+    assert [slot["id"] for slot in slots] == list(range(server.llm.context.n_seq_max))
+    assert {slot["n_ctx"] for slot in slots} == {server.llm.context.n_ctx}
+    assert all(set(slot) == {"id", "n_ctx", "speculative", "is_processing"} for slot in slots)
