@@ -28,6 +28,7 @@ from pymtp.grammar.json_schema import MAX_TEXT, SchemaGrammar, schema_grammar, s
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
+from pymtp.samplers import DEFAULT_BREAKERS, SAMPLER_RULES, SAMPLERS, read_breakers, read_order
 from pymtp.validation import is_real, is_whole, read_bool, shown
 
 Logits = NDArray[np.float32]
@@ -47,7 +48,8 @@ class SamplingParams:
     """Sampling parameters of a request: how tokens are chosen, and where the text ends.
 
     max_tokens: the maximum number of tokens to generate; None for as many as the context has room for.
-    temperature: 0 for greedy decoding: always the most likely token. top_k, top_p, min_p and seed have no effect then.
+    temperature: 0 for greedy decoding: always the most likely token. top_k, top_p, min_p and seed have no effect then,
+        unless one of the samplers below is on.
     top_k: keep the k most likely tokens; 0 for all. top_p: keep the most likely tokens that together reach probability
         p. min_p: drop tokens with less than min_p times the probability of the most likely one.
     seed: the seed of the sampling noise, from 0 to 2**64 - 1; None for a random seed.
@@ -70,13 +72,13 @@ class SamplingParams:
     distinct_calls: end the text before a tool call, in the tags of Qwen's templates, that the text already has.
     grammar_prefix: the number of tokens at the end of the prompt that already belong to the grammar's text. To
         continue the text of a completion `first` that was cut off, give `grammar_prefix=len(first.token_ids)`.
-    strict_schema: whether a keyword of json_schema that no grammar can express is refused. If False, it is left out, and
-        `left_out` names it.
+    strict_schema: whether a keyword of json_schema that no grammar can express is refused. If False, it is left out,
+        and `left_out` names it.
     logprobs: report the log-probability of each token, and this number of most likely tokens with their
         log-probabilities, at most 100; None for no report. The probabilities are the model's own: the softmax over the
         whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
     n: the number of completions of one prompt, at most 128; all but the first are in `Completion.others`. Their seeds
-        are the seed of the first plus 1, 2, …. With temperature 0 all completions are equal.
+        are the seed of the first plus 1, 2, …. With temperature 0 and without XTC they are equal.
     draft_tokens: the maximum number of drafts in each round of this request, 0 for plain decoding; None for the LLM's
         own setting.
     thinking_budget: the maximum number of thinking tokens, at most n_ctx; 0 for no thinking, None for no limit. When
@@ -91,8 +93,25 @@ class SamplingParams:
     thinking_end: a message that is inserted before `</think>` when a budget of 1 or more is used up; "" for none. Its
         tokens count for max_tokens, but not for the budget.
 
-    Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
-    definitions and defaults.
+    dry_multiplier: DRY ("don't repeat yourself") subtracts dry_multiplier * dry_base ** (length - dry_allowed_length)
+        from the logit of a token that would continue a repetition of at least dry_allowed_length tokens; 0 for off.
+    dry_base: see dry_multiplier. dry_allowed_length: see dry_multiplier.
+    dry_penalty_last_n: the number of last tokens, the prompt's included, in which DRY looks for repetitions; 0 for off,
+        -1 for all tokens.
+    dry_sequence_breakers: strings at which a repetition ends; DRY does not penalize tokens that contain one.
+    top_n_sigma: drop tokens whose logits are more than this number of standard deviations below the highest; 0 for off.
+    typical_p: keep the tokens whose -log p is closest to the entropy, as many as exceed this probability; 1 for off.
+    xtc_probability: the probability with which XTC ("exclude top choices") drops, at each token, all tokens of at least
+        the probability xtc_threshold but the least likely of them; 0 for off. The draws are a function of the seed and
+        the position. xtc_threshold: see xtc_probability; above 0.5 for off.
+    dynatemp_range: the temperature is between temperature - dynatemp_range and temperature + dynatemp_range, the higher
+        the larger the entropy is relative to that of equally likely tokens; 0 for off. dynatemp_exponent: the exponent
+        of that relation.
+    samplers: the samplers to apply, in their order: a list of "penalties", "dry", "top_n_sigma", "top_k", "typ_p",
+        "top_p", "min_p", "xtc" and "temperature", or llama.cpp's letters for them, "edskypmxt". A sampler that is left
+        out has no effect, and without "temperature" the temperature is 1. None for all, in this order.
+
+    Grammar and bias are applied first, then the samplers, with llama.cpp's definitions and defaults.
 
     Raises InvalidRequestError for values outside their range and a schema that no grammar can express. A grammar with
     errors is refused when the request is made.
@@ -124,6 +143,18 @@ class SamplingParams:
     cache_salt: str = ""
     distinct_calls: bool = False
     strict_schema: bool = True
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: str | Sequence[str] = DEFAULT_BREAKERS
+    top_n_sigma: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    samplers: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         stops = _listed(self.stop)
@@ -133,6 +164,9 @@ class SamplingParams:
         if isinstance(bias, Mapping):
             bias = MappingProxyType(dict(bias))
             object.__setattr__(self, "logit_bias", bias)
+        object.__setattr__(self, "dry_sequence_breakers", read_breakers(self.dry_sequence_breakers))
+        if self.samplers is not None:
+            object.__setattr__(self, "samplers", read_order(self.samplers))
         checks = (
             (
                 "max_tokens",
@@ -185,6 +219,7 @@ class SamplingParams:
                 _is_text(self.cache_salt) and len(self.cache_salt) <= MAX_SALT,
                 f"text of at most {MAX_SALT} characters",
             ),
+            *((name, rule.holds(getattr(self, name)), rule.wanted) for name, rule in SAMPLER_RULES.items()),
         )
         for name, right, wanted in checks:
             if not right:
@@ -266,6 +301,10 @@ def _is_bias(bias: object) -> bool:
     )
 
 
+# fields of SamplingParams and of struct pymtp_sampling
+_NATIVE_NAMES = (*(SAMPLER_RULES.keys() - {"dry_penalty_last_n", "dry_sequence_breakers"}),)
+
+
 class Sampler:
     """The native form of SamplingParams. Safe to share between threads.
 
@@ -300,6 +339,12 @@ class Sampler:
         self.native.bias = self._bias
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
+        for name in _NATIVE_NAMES:
+            setattr(self.native, name, getattr(params, name))
+        self.native.dry_penalty_last_n = min(params.dry_penalty_last_n, 2**31 - 1)
+        if params.samplers is not None:
+            self._order = ffi.new("int32_t[]", [SAMPLERS.index(name) for name in params.samplers] or 1)
+            self.native.samplers, self.native.n_samplers = self._order, len(params.samplers)
         self._gbnf = params.gbnf
         self._kept: Any = None  # the compiled grammar, from `keep_grammar` to `free_grammar`
         self._n_vocab = 0  # number of logits that `sample` requires; 0 for any number
@@ -326,6 +371,10 @@ class Sampler:
         """Free the grammar that `keep_grammar` compiled."""
         self._kept = None
 
+    def find_breakers(self, model: Model) -> None:
+        """Find the tokens at which DRY ends repetitions, so that `compiled` need not wait for them with this model."""
+        self._breakers(model)
+
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
         """Compile the grammar for the model's vocabulary, and yield `native` with it until the context manager ends.
@@ -334,11 +383,17 @@ class Sampler:
         """
         known = nullcontext(self._kept or ffi.NULL) if self._kept or self._gbnf is None else None
         with self._lock, known or model.grammar(self._gbnf or "") as grammar:
-            self.native.grammar, self._n_vocab = grammar, model.n_vocab
+            breakers = self._breakers(model)
+            self.native.grammar, self.native.dry_breakers, self._n_vocab = grammar, breakers, model.n_vocab
             try:
                 yield self.native
             finally:
-                self.native.grammar, self._n_vocab = ffi.NULL, 0
+                self.native.grammar, self.native.dry_breakers, self._n_vocab = ffi.NULL, ffi.NULL, 0
+
+    def _breakers(self, model: Model) -> Any:
+        params = self.params
+        is_on = params.dry_multiplier > 0 and params.dry_penalty_last_n != 0 and params.dry_sequence_breakers
+        return model.dry_breakers(tuple(params.dry_sequence_breakers)) if is_on else ffi.NULL
 
     def sample(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
         """Sample the token at `position`, and return it with its probability.

@@ -10,7 +10,17 @@ import typer
 
 from pymtp.cli.completion import as_json, note_unused_prefix, print_figures, print_stream
 from pymtp.cli.load import LoadOptions
-from pymtp.cli.options import AsJson, File, MaxTokens, Prefix, SamplingOptions, Temperature, expand_options
+from pymtp.cli.options import (
+    AsJson,
+    File,
+    MaxTokens,
+    Prefix,
+    SamplingOptions,
+    Temperature,
+    expand_options,
+    option_names,
+)
+from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.cli.texts import read_prompt, read_text
 from pymtp.sampling import SamplingParams
 
@@ -24,6 +34,7 @@ def generate(
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     sampling: SamplingOptions,
+    samplers: SamplerOptions,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this string. May be given several times.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")] = False,
     grammar_file: Annotated[
@@ -41,16 +52,18 @@ def generate(
 ) -> None:
     """Continue a prompt."""
     text = read_prompt(prompt, file)
-    params = SamplingParams(
-        max_tokens,
-        temperature,
-        **asdict(sampling),
-        stop=stop or (),
-        ignore_eos=ignore_eos,
-        grammar=read_text("grammar", grammar_file) if grammar_file else None,
-        json_schema=read_text("JSON schema", json_schema) if json_schema else None,
-        logprobs=logprobs,
-    )
+    with option_names(SamplerOptions):
+        params = SamplingParams(
+            max_tokens,
+            temperature,
+            **asdict(sampling),
+            **samplers.given_values(),
+            stop=stop or (),
+            ignore_eos=ignore_eos,
+            grammar=read_text("grammar", grammar_file) if grammar_file else None,
+            json_schema=read_text("JSON schema", json_schema) if json_schema else None,
+            logprobs=logprobs,
+        )
     with load_options.llm(prefix=prefix) as llm:
         if json_output:
             completion = llm.generate(text, params)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from pymtp.cli import sampler_options as names
 from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP, option_names
+from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import normalize_sampling
 
@@ -15,7 +17,7 @@ MODEL_VALUE = "the model's"
 
 
 @dataclass(frozen=True)
-class ModelSamplingOptions:
+class ModelSamplingOptions(SamplerOptions):
     """Sampling options, named as in SamplingParams. None stands for the default of the model file."""
 
     temperature: Annotated[
@@ -24,26 +26,21 @@ class ModelSamplingOptions:
     top_k: Annotated[int | None, typer.Option(help=TOP_K_HELP, show_default=MODEL_VALUE)] = None
     top_p: Annotated[float | None, typer.Option(help=TOP_P_HELP, show_default=MODEL_VALUE)] = None
     min_p: Annotated[float | None, typer.Option(help=MIN_P_HELP, show_default=MODEL_VALUE)] = None
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="Subtracted from the logits of tokens that came before.", show_default="0")
-    ] = None
-    frequency_penalty: Annotated[
-        float | None,
-        typer.Option(help="Subtracted from the logit of a token, once for each time that it came.", show_default="0"),
-    ] = None
     repetition_penalty: Annotated[
-        float | None,
-        typer.Option(
-            "--repeat-penalty",
-            help="Divides the logits of tokens that came before; 1 has no effect.",
-            show_default=MODEL_VALUE,
-        ),
+        float | None, typer.Option(names.REPEAT, help=names.REPEAT_HELP, show_default=MODEL_VALUE)
     ] = None
     penalty_last_n: Annotated[
         int | None,
-        typer.Option(
-            "--repeat-last-n", help="Tokens that penalties look at, -1 for all.", show_default=f"{MODEL_VALUE}, else 64"
-        ),
+        typer.Option(names.REPEAT_LAST_N, help=names.REPEAT_LAST_N_HELP, show_default=f"{MODEL_VALUE}, else 64"),
+    ] = None
+    xtc_probability: Annotated[
+        float | None, typer.Option(help=names.XTC_PROBABILITY_HELP, show_default=f"{MODEL_VALUE}, else 0")
+    ] = None
+    xtc_threshold: Annotated[
+        float | None, typer.Option(help=names.XTC_THRESHOLD_HELP, show_default=f"{MODEL_VALUE}, else 0.1")
+    ] = None
+    samplers: Annotated[
+        str | None, typer.Option(*names.SAMPLERS, help=names.SAMPLERS_HELP, show_default=f"{MODEL_VALUE}, else all")
     ] = None
 
     def given_params(self, **more: Any) -> dict[str, Any]:
@@ -53,8 +50,8 @@ class ModelSamplingOptions:
 
         more: values of further options; None if an option was not given.
         """
-        values = {**asdict(self), **more}
-        params = normalize_sampling({name: value for name, value in values.items() if value is not None})
+        given = self.given_values() | {name: value for name, value in more.items() if value is not None}
+        params = normalize_sampling(given)
         with option_names(ModelSamplingOptions, max_tokens="--max-tokens", seed="--seed"):
             SamplingParams(**params)
         return params

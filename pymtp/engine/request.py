@@ -199,6 +199,7 @@ class Request:
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
         self.sampler = Sampler(params, seed_offset)
+        self.sampler.find_breakers(model)
         if self.thinking.grammar_waits:  # the output must not end before the grammar begins
             self.sampler = self.sampler.with_grammar(ENDLESS_TEXT)
         if params.gbnf is not None and seed_offset == 0:
@@ -287,7 +288,8 @@ class Request:
     def sampler_of(self, token: int) -> Sampler:
         """Return a sampler that samples one token for certain, to get its log-probability."""
         bias = {token: MAX_MAGNITUDE}
-        return Sampler(replace(self.params, grammar=None, json_schema=None, temperature=0.0, logit_bias=bias))
+        alone = replace(self.params, grammar=None, json_schema=None, temperature=0.0, logit_bias=bias, samplers=())
+        return Sampler(alone)
 
     @property
     def paused(self) -> bool:

@@ -24,6 +24,7 @@ _FAILED = -(2**31)  # native functions that return a number of tokens or bytes r
 _MAX_NORMS = 16
 # Normalization may shorten a text: the bytes after it are more than this share of the characters before it
 MIN_NORMALIZED = 1 / 2
+_MAX_BREAKERS = 8  # lists of DRY's breakers that are kept
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -148,13 +149,16 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
+        self._breakers: dict[tuple[str, ...], Any] = {}  # guarded by _breakers_lock, see dry_breakers
+        self._breakers_lock = threading.Lock()
         self.measuring_lock = threading.Lock()
         self.measured_costs: dict[Hashable, Any] = {}  # guarded by measuring_lock, see drafting/warm_up.py
         tell_of_forks(self)
 
     def _after_fork_in_child(self) -> None:
-        """Replace measuring_lock in a forked child, because another thread may have held it at the fork."""
+        """Replace the locks in a forked child, because another thread may have held them at the fork."""
         self.measuring_lock = threading.Lock()
+        self._breakers_lock = threading.Lock()
 
     @property
     def handle(self) -> Any:
@@ -378,6 +382,23 @@ class Model:
         if handle == ffi.NULL:
             raise InvalidRequestError(last_error())
         return ffi.gc(handle, lib.pymtp_grammar_free)
+
+    def dry_breakers(self, strings: tuple[str, ...]) -> Any:
+        """Return the C handle of the strings at which DRY ends repetitions, as tokens of the vocabulary.
+
+        The handles of the last few lists are kept. One of four short strings takes 0.05 s with 248,320 tokens.
+        """
+        with self._breakers_lock:
+            handle = self._breakers.pop(strings, None)
+            if handle is None:
+                texts = [ffi.new("char[]", _utf8(string)) for string in strings]
+                handle = lib.pymtp_dry_breakers_init(self.handle, ffi.new("char *[]", texts), len(texts))
+                check(lib.PYMTP_OK if handle != ffi.NULL else lib.PYMTP_FAILED)
+                handle = ffi.gc(handle, lib.pymtp_dry_breakers_free)
+            self._breakers[strings] = handle  # the last one, so that the first one has not been used for the longest
+            while len(self._breakers) > _MAX_BREAKERS:
+                del self._breakers[next(iter(self._breakers))]
+            return handle
 
     def ends_generation(self, token: int) -> bool:
         """Return whether a token ends the text (EOS, end of turn). False for ids outside the vocabulary."""

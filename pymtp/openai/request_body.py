@@ -12,6 +12,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS, AnswerRule, read_rules
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.skipped_tools import check_tool_choice, split_tools
+from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
 from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
 from pymtp.sampling_defaults import normalize_sampling
 from pymtp.validation import is_whole, read_bool, read_int, replace_all_surrogates
@@ -58,6 +59,7 @@ _OTHER_FIELDS |= {"stream", "stream_options", "pymtp", STRUCTURED_OUTPUTS, *RULE
 # Names of the thinking budget: first the name in pymtp and in Alibaba's API, then the names in llama.cpp's server.
 THINKING_BUDGET_FIELDS = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens")
 _OTHER_FIELDS |= {*THINKING_BUDGET_FIELDS}
+_SAMPLING_FIELDS |= OTHER_NAMES | {name: name for name in (*SAMPLER_RULES, "samplers")}
 _FIELDS_BY_URL = {
     CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
     | {"reasoning_format", "chat_template_kwargs", "continue_final_message", "enable_thinking", "preserve_thinking"}
@@ -72,6 +74,7 @@ _IGNORED |= {"return_progress", "reasoning_in_content"}
 _IGNORED |= {"guided_decoding_backend", "spaces_between_special_tokens"}
 # The same in Anthropic's messages and OpenAI's responses.
 _IGNORED |= {"context_management", "container", "betas", "inference_geo", "cache_control", "client_metadata"}
+_IGNORED |= {"mirostat_tau", "mirostat_eta", "adaptive_decay"}  # they have no effect while their sampler is off
 _NOT_CHECKED = {*_IGNORED, "messages"}
 # Fields that would change the output and are not supported, each with the values that switch it off,
 # which are accepted.
@@ -99,10 +102,8 @@ _UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "logits_processors": ([],),
     "custom_logit_processor": (),
     "mirostat": (0,),
-    "typical_p": (1,),
-    "dynatemp_range": (0,),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
+    "adaptive_target": (-1,),
+    "min_keep": (0, 1),
 }
 # Fields of any API that need no mention if they change nothing: those with another value are refused, or ignored.
 UNMENTIONED_FIELDS = frozenset({*_IGNORED, *_UNSUPPORTED_FIELDS})

@@ -77,9 +77,7 @@ class FrontDeployment:
 def with_middleware(forward: ASGIApp, settings: ServerSettings) -> ASGIApp:
     """Wrap `forward` in the checks of API keys, bodies, origins and hosts that `pymtp serve` has too."""
     app = Starlette()  # for the lifespan messages of ASGI, which `forward` does not handle
-    app.router.default = BodyLimitMiddleware(
-        forward, settings.max_body_bytes, budget_bytes=settings.max_bodies_bytes
-    )
+    app.router.default = BodyLimitMiddleware(forward, settings.max_body_bytes, budget_bytes=settings.max_bodies_bytes)
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
     add_cors(app, settings)

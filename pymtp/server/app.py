@@ -84,9 +84,7 @@ def add_limits(app: FastAPI, settings: ServerSettings) -> None:
     """Add the middleware, after all routes: limits, access, the request log."""
     # Starlette passes a request to the middleware in reverse order: the one that is added last gets it first.
     app.add_middleware(DecompressionMiddleware, max_bytes=settings.max_body_bytes)
-    app.add_middleware(
-        BodyLimitMiddleware, max_bytes=settings.max_body_bytes, budget_bytes=settings.max_bodies_bytes
-    )
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes, budget_bytes=settings.max_bodies_bytes)
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
         add_security_schemes(app)

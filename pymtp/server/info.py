@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from pymtp.native.build_info import build_info
 from pymtp.openai.request_body import CHAT, read_params
 from pymtp.openai.response_body import fingerprint
+from pymtp.samplers import SAMPLER_RULES
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
 from pymtp.server.http.response_schema import error_responses
@@ -169,6 +170,7 @@ def _sampling_defaults(service: Service) -> dict[str, float]:
         "frequency_penalty": params.frequency_penalty,
         "repeat_penalty": params.repetition_penalty,
         "repeat_last_n": params.penalty_last_n,
+        **{name: getattr(params, name) for name in SAMPLER_RULES if name != "dry_sequence_breakers"},
         "seed": -1 if params.seed is None else params.seed,
     }
 

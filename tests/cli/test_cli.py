@@ -214,6 +214,21 @@ def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
         assert short == llm.chat(messages).text + "\n"
 
 
+def test_generate_takes_penalties_and_samplers(llm: LLM) -> None:
+    given = {"temperature": 0.9, "seed": 3, "presence_penalty": 0.3, "repetition_penalty": 1.1, "penalty_last_n": -1}
+    given |= {"dry_multiplier": 0.8, "dry_sequence_breakers": ["\n", "x"], "xtc_probability": 0.5, "typical_p": 0.9}
+    given |= {"top_n_sigma": 2.0, "dynatemp_range": 0.2, "samplers": "edsyxt"}
+    options = ("--temp", "0.9", "--seed", "3", "--presence-penalty", "0.3", "--repeat-penalty", "1.1")
+    options += ("--repeat-last-n", "-1", "--dry-multiplier", "0.8", "--dry-sequence-breaker", r"\n")
+    options += ("--dry-sequence-breaker", "x", "--xtc-probability", "0.5", "--typical", "0.9", "--top-nsigma", "2")
+    options += ("--dynatemp-range", "0.2", "--sampler-seq", "edsyxt")
+    done = run("generate", *options, "-t", "1", "-c", "1024", "-n", "24", "def add(a, b):")
+    assert done.stdout == llm.generate("def add(a, b):", SamplingParams(24, **given)).text + "\n"
+    refused = run("generate", "--dry-base", "0.5", "-m", "nowhere.gguf", "x")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--dry-base 0.5 must be from 1 to 1e30" in refused.stderr
+
+
 @pytest.mark.parametrize("command", ["chat", "serve"])
 @pytest.mark.parametrize(
     ("option", "value", "words"),
@@ -225,6 +240,8 @@ def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
         ("--repeat-penalty", "0", "--repeat-penalty 0.0 must be"),
         ("--repeat-last-n", "-2", "--repeat-last-n -2 must be"),
         ("--presence-penalty", "inf", "--presence-penalty inf must be"),
+        ("--typical", "2", "--typical 2.0 must be"),
+        ("--samplers", "top_k;mirostat", "--samplers must be names of"),
         ("--seed", "-2", "--seed -2 must be"),
     ],
 )

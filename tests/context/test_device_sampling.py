@@ -25,8 +25,15 @@ from pymtp.sampling import Sampler
 
 GREEDY = SamplingParams(24, ignore_eos=True)
 SAMPLED = [replace(GREEDY, temperature=warmth, top_k=top_k, seed=4) for warmth in (0.7, 1.0) for top_k in (1, 40, 128)]
+# further samplers that need only the candidates for top_k
+CHAINED = [
+    replace(SAMPLED[1], xtc_probability=0.5, xtc_threshold=0.02),
+    replace(SAMPLED[1], samplers="kyt", typical_p=0.7, dynatemp_range=0.3),
+]
 # parameters with which the host needs whole rows of logits
 ROWS = [
+    replace(SAMPLED[1], dry_multiplier=2.0, dry_allowed_length=1),
+    replace(SAMPLED[1], samplers="ytk", typical_p=0.9),
     replace(GREEDY, temperature=0.7, top_k=0),
     replace(GREEDY, temperature=0.7, top_k=129),
     replace(GREEDY, repetition_penalty=5.0),
@@ -92,7 +99,7 @@ def test_device_sampling_matches_host_sampling(
 
 @BOTH
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
-@pytest.mark.parametrize("params", [GREEDY, *SAMPLED, *ROWS], ids=range(12))
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLED, *CHAINED, *ROWS], ids=range(16))
 def test_device_rounds_match_host_rounds(model: Model, mode: str, params: SamplingParams) -> None:
     found = []
     for draws in ("host", "device"):
@@ -152,7 +159,7 @@ def test_sequences_with_different_sampling_take_turns(dense: Model) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("params", [GREEDY, *SAMPLED], ids=range(7))
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLED, *CHAINED], ids=range(9))
 def test_device_round_copies_tokens_or_candidates_but_no_row(model: Model, params: SamplingParams) -> None:
     each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
     with device(model, params) as c:

@@ -244,7 +244,11 @@ def sampling(**fields: Any) -> Any:
 def test_c_api_refuses_impossible_counts(c: Context) -> None:
     pair = c._handle.pointer
     bias = ffi.new("struct pymtp_logit_bias[]", [(2048, 1.0)])
+    unknown = ffi.new("int32_t[]", [lib.PYMTP_SAMPLER_TEMPERATURE + 1])
     for wrong in (
+        sampling(samplers=unknown, n_samplers=1),
+        sampling(n_samplers=-1),
+        sampling(dry_allowed_length=-1),
         sampling(n_bias=-1, bias=bias),
         sampling(n_bias=1, bias=bias),
         sampling(n_grammar_prefix=-1),

@@ -67,6 +67,74 @@ def test_field_names_of_llama_cpps_server_are_accepted() -> None:
     assert chat(response_format={"type": "json_object", "schema": {"type": "array"}}).schema == {"type": "array"}
 
 
+SAMPLERS: dict[str, Any] = {
+    "dry_multiplier": 0.8,
+    "dry_base": 1.5,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ("\n", "Anna:"),
+    "top_n_sigma": 1.5,
+    "typical_p": 0.9,
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.2,
+    "dynatemp_range": 0.4,
+    "dynatemp_exponent": 1.2,
+    "samplers": ("dry", "min_p", "xtc", "temperature"),
+}
+
+
+def test_samplers_are_read_by_llama_cpps_names() -> None:
+    for request in (chat, text):
+        params = request(**SAMPLERS).params
+        assert {name: getattr(params, name) for name in SAMPLERS} == SAMPLERS
+    assert unknown_fields(CHAT, SAMPLERS) == []
+    off = {"dry_multiplier": 0, "top_n_sigma": -1, "typical_p": 1, "xtc_probability": 0, "dynatemp_range": -1}
+    assert chat(**off) == chat()
+    assert 0 < chat(typical_p=0).params.typical_p < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "value"),
+    [
+        ({"typ_p": 0.9}, "typical_p", 0.9),
+        ({"typical": 0.9}, "typical_p", 0.9),
+        ({"nsigma": 1.5}, "top_n_sigma", 1.5),
+        ({"dry_range": 99}, "dry_penalty_last_n", 99),
+        ({"dry_sequence_breakers": '"\\n", "*"'}, "dry_sequence_breakers", ("\n", "*")),
+        ({"samplers": "kt"}, "samplers", ("top_k", "temperature")),
+        ({"samplers": ["tfs_z", "top_k", "adaptive_p", "typical_p"]}, "samplers", ("top_k", "typ_p")),
+    ],
+)
+def test_samplers_are_read_by_the_names_of_other_servers(body: dict[str, Any], name: str, value: object) -> None:
+    assert getattr(chat(**body).params, name) == value
+    assert unknown_fields(CHAT, body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"typ_p": 2}, "typ_p"),
+        ({"xtc_threshold": -1}, "xtc_threshold"),
+        ({"samplers": ["mirostat"]}, "samplers"),
+        ({"dry_base": 0.5}, "dry_base"),
+        ({"dry_range": "many"}, "dry_range"),
+        ({"mirostat": 1}, "mirostat"),
+        ({"adaptive_target": 0.5}, "adaptive_target"),
+        ({"min_keep": 3}, "min_keep"),
+    ],
+)
+def test_invalid_or_unsupported_sampler_is_refused_by_its_name_in_the_body(body: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        chat(**body)
+    assert refused.value.param == name
+
+
+def test_switches_of_samplers_that_are_off_are_accepted() -> None:
+    off = {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0, "adaptive_decay": 0.9}
+    assert chat(**off, min_keep=0) == chat()
+    assert unknown_fields(CHAT, off) == []
+
+
 @pytest.mark.parametrize(
     ("seed", "expected"),
     [(7, 7), (7.0, 7), (0, 0), (-1, None), (-5, 2**64 - 5), (2**64 + 3, 3), (10**30, 10**30 % 2**64)],

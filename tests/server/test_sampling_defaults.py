@@ -123,6 +123,16 @@ def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: S
         "frequency_penalty": 0.0,
         "repeat_penalty": 1.2,
         "repeat_last_n": 9,
+        "dry_multiplier": 0.0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_penalty_last_n": 64,
+        "top_n_sigma": 0.0,
+        "typical_p": 1.0,
+        "xtc_probability": 0.0,
+        "xtc_threshold": 0.1,
+        "dynatemp_range": 0.0,
+        "dynatemp_exponent": 1.0,
         "seed": 5,
     }
     props = httpx.get(f"{tuned_server.url}/props").json()

@@ -10,9 +10,9 @@
 #include <cstdint>
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
-// Returns the first 52 bits of the four words for the counter {token, position, 0, 0}.
-inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed) {
-    uint32_t c[4] = {token, position, 0, 0};
+// Returns the first 52 bits of the four words for the counter {token, position, stream, 0}. Noise of tokens is stream 0.
+inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed, uint32_t stream = 0) {
+    uint32_t c[4] = {token, position, stream, 0};
     uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};
     for (int round = 0; round < 10; ++round) {
         const uint64_t a = (uint64_t) c[0] * 0xD2511F53u;
@@ -59,4 +59,9 @@ inline double pymtp_gumbel(llama_token token, int64_t position, uint64_t seed) {
     // a number with 52 bits; the 0.5 ensures that it is neither 0 nor 1
     const double uniform = ((double) pymtp_philox((uint32_t) token, (uint32_t) position, seed) + 0.5) * 0x1p-52;
     return -std::log(-std::log(uniform));
+}
+
+// Returns a number between 0 and 1 that depends only on the arguments, and that is independent of the noise of tokens.
+inline double pymtp_uniform(int64_t position, uint64_t seed) {
+    return ((double) pymtp_philox(0, (uint32_t) position, seed, 1) + 0.5) * 0x1p-52;
 }

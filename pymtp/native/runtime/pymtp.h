@@ -191,10 +191,31 @@ struct pymtp_logit_bias {
     float       bias;
 };
 
-// Sampling parameters. They are applied in llama.cpp's default order. The native functions check only counts and token
+// The samplers that a request can put in another order.
+enum pymtp_sampler_kind {
+    PYMTP_SAMPLER_PENALTIES   = 0,
+    PYMTP_SAMPLER_DRY         = 1,
+    PYMTP_SAMPLER_TOP_N_SIGMA = 2,
+    PYMTP_SAMPLER_TOP_K       = 3,
+    PYMTP_SAMPLER_TYPICAL_P   = 4,
+    PYMTP_SAMPLER_TOP_P       = 5,
+    PYMTP_SAMPLER_MIN_P       = 6,
+    PYMTP_SAMPLER_XTC         = 7,
+    PYMTP_SAMPLER_TEMPERATURE = 8,
+};
+
+// The strings at which DRY ends repetitions, as tokens of a model's vocabulary. pymtp_dry_breakers_init returns NULL on
+// failure. The samplers that use the tokens keep them.
+struct pymtp_dry_breakers;
+PYMTP_API struct pymtp_dry_breakers * pymtp_dry_breakers_init(
+        const struct pymtp_model * model, const char * const * strings, int32_t n);
+PYMTP_API void pymtp_dry_breakers_free(struct pymtp_dry_breakers * breakers);
+
+// Sampling parameters. They are applied in llama.cpp's default order, unless `samplers` names another. The native functions check only counts and token
 // ids; the caller must check the ranges of the other parameters.
 struct pymtp_sampling {
-    double   temperature; // 0: greedy sampling, which ignores top_k, top_p and min_p
+    // 0: greedy sampling, which ignores top_k, top_p and min_p; the samplers after n_logprobs come before it
+    double   temperature;
     int32_t  top_k;       // 0: off
     double   top_p;
     double   min_p;
@@ -209,6 +230,20 @@ struct pymtp_sampling {
     // number of tokens at the end of the prompt that already belong to the grammar's text
     int32_t  n_grammar_prefix;
     int32_t  n_logprobs;                  // number of top tokens to report for each sampled token; -1: no report
+    // the samplers to apply, each an enum pymtp_sampler_kind, in their order; NULL: all, in llama.cpp's default order
+    const int32_t * samplers;
+    int32_t  n_samplers;
+    double   dry_multiplier;     // 0: off
+    double   dry_base;           // below 1: off
+    int32_t  dry_allowed_length; // number of tokens that may repeat without a penalty
+    int32_t  dry_penalty_last_n; // number of previous tokens that DRY looks at; -1: all
+    const struct pymtp_dry_breakers * dry_breakers; // NULL: none
+    double   top_n_sigma;        // 0: off
+    double   typical_p;          // 0 and 1: off
+    double   xtc_probability;    // 0: off
+    double   xtc_threshold;      // above 0.5: off
+    double   dynatemp_range;     // 0: off
+    double   dynatemp_exponent;
 };
 
 // A log-probability from the softmax over the whole vocabulary at temperature 1, before bias, penalties, grammar and

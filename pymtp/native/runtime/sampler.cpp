@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 
 namespace {
 
@@ -22,8 +21,16 @@ constexpr size_t grammar_probes[] = {24, 256};
 } // namespace
 
 std::string pymtp_sampler::check(const pymtp_sampling & params, int32_t n_vocab) {
-    if (params.n_bias < 0 || params.n_grammar_prefix < 0) {
-        return "n_bias and n_grammar_prefix are counts";
+    if (params.n_bias < 0 || params.n_grammar_prefix < 0 || params.n_samplers < 0 || params.dry_allowed_length < 0) {
+        return "n_bias, n_grammar_prefix, n_samplers and dry_allowed_length are counts";
+    }
+    for (int32_t i = 0; params.samplers && i < params.n_samplers; ++i) {
+        if (params.samplers[i] < 0 || params.samplers[i] > PYMTP_SAMPLER_TEMPERATURE) {
+            return "there is no sampler " + std::to_string(params.samplers[i]);
+        }
+    }
+    if (params.dry_breakers && params.dry_breakers->tokens->n_vocab() != n_vocab) {
+        return "the breakers of DRY are for another vocabulary";
     }
     for (int32_t i = 0; i < params.n_bias; ++i) {
         if (params.bias[i].token < 0 || params.bias[i].token >= n_vocab) {
@@ -44,6 +51,11 @@ pymtp_sampler::pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab)
     if (params.grammar) {
         grammar = std::make_unique<pymtp_grammar_matcher>(*params.grammar);
     }
+    if (pymtp_sampler_chain::is_needed(params)) {
+        chain = std::make_unique<pymtp_sampler_chain>(params);
+    }
+    this->params.samplers     = nullptr;
+    this->params.dry_breakers = nullptr;
 }
 
 void pymtp_sampler::begin(size_t n) {
@@ -53,14 +65,19 @@ void pymtp_sampler::begin(size_t n) {
     }
 }
 
+// Returns whether penalties apply before the other samplers. A chain applies them itself.
 bool pymtp_sampler::has_penalties() const {
-    return params.penalty_last_n != 0 &&
+    return !chain && params.penalty_last_n != 0 &&
         (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f);
 }
 
 size_t pymtp_sampler::n_candidates_needed(bool draft) const {
     if (!bias.empty() || has_penalties() || grammar || (!draft && params.n_logprobs >= 0)) {
         return 0;
+    }
+    if (chain) {
+        const size_t n = chain->n_candidates_needed();
+        return n <= PYMTP_MAX_CANDIDATES ? std::min<size_t>(n, n_vocab) : 0;
     }
     if (params.temperature == 0.0 || params.top_k == 1) {
         return 1;
@@ -87,50 +104,11 @@ pymtp_logits pymtp_sampler::adjust(const pymtp_logits & from, const llama_token 
         adjusted[token] += value;
     }
     if (has_penalties()) {
-        const size_t last = params.penalty_last_n < 0 ? n : std::min<size_t>(n, params.penalty_last_n);
-        std::unordered_map<llama_token, int> counts;
-        for (size_t i = n - last; i < n; ++i) {
-            counts[prefix[i]]++;
-        }
-        for (const auto & [token, count] : counts) {
-            float & logit = adjusted[token];
-            // As in llama.cpp, negative logits are multiplied: dividing them would make the token more likely.
-            logit = logit <= 0.0f ? logit * params.repeat_penalty : logit / params.repeat_penalty;
-            logit -= count * params.frequency_penalty + params.presence_penalty;
+        for (const auto & [token, count] : pymtp_count_last_tokens(params, prefix, n)) {
+            adjusted[token] = pymtp_penalize(params, adjusted[token], count);
         }
     }
     return full_row(adjusted.data());
-}
-
-// Selects the k most likely tokens of `from` into `candidates`, in order. k must be at most from.n. Returns false when
-// a logit is not a number.
-bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
-    candidates.clear();
-    bool all_numbers = true;
-    for (size_t start = 0; start < from.n; start += PYMTP_LOGITS_BLOCK) {
-        const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, from.n);
-        const auto [highest, nan] = pymtp_summarize(from.values + start, end - start);
-        all_numbers &= !nan;
-        // The block is skipped if its highest logit is not above that of the last candidate. If the logits are equal, a
-        // token replaces the candidate only if its id is lower, which cannot happen when ids rise.
-        if (candidates.size() == k && !(highest > candidates.front().logit) &&
-                !(from.ids && highest == candidates.front().logit)) {
-            continue;
-        }
-        for (size_t i = start; i < end; ++i) {
-            const pymtp_candidate candidate = {from.id(i), from.values[i]};
-            if (candidates.size() < k) {
-                candidates.push_back(candidate);
-                std::push_heap(candidates.begin(), candidates.end());
-            } else if (candidate < candidates.front()) {
-                std::pop_heap(candidates.begin(), candidates.end());
-                candidates.back() = candidate;
-                std::push_heap(candidates.begin(), candidates.end());
-            }
-        }
-    }
-    std::sort_heap(candidates.begin(), candidates.end());
-    return all_numbers && std::isfinite(candidates.front().logit);
 }
 
 // Returns the logits with -infinity for all tokens that the grammar does not allow.
@@ -148,7 +126,7 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t min_count, size_
         candidates.erase(std::remove_if(candidates.begin(), candidates.end(), refused), candidates.end());
     };
     for (const size_t more : grammar_probes) {
-        if (!select(full_row(logits), std::min<size_t>(k + more, n_vocab))) {
+        if (!pymtp_select(full_row(logits), std::min<size_t>(k + more, n_vocab), candidates)) {
             return false;
         }
         tokens.clear();
@@ -162,7 +140,7 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t min_count, size_
             return true;
         }
     }
-    if (!select(mask(logits), k)) {
+    if (!pymtp_select(mask(logits), k, candidates)) {
         return false;
     }
     drop([](const pymtp_candidate & candidate) { return candidate.logit == -INFINITY; });
@@ -172,7 +150,7 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t min_count, size_
 // Returns the result for a position at which the grammar allows no token: the most likely token of all, marked as not
 // allowed.
 pymtp_sampler::result pymtp_sampler::dead_end(const pymtp_logits & from) {
-    return select(from, 1) ? result{candidates[0].id, 0.0f, false} : result{};
+    return pymtp_select(from, 1, candidates) ? result{candidates[0].id, 0.0f, false} : result{};
 }
 
 // Samples from all tokens, or from those that top-p and min-p keep, without sorting them.
@@ -187,6 +165,23 @@ pymtp_sampler::result pymtp_sampler::sample_unsorted(const pymtp_logits & from, 
     const pymtp_candidate choice =
         pymtp_gumbel_max(has_filters ? nucleus.logits() : from, params.temperature, position, params.seed);
     return {choice.id, (float) (std::exp((double) choice.logit - highest) / total)};
+}
+
+pymtp_sampler::result pymtp_sampler::sample_chain(
+        const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
+    const llama_token token = chain->sample(from, position, prefix, n);
+    if (token == LLAMA_TOKEN_NULL || !confidence) {
+        return {token};
+    }
+    pymtp_select(from, std::min(min_candidates, from.n), candidates);
+    const auto weight_of = [&](float logit) { return std::exp((double) logit - candidates[0].logit); };
+    double total = 0.0;
+    for (const pymtp_candidate & candidate : candidates) {
+        total += weight_of(candidate.logit);
+    }
+    const size_t i     = from.ids ? std::find(from.ids, from.ids + from.n, token) - from.ids : token;
+    const double share = weight_of(from.values[i]) / total;
+    return {token, (float) std::min(share, 1.0)};
 }
 
 // Returns how many of the sorted candidates top-k, top-p and min-p keep.
@@ -224,6 +219,10 @@ pymtp_sampler::result pymtp_sampler::sample(
     if (grammar && !grammar->go_to(prefix, n)) {
         return dead_end(logits);
     }
+    if (chain) {
+        const result any = sample_chain(grammar ? mask(logits.values) : logits, position, prefix, n, confidence);
+        return grammar && any.token == LLAMA_TOKEN_NULL ? dead_end(logits) : any;
+    }
     const bool greedy = params.temperature == 0.0;
     if (!greedy && (params.top_k == 0 || (size_t) params.top_k >= logits.n)) {
         const result any = sample_unsorted(grammar ? mask(logits.values) : logits, position);
@@ -234,7 +233,7 @@ pymtp_sampler::result pymtp_sampler::sample(
     if (grammar && !select_allowed(logits.values, greedy ? 1 : params.top_k, k)) {
         return dead_end(logits);
     }
-    if (!grammar && !select(logits, k)) {
+    if (!grammar && !pymtp_select(logits, k, candidates)) {
         return {};
     }
     if (candidates.empty()) { // cannot happen, but would return an invalid token
@@ -266,7 +265,7 @@ void pymtp_sampler::append_logprobs(const float * logits, llama_token token, std
     if (params.n_logprobs < 0) {
         return;
     }
-    select(full_row(logits), std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab));
+    pymtp_select(full_row(logits), std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab), candidates);
     const float highest = candidates[0].logit;
     const double normalizer = highest + std::log(pymtp_sum_of_exp(logits, n_vocab, highest));
     out.push_back({token, logits[token] - normalizer});

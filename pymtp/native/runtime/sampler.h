@@ -5,6 +5,7 @@
 #include "grammar.h"
 #include "logits.h"
 #include "pymtp.h"
+#include "sampler_chain.h"
 
 #include <cstdint>
 #include <memory>
@@ -50,11 +51,12 @@ public:
 private:
     bool has_penalties() const;
     pymtp_logits adjust(const pymtp_logits & from, const llama_token * prefix, size_t n);
-    bool select(const pymtp_logits & from, size_t k);
     pymtp_logits full_row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
     bool select_allowed(const float * logits, size_t min_count, size_t k);
     pymtp_logits mask(const float * logits);
     result dead_end(const pymtp_logits & from);
+    result sample_chain(
+            const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence);
     result sample_unsorted(const pymtp_logits & from, int64_t position);
     size_t count_after_filters();
 
@@ -64,6 +66,7 @@ private:
     bool                          has_begun = false;
 
     std::unique_ptr<pymtp_grammar_matcher> grammar; // null: the request has no grammar
+    std::unique_ptr<pymtp_sampler_chain>   chain;   // null: the request does not need one
 
     std::vector<float>           adjusted;
     std::vector<float>           masked;

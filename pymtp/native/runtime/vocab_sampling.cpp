@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace {
 
 // The tokens that top-p keeps are searched among logits that are at most this much below the highest one: first with
 // the first width, then with the next if that was too narrow.
 constexpr double widths[]   = {8.0, 16.0, INFINITY};
-constexpr size_t max_sorted = 64; // ranges of up to this many candidates are sorted instead of partitioned
 
 // Returns how far the 52 bits of a token's noise may be below their largest value so that the token can still reach the
 // score. without_noise: the token's score before noise. The result is slightly too large, to be safe from rounding:
@@ -25,6 +23,35 @@ uint64_t max_noise_distance(double score, double without_noise) {
 }
 
 } // namespace
+
+bool pymtp_select(const pymtp_logits & from, size_t k, std::vector<pymtp_candidate> & candidates) {
+    candidates.clear();
+    bool all_numbers = true;
+    for (size_t start = 0; start < from.n; start += PYMTP_LOGITS_BLOCK) {
+        const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, from.n);
+        const auto [highest, nan] = pymtp_summarize(from.values + start, end - start);
+        all_numbers &= !nan;
+        // The block is skipped if its highest logit is not above that of the last candidate. If the logits are equal, a
+        // token replaces the candidate only if its id is lower, which cannot happen when ids rise.
+        if (candidates.size() == k && !(highest > candidates.front().logit) &&
+                !(from.ids && highest == candidates.front().logit)) {
+            continue;
+        }
+        for (size_t i = start; i < end; ++i) {
+            const pymtp_candidate candidate = {from.id(i), from.values[i]};
+            if (candidates.size() < k) {
+                candidates.push_back(candidate);
+                std::push_heap(candidates.begin(), candidates.end());
+            } else if (candidate < candidates.front()) {
+                std::pop_heap(candidates.begin(), candidates.end());
+                candidates.back() = candidate;
+                std::push_heap(candidates.begin(), candidates.end());
+            }
+        }
+    }
+    std::sort_heap(candidates.begin(), candidates.end());
+    return all_numbers && std::isfinite(candidates.front().logit);
+}
 
 pymtp_candidate pymtp_gumbel_max(const pymtp_logits & from, double temperature, int64_t position, uint64_t seed) {
     pymtp_candidate best = {LLAMA_TOKEN_NULL, 0.0f};
@@ -92,40 +119,6 @@ double pymtp_nucleus::weight_below(const pymtp_logits & from, float highest, flo
     return pymtp_sum_of_exp(values.data(), from.n, highest);
 }
 
-// Removes all entries but the most likely ones whose weights add up to `share`. Each step partitions the range of
-// entries in which the last entry to keep lies; one of the two sides is then kept or dropped as a whole.
-void pymtp_nucleus::keep_top_share(double share) {
-    const auto before = [](const entry & a, const entry & b) { return a.token < b.token; };
-    double sum_in = 0.0;
-    size_t first = 0;
-    size_t last = entries.size();
-    while (last - first > max_sorted) {
-        entry ends[3] = {entries[first], entries[first + (last - first) / 2], entries[last - 1]};
-        std::sort(ends, ends + 3, before);
-        // the median of three, so that at least one entry is before it and at least one is not
-        const pymtp_candidate pivot = ends[1].token;
-        const auto middle = std::partition(entries.begin() + first, entries.begin() + last,
-            [&](const entry & e) { return e.token < pivot; });
-        const size_t at = middle - entries.begin();
-        const double sum = std::accumulate(entries.begin() + first, middle, 0.0,
-            [](double so_far, const entry & e) { return so_far + e.weight; });
-        if (sum_in + sum >= share) {
-            last = at;
-        } else {
-            sum_in   += sum;
-            first = at;
-        }
-    }
-    std::sort(entries.begin() + first, entries.begin() + last, before);
-    while (first < last) {
-        sum_in += entries[first++].weight;
-        if (sum_in >= share) {
-            break;
-        }
-    }
-    entries.resize(first);
-}
-
 double pymtp_nucleus::find(const pymtp_logits & from, float highest, double top_p, double min_p) {
     double total = 0.0;
     if (top_p < 1.0) {
@@ -137,7 +130,7 @@ double pymtp_nucleus::find(const pymtp_logits & from, float highest, double top_
                 break;
             }
         }
-        keep_top_share(top_p * total);
+        entries.resize(pymtp_partition_share(entries, top_p * total));
     } else {
         // slightly below the lowest logit that min-p keeps
         const float lowest = (float) (highest + std::log(min_p) - 1e-3);

@@ -13,6 +13,7 @@ from typing_extensions import NotRequired
 
 from pymtp.openai.response_body import Answer, ChatLogprobs, DraftingStats, Usage
 from pymtp.openai.timings import PromptProgress, Timings
+from pymtp.samplers.values import MAX_BREAKER, MAX_BREAKERS
 from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE, MAX_SALT
 from pymtp.validation import replace_surrogates, shown
 
@@ -45,6 +46,7 @@ FLOAT_AS_INT = BeforeValidator(_float_to_int)  # must follow the limits in Annot
 Flag = Annotated[bool, BeforeValidator(_text_to_bool)]  # a boolean, or its text
 OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # refuses 0, although 0 == False in Python
 Probability = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(ge=0, le=MAX_MAGNITUDE)]
 Penalty = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
@@ -57,6 +59,10 @@ TokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | Literal[-1]
 LlamaTokenLimit = Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | Literal[-1, -2]
 StopStrings = Annotated[FailFastList[StopString], Field(max_length=64)]
 CacheSalt = Annotated[str, StringConstraints(max_length=MAX_SALT), VALID_TEXT]
+Breakers = Annotated[
+    FailFastList[Annotated[str, StringConstraints(min_length=1, max_length=MAX_BREAKER), VALID_TEXT]],
+    Field(max_length=MAX_BREAKERS),
+]
 ThinkingBudget = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), FLOAT_AS_INT]
 
@@ -190,6 +196,35 @@ class SamplingFields(RequestModel):
     seed: Annotated[int, FLOAT_AS_INT] | None = Field(None, description="The seed, modulo 2**64; -1: a random seed.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
+    dry_multiplier: Positive | None = Field(
+        None,
+        description="The penalty of a token that would continue a repetition of dry_allowed_length tokens; 0: off.",
+    )
+    dry_base: Annotated[float, Field(ge=1, le=MAX_MAGNITUDE)] | None = Field(
+        None, description="The factor of DRY's penalty for each token more."
+    )
+    dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT] | None = None
+    dry_penalty_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
+        None, description="Number of last tokens that DRY looks at; 0: none, -1: all tokens."
+    )
+    dry_sequence_breakers: Breakers | str | None = Field(
+        None, description="Strings at which a repetition ends; or the JSON text of their list."
+    )
+    top_n_sigma: Annotated[float, Field(le=MAX_MAGNITUDE)] | None = Field(
+        None, description="Drop tokens that many standard deviations below the highest logit; 0 or less: off."
+    )
+    typical_p: Probability | None = Field(None, description="Locally typical sampling; 1: off.")
+    xtc_probability: Probability | None = Field(
+        None, description="How often XTC drops all but the least likely token of xtc_threshold or more; 0: off."
+    )
+    xtc_threshold: Probability | None = Field(None, description="Above 0.5: XTC is off.")
+    dynatemp_range: Annotated[float, Field(le=MAX_MAGNITUDE)] | None = Field(
+        None, description="Temperatures are this much below to above `temperature`, by the entropy; 0 or less: off."
+    )
+    dynatemp_exponent: Positive | None = None
+    samplers: Annotated[FailFastList[str], Field(max_length=64)] | str | None = Field(
+        None, description="The samplers to apply, in their order: names, or llama.cpp's letters in a string."
+    )
     repetition_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
         None, description="llama.cpp's name of repetition_penalty."

@@ -70,6 +70,14 @@ PYMTP_API int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times
 PYMTP_API int pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size,
         size_t * needed);
 
+// Applies llama.cpp's samplers of sampling->samplers, which must not be NULL, to a row of logits.
+// breakers: the n_breakers strings at which DRY ends repetitions.
+// prefix: the n tokens before the sample.
+// probabilities: receives the probability of each token of the vocabulary
+PYMTP_API int pymtp_llama_samplers(
+        const struct pymtp_model * model, const struct pymtp_sampling * sampling, const char * const * breakers,
+        int32_t n_breakers, const float * logits, const llama_token * prefix, int32_t n, float * probabilities);
+
 #ifdef __cplusplus
 }
 #endif
