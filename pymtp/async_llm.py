@@ -278,8 +278,15 @@ class AsyncLLM(HubMixin):
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     async def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
-        """Compute the embedding of one prompt, or of a list of prompts; see `LLM.embed`."""
-        return await self._in_thread(lambda: self.llm.embed(prompts, pooling=pooling))
+        """Compute the embedding of one prompt, or of a list of prompts; see `LLM.embed`.
+
+        If the task is cancelled, the computation ends soon.
+        """
+        stopped = threading.Event()
+        try:
+            return await self._in_thread(lambda: self.llm._embed(prompts, pooling, stopped.is_set))
+        finally:
+            stopped.set()
 
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, save its state to a file, and return its number of tokens; see `LLM.save_prefix`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn, overload
@@ -112,7 +112,7 @@ class LLM(HubMixin):
             self.model, self._context, options.template_source, options.chat_template_kwargs or {}
         )
         self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context)
-        self._embedder = Embedder(self.model, options, self._engine_thread)
+        self._embedder = Embedder(self._context, options, self._engine_thread)
         if not warm_up_later:
             self._engine_thread.warm_up_now()
         head = (
@@ -158,8 +158,8 @@ class LLM(HubMixin):
         """Cancel all running calls and open streams: safe from any thread and any handler of a signal.
 
         The calls end after the current ubatch, or after their prompts are checked. Each unfinished completion has
-        finish_reason "cancelled", also if its request was still waiting. Later calls are not affected. Does
-        nothing without a running call, and after close().
+        finish_reason "cancelled", also if its request was still waiting; `embed` raises CancelledError. Later calls are
+        not affected. Does nothing without a running call, and after close().
         """
         self._engine_thread.cancel_all()
 
@@ -295,12 +295,18 @@ class LLM(HubMixin):
 
         The first call makes a context for one sequence, which stays until close(). Raises InvalidRequestError for an
         empty prompt, a chat, a token id outside the vocabulary and another pooling, ContextFullError for a prompt
-        longer than n_ctx.
+        longer than n_ctx or than the free memory has room for.
         """
+        return self._embed(prompts, pooling, lambda: False)
+
+    def _embed(
+        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, cancelled: Callable[[], bool]
+    ) -> NDArray[np.float32]:
+        """Compute embeddings; raise CancelledError soon after `cancelled` returns true. Private to pymtp."""
         single = is_prompt(prompts)
         several = [prompts] if isinstance(prompts, Chat) or single else prompts
         tokens = [self._embedding_tokens(prompt) for prompt in several]
-        vectors = [self._embedder.embed(one, pooling) for one in tokens]
+        vectors = [self._embedder.embed(one, pooling, cancelled) for one in tokens]
         return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.model.n_embd)
 
     def _embedding_tokens(self, prompt: object) -> list[int]:

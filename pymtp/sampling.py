@@ -164,7 +164,8 @@ class SamplingParams:
         if isinstance(bias, Mapping):
             bias = MappingProxyType(dict(bias))
             object.__setattr__(self, "logit_bias", bias)
-        object.__setattr__(self, "dry_sequence_breakers", read_breakers(self.dry_sequence_breakers))
+        if self.dry_sequence_breakers is not DEFAULT_BREAKERS:
+            object.__setattr__(self, "dry_sequence_breakers", read_breakers(self.dry_sequence_breakers))
         if self.samplers is not None:
             object.__setattr__(self, "samplers", read_order(self.samplers))
         checks = (
@@ -219,7 +220,11 @@ class SamplingParams:
                 _is_text(self.cache_salt) and len(self.cache_salt) <= MAX_SALT,
                 f"text of at most {MAX_SALT} characters",
             ),
-            *((name, rule.holds(getattr(self, name)), rule.wanted) for name, rule in SAMPLER_RULES.items()),
+            *(
+                (name, rule.holds(getattr(self, name)), rule.wanted)
+                for name, rule in SAMPLER_RULES.items()
+                if getattr(self, name) is not getattr(SamplingParams, name)  # the default
+            ),
         )
         for name, right, wanted in checks:
             if not right:

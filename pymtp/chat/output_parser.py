@@ -18,14 +18,15 @@ from pymtp.chat.output_events import (
     ToolCallStart,
 )
 from pymtp.chat.qwen_tags import (
+    AFTER_CALL_TAGS,
     BLOCK_VALUE_TAGS,
     CRLF_VALUE_TAGS,
+    FUNCTION_END,
     HERMES_CALL_TAG,
     INLINE_VALUE_TAGS,
     THINK_END_TAG,
     THINK_START_TAG,
     TOOL_CALL_END,
-    TOOL_CALL_END_TAG,
     XML_CALL_TAGS,
     tags_outside_calls,
 )
@@ -41,7 +42,7 @@ from pymtp.chat.tools import Tool
 
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>")
-_NEXT_TAG = re.compile(rf"[{SPACES}]*(?:{_PARAMETER.pattern}|</function>(?:[{SPACES}]*</function>)*|{TOOL_CALL_END})")
+_NEXT_TAG = re.compile(rf"[{SPACES}]*(?:{_PARAMETER.pattern}|{FUNCTION_END}|{TOOL_CALL_END})")
 _VALUE_END = re.compile(rf"\r?\n?</parameter>(?:[{SPACES}]*</parameter>)*")
 # `</function>` at the end of the output. The next tag, which would show that it ends the function, is missing or cut.
 _UNCONFIRMED_FUNCTION_END = re.compile(r"\r?\n?(?:</parameter>\s*)*(?:</function>\s*)+(?P<next><[a-z_/]*)?")
@@ -146,9 +147,9 @@ class OutputParser:
                     self._content_trimmer.leading = "\r\n"
                 else:
                     self._take_text(match.end)
-            elif match.tag == TOOL_CALL_END_TAG:
+            elif match.tag in AFTER_CALL_TAGS:
                 self._skip_to(match.end)
-                after_call = True  # the tag may be repeated
+                after_call = True  # the tags may be repeated
             elif match.tag == HERMES_CALL_TAG:
                 after_call = yield from self._hermes_call(match)
             else:
@@ -210,7 +211,8 @@ class OutputParser:
         rest = self._pending
         function = _FUNCTION.match(rest.lstrip("\n"))
         is_call = rest.startswith(_CALL_BEGINS) or (function and read_name(function[1], self._tools) in self._tools)
-        is_call_end = after_call and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
+        end = rest.strip()
+        is_call_end = after_call and end and any(tag.startswith(end) for tag in (FUNCTION_END, TOOL_CALL_END))
         if is_call or is_call_end:
             return
         self._take_text(self._from + len(rest))

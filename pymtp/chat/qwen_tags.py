@@ -22,6 +22,7 @@ from pymtp.chat.tags import Tag, TagSet
 
 THINK_START, THINK_END = "<think>", "</think>"
 TOOL_CALL_START, TOOL_CALL_END = "<tool_call>", "</tool_call>"
+FUNCTION_END = "</function>"
 
 THINK_START_TAG = Tag(f" {THINK_START}", at_start=True)
 THINK_END_TAG = Tag(THINK_END)
@@ -31,7 +32,8 @@ _AFTER_NAME = ("<parameter=NAME>", "</function>")
 XML_CALL_TAGS = [Tag(f"{TOOL_CALL_START} <function=NAME> {then}") for then in (*_AFTER_NAME, TOOL_CALL_END)]
 # The same for models that leave out `<tool_call>`.
 BARE_FUNCTION_TAGS = [Tag(f"\n<function=NAME> {then}") for then in _AFTER_NAME]
-TOOL_CALL_END_TAG = Tag(f" {TOOL_CALL_END}", at_start=True)
+# The tags that may stand directly after a call. Models repeat both.
+AFTER_CALL_TAGS = [Tag(f" {end}", at_start=True) for end in (FUNCTION_END, TOOL_CALL_END)]
 
 # `</function>` may be part of a value. It ends the function only if it is followed by one of these tags.
 _AFTER_FUNCTION = (TOOL_CALL_END, TOOL_CALL_START, "<function=")
@@ -73,11 +75,11 @@ def tags_outside_calls(*, at_start: bool, thinking: bool, calls: bool, after_cal
     at_start: whether the output begins here, perhaps with `<think>`.
     thinking: whether the text is within the thinking.
     calls: whether tool calls may follow.
-    after_call: whether a call has just ended, so that its `</tool_call>` may follow.
+    after_call: whether a call has just ended, so that its closing tags may follow.
     """
     tags = [THINK_END_TAG] if thinking else [THINK_START_TAG] if at_start else []
     if calls:
         tags += [*XML_CALL_TAGS, *BARE_FUNCTION_TAGS, HERMES_CALL_TAG]
     if after_call:
-        tags.append(TOOL_CALL_END_TAG)
+        tags += AFTER_CALL_TAGS
     return TagSet(tags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,8 +46,9 @@ class TagFreeText:
 
         maximum: None for no limit.
         """
-        automaton = tag_automaton(self._tags, frozenset(self._follows))
-        final = [self._may_end and self._can_close(automaton, state) for state in range(len(automaton))]
+        ends = frozenset(self._follows)
+        automaton = tag_automaton(self._tags, ends)
+        final = closable_states(self._tags, ends, self._closing) if self._may_end else frozenset()
         todo: list[_Text] = []
 
         def name(text: _Text) -> str:
@@ -60,11 +61,11 @@ class TagFreeText:
         while todo:
             state, least, most = text = todo.pop()
             fewer = max(least - 1, 0), None if most is None else most - 1
-            alternatives = ['""'] if final[state] and not least else []
+            alternatives = ['""'] if state in final and not least else []
             for step in automaton[state] if most != 0 else []:
-                if step.tag is None and fewer[1] == 0 and not final[step.to]:
+                if step.tag is None and fewer[1] == 0 and step.to not in final:
                     continue  # the text would have to end there
-                some = range_grammar(_ranges(step.characters)) if step.characters else self._others
+                some = step.written or self._others
                 then = name((step.to, *fewer)) if step.tag is None else self._follows[step.tag]
                 alternatives.append(f"{some} {then}")
             self._rules.bodies[self._names[text]] = " | ".join(alternatives)
@@ -72,28 +73,20 @@ class TagFreeText:
 
     def contains_tag(self, text: str) -> bool:
         """Return whether a text and its closing contain one of the tags."""
-        return any(re.search(tag_regex(tag), f"\n{text}{self._closing}") for tag in self._tags)
-
-    def _can_close(self, automaton: Sequence[Sequence[Transition]], state: int) -> bool:
-        """Return whether the closing completes no tag after a text that ends in a state."""
-        for character in self._closing:
-            *steps, others = automaton[state]
-            step = next((step for step in steps if character in step.characters), others)
-            if step.tag is not None or (step is others and character in _characters(self._tags)):
-                return False
-            state = step.to
-        return True
+        return _any_tag(self._tags).search(f"\n{text}{self._closing}") is not None
 
 
 class Transition(NamedTuple):
     """A transition from a state to the next.
 
     characters: the characters that take this transition; "" for all characters that occur in no tag.
+    written: GBNF for one of these characters; "" for those that occur in no tag.
     to: the next state.
     tag: the tag that the characters complete, which then ends the text; None if they complete no tag.
     """
 
     characters: str
+    written: str
     to: int
     tag: str | None
 
@@ -134,9 +127,34 @@ def tag_automaton(tags: tuple[str, ...], ends: frozenset[str]) -> list[list[Tran
                 todo.append(after)
             step = (0, next(filter(None, complete))) if complete else (states[after], None)
             steps[step] = steps.get(step, "") + character
-        others = Transition("", states[nothing], None)
-        automaton.append([*(Transition(characters, *step) for step, characters in steps.items()), others])
+        written = [
+            Transition(characters, range_grammar(_ranges(characters)), *step) for step, characters in steps.items()
+        ]
+        automaton.append([*written, Transition("", "", states[nothing], None)])
     return automaton
+
+
+@lru_cache(maxsize=64)
+def closable_states(tags: tuple[str, ...], ends: frozenset[str], closing: str) -> frozenset[int]:
+    """Return the states of `tag_automaton(tags, ends)` after which a closing text completes no tag."""
+    automaton, known = tag_automaton(tags, ends), frozenset(_characters(tags))
+
+    def can_close(state: int) -> bool:
+        for character in closing:
+            *steps, others = automaton[state]
+            step = next((step for step in steps if character in step.characters), others)
+            if step.tag is not None or (step is others and character in known):
+                return False
+            state = step.to
+        return True
+
+    return frozenset(filter(can_close, range(len(automaton))))
+
+
+@lru_cache(maxsize=64)
+def _any_tag(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a regular expression for any of the tags."""
+    return re.compile("|".join(map(tag_regex, tags)) or "(?!)")
 
 
 def _characters(tags: tuple[str, ...]) -> list[str]:

@@ -18,9 +18,9 @@ from pymtp.grammar.characters import Ranges, inverse, quoted, range_grammar
 from pymtp.grammar.json_schema import SchemaConverter
 from pymtp.grammar.json_text import literal
 from pymtp.grammar.keywords import SchemaError
-from pymtp.grammar.pattern_syntax import MAX_REPETITIONS
+from pymtp.grammar.pattern_syntax import MAX_REPETITIONS, parse_pattern
 from pymtp.grammar.rules import Rules
-from pymtp.grammar.strings import CONDITIONS, StringConditions, read_lengths
+from pymtp.grammar.strings import CONDITIONS, StringConditions, Writing, read_lengths
 
 # A grammar that counts characters has a rule for each count and each state of the automaton that finds end tags. So the
 # longer a string may be, the smaller its automaton must be; a smaller one forbids more text than the end tags.
@@ -68,8 +68,10 @@ def _without(left_out: Ranges, ranges: Ranges) -> str:
     return range_grammar(remaining)
 
 
-# A value without a newline contains no end tag, and neither does one without "<".
-_UNTAGGED = [partial(_without, left_out) for left_out in (_LINE_ENDS, _TAG_OPENS)]
+# What a value of one line may not begin or end with, because the lines around it would make it an end tag.
+_EDGES = parse_pattern(r"^<(?:parameter=|/parameter>|/function>)|</parameter>[ \t\r]*$")
+# Otherwise, a value without a newline contains no end tag, and neither does one without "<".
+_UNTAGGED = [Writing(partial(_without, _LINE_ENDS), _EDGES, "<"), Writing(partial(_without, _TAG_OPENS))]
 
 
 class ParameterRules:

@@ -96,16 +96,17 @@ def _read_table(
     given = {key: context.params[key] for key in allowed if is_given(context, key)}
     arguments: list[str] = []
     keywords: dict[str, Any] = {}
+    set_by_table = {_target(key, options) for key in table}
     for key, value in {**common, **table}.items():
         word = key.replace("-", "_")
-        if key == "model":
+        if key == "model" or (key not in table and _target(key, options) in set_by_table):
             continue
+        place = _place(file, text, name if key in table else None, key)
         if word in OPTION_NAMES:
             keywords[word] = value
         elif word in options:
-            arguments += _arguments(options[word], value)
+            arguments += _arguments(options[word], value, place)
         else:
-            place = _place(file, text, name if key in table else None, key)
             known = word in _options(context, [param.name or "" for param in context.command.params])
             raise InvalidRequestError(
                 f"{place}: {shown(key)} holds for the whole server: give it on the command line"
@@ -139,13 +140,25 @@ def _options(context: typer.Context, allowed: Collection[str]) -> dict[str, Any]
     }
 
 
-def _arguments(option: Any, value: Any) -> list[str]:
-    """Write an option as arguments of the command line."""
+def _target(key: str, options: Mapping[str, Any]) -> str:
+    """Return the name of the parameter that a key sets: several keys may set the same."""
+    word = key.replace("-", "_")
+    return options[word].name if word in options else word
+
+
+def _arguments(option: Any, value: Any, place: str) -> list[str]:
+    """Write an option as arguments of the command line.
+
+    place: where the value stands. Raises InvalidRequestError, with it, for a value of another kind than the option's.
+    """
     long = next(name for name in option.opts if name.startswith("--"))
+    if isinstance(value, list) and option.multiple:
+        return [argument for each in value for argument in _arguments(option, each, place)]
+    if isinstance(value, list) or isinstance(value, bool) != option.is_flag:
+        expected = "true or false" if option.is_flag else "one value, and neither a list nor true or false"
+        raise InvalidRequestError(f"{place}: {long} must have {expected}, not {shown(value)}")
     if isinstance(value, bool):
         return [long] if value else list(option.secondary_opts[:1])
-    if isinstance(value, list):
-        return [argument for each in value for argument in _arguments(option, each)]
     return [f"{long}={json.dumps(value) if isinstance(value, dict) else value}"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -271,7 +272,7 @@ def serve(
         raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(REQUIRED.values())}")
     settings = server_options.settings(sampling.given_params(seed=seed))
     # already here, so that invalid options and missing files are found before a worker starts
-    config, program = _launch(context, settings, several, models)
+    config = _launch(context, settings, several, models)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
@@ -286,15 +287,19 @@ def serve(
             settings.port,
         )
     with option_names(ServedModelOptions, **_SERVED):
-        code = supervise(listener, config) if program is None else supervise(listener, config, program)
+        if isinstance(config, FrontConfig):
+            with TemporaryDirectory(prefix="pymtp-") as folder:
+                code = supervise(listener, replace(config, folder=folder), FRONT_PROGRAM)
+        else:
+            code = supervise(listener, config)
     if code:
         raise typer.Exit(code)
 
 
 def _launch(
     context: typer.Context, settings: ServerSettings, several: SeveralOptions, models: list[str] | None
-) -> tuple[WorkerConfig | FrontConfig, str | None]:
-    """Return the config of the process that serves, and its program, None for that of a worker.
+) -> WorkerConfig | FrontConfig:
+    """Return the config of the process that serves: a worker, or a front without its folder.
 
     Raises InvalidRequestError for options that do not go together, and the errors of `_worker_model`.
     """
@@ -306,7 +311,7 @@ def _launch(
             if several.models_max or several.models_memory is not None:
                 option = "--models-max" if several.models_max else "--models-memory"
                 raise InvalidRequestError(f"{option} is for several models: give --model several times, or --models")
-            return config, None
+            return config
         configs = [config]
     else:
         if models and several.models_file is not None:
@@ -322,8 +327,7 @@ def _launch(
             ]
     _check_names_differ(configs)
     memory = None if several.models_memory is None else several.models_memory * MIB
-    front = FrontConfig(settings, tuple(configs), several.models_max, memory, several.idle_seconds)
-    return front, FRONT_PROGRAM
+    return FrontConfig(settings, tuple(configs), "", several.models_max, memory, several.idle_seconds)
 
 
 def _named_config(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context.context import Context
+from pymtp.context.host_memory import free_host_memory
+from pymtp.context.memory import PARTS, DeviceMemory, least_memory
 from pymtp.context.options import ContextOptions
 from pymtp.engine.thread import EngineThread
-from pymtp.errors import CancelledError, ClosedError, InvalidRequestError
-from pymtp.model.model import Model
+from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.native.process import tell_of_forks
 from pymtp.validation import shown
 
@@ -30,19 +32,23 @@ class Embedder:
 
     The context holds one sequence, is made for the first prompt, and grows with the longest one. Several threads may
     use the embedder: prompts are computed one after the other.
+
+    memory: the memory of the context on each device, without the weights, which are the engine's too.
     """
 
-    def __init__(self, model: Model, options: ContextOptions, thread: EngineThread) -> None:
+    def __init__(self, engine_context: Context, options: ContextOptions, thread: EngineThread) -> None:
         """Create the embedder, without its context. options: those of the engine's context."""
-        self._model, self._options, self._thread = model, options, thread
+        self._model, self._options, self._thread = engine_context.model, options, thread
+        self._engine_context = engine_context
         self._context: Context | None = None
-        self._lock = threading.Lock()
+        self.memory: Sequence[DeviceMemory] = ()
+        self._lock = threading.RLock()  # as it knows its thread
         self._closed = False
         tell_of_forks(self)
 
     def _after_fork_in_child(self) -> None:
         """Replace the lock in a forked child, because another thread may have held it at the fork."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def embed(
         self, tokens: Sequence[int], pooling: Pooling, cancelled: Callable[[], bool] = lambda: False
@@ -52,16 +58,23 @@ class Embedder:
         pooling: "last" for the state of the last token, "mean" for the mean of all.
         cancelled: is asked between chunks of CHUNK tokens.
 
-        Raises InvalidRequestError for another pooling, CancelledError if `cancelled` returns true, and ClosedError.
+        Raises InvalidRequestError for another pooling and in a handler that interrupts `embed`, ContextFullError if
+        there is no memory for the prompt, CancelledError if `cancelled` returns true or after cancel() of the engine's
+        context, and ClosedError.
         """
         if pooling not in get_args(Pooling):
             raise InvalidRequestError(f"pooling={shown(pooling)} must be last or mean", "pooling")
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise InvalidRequestError("this thread computes an embedding: a signal handler may only cancel or close")
+        n_cancels = self._engine_context.cancels
         total, last = np.zeros(self._model.n_embd), np.zeros(self._model.n_embd, np.float32)
         with self._lock:
+            # on this thread: the steps of the engine go on while memory is allocated
+            context = self._context_for(len(tokens))
             for start in range(0, len(tokens), CHUNK):
-                if cancelled():
+                if cancelled() or self._engine_context.cancels > n_cancels:
                     raise CancelledError("the embedding was cancelled")
-                rows = self._thread.call(lambda at=start: self._compute(tokens, at))  # type: ignore[misc]
+                rows = self._thread.call(partial(_compute, context, tokens, start))
                 total += rows.sum(axis=0, dtype=np.float64)
                 last = rows[-1]
         return normalized(total / len(tokens) if pooling == "mean" else last)
@@ -69,34 +82,57 @@ class Embedder:
     def close(self) -> None:
         """Free the context. A prompt that is being computed fails with ClosedError."""
         self._closed = True
-        context, self._context = self._context, None
+        self._free()
+
+    def _free(self) -> None:
+        context, self._context, self.memory = self._context, None, ()
         if context is not None:
             context.close()
 
-    def _compute(self, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
-        """Compute the next chunk of a prompt, and return its hidden states. Runs on the engine's thread."""
-        if start == 0:
-            context = self._context_for(len(tokens))
-            context.clear()
-        else:
-            found = self._context
-            if found is None:
-                raise ClosedError("the LLM is closed")
-            context = found
-        context.prefill(tokens[start : start + CHUNK])
-        return context.embeddings()
-
     def _context_for(self, n_tokens: int) -> Context:
+        """Return the context, which is made anew if it is too short for a prompt."""
         if self._closed:
             raise ClosedError("the LLM is closed")
         if self._context is None or self._context.n_ctx < n_tokens:
-            if self._context is not None:
-                self._context.close()
+            self._free()
             n_ctx = max(MIN_CTX, 1 << (n_tokens - 1).bit_length())
             options = replace(self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0)
-            self._context = None
-            self._context = Context(self._model, options, embeddings=True)
+            self._check_memory(options, n_tokens)
+            made = Context(self._model, options, embeddings=True)
+            self.memory = [replace(device, weights=0) for device in made.memory()]
+            self._context = made
+            if self._closed:  # close() was called meanwhile, and has found no context
+                self._free()
+                raise ClosedError("the LLM is closed")
+            return made
         return self._context
+
+    def _check_memory(self, options: ContextOptions, n_tokens: int) -> None:
+        """Raise ContextFullError if the system would have to swap, or to kill a process, for a context."""
+        needed, free = least_memory(self._model, *options.context_params(self._model)), free_host_memory()
+        if free is not None and needed > free:
+            raise ContextFullError(
+                f"an embedding of {n_tokens} tokens takes at least {needed / 2**30:.1f} GiB of memory, and "
+                f"{free / 2**30:.1f} GiB are free: give a shorter prompt"
+            )
+
+
+def _compute(context: Context, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
+    """Compute the next chunk of a prompt, and return its hidden states. Runs on the engine's thread."""
+    if start == 0:
+        context.clear()
+    context.prefill(tokens[start : start + CHUNK])
+    return context.embeddings()
+
+
+def add_memory(first: Sequence[DeviceMemory], second: Sequence[DeviceMemory]) -> list[DeviceMemory]:
+    """Return the sums of the memory on each device."""
+    sums = {device.device: device for device in first}
+    for more in second:
+        old = sums.get(more.device)
+        parts = {} if old is None else {name: getattr(old, name) + getattr(more, name) for name in PARTS}
+        sums[more.device] = replace(more, **parts)
+    return list(sums.values())
 
 
 def normalized(vector: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -134,6 +134,7 @@ class Scheduler:
         self._n_running: Counter[object] = Counter()  # running requests, by client and by call
         self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
         self.running: list[Request] = []  # in the order of their sequences
+        self._shortest_first = False  # whether the last step prefilled the shortest prompt first
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over all requests, in no particular order."""
@@ -255,8 +256,23 @@ class Scheduler:
         return [r for r in self.running if r.decode_state is not None and (has_waiting or not r.paused)]
 
     def prefilling(self) -> list[Request]:
-        """Return the running requests that do not decode yet, in the order of their ranks."""
-        return sorted((request for request in self.running if request.decode_state is None), key=_rank)
+        """Return the running requests that do not decode yet, in the order in which the next step prefills them.
+
+        They are in the order of their ranks. But in every second step, of the clients' first requests, the one with the
+        fewest tokens left comes first: a short prompt waits for its own length of another client's long prompt, which
+        is prefilled at half of its speed meanwhile. Long prompts of the same length are prefilled one after the other.
+        """
+        requests = sorted((request for request in self.running if request.decode_state is None), key=_rank)
+        self._shortest_first = not self._shortest_first
+        if self._shortest_first and len(requests) > 1:
+            first: dict[str, Request] = {}
+            for request in requests:
+                if request.priority == requests[0].priority:
+                    first.setdefault(request.caller.client, request)
+            shortest = min(first.values(), key=lambda request: len(request.prompt) - request.n_prefilled)
+            requests.remove(shortest)
+            requests.insert(0, shortest)
+        return requests
 
 
 def _next_turn(waiting: Iterable[T], n_running: Mapping[object, int]) -> T:

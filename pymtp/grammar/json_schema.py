@@ -41,7 +41,7 @@ from pymtp.grammar.numbers import number_rule
 from pymtp.grammar.objects import ObjectRules
 from pymtp.grammar.regex import repetitions
 from pymtp.grammar.rules import Rules
-from pymtp.grammar.strings import CONDITIONS, StringConditions, read_lengths
+from pymtp.grammar.strings import CONDITIONS, StringConditions, Writing, read_lengths
 from pymtp.grammar.values import Validator, value_key
 
 _DEFERRED = COMBINERS - {"anyOf", "oneOf"}
@@ -84,7 +84,7 @@ class SchemaConverter:
         self._arrays = ArrayRules(rules, self.report, self.rule_for, self._values_of)
         self._validator = Validator(root)
         self._objects = ObjectRules(rules, self.report, self.rule_for, self.combiner.alternatives, self._validator.fits)
-        self._strings = StringConditions(rules, self.report, [json_characters])
+        self._strings = StringConditions(rules, self.report, [Writing(json_characters)])
 
     def finish(self) -> None:
         """Make the rules of all references in the converted schemas."""
@@ -279,9 +279,14 @@ class SchemaConverter:
         return self._combined[key]
 
     def ref(self, ref: object, path: str) -> str:
-        """Return the name of the rule for a reference. `finish` makes the rule of a new reference."""
+        """Return the name of the rule for a reference. `finish` makes the rule of a new reference.
+
+        Raises NoValueError for a reference whose values never end.
+        """
         if not isinstance(ref, str) or ref not in self.refs:
             target = find_ref(self.root, ref, path)
+            if self.combiner.endless.is_endless(ref):
+                raise NoValueError(f"{path}: each value of {ref!r:.80} contains another one, without an end")
             assert isinstance(ref, str)
             self.refs[ref] = self.rules.fresh_name(ref)
             self._pending.append((self.refs[ref], target, ref))
@@ -308,7 +313,8 @@ def schema_grammar(text: str, *, strict: bool = True) -> SchemaGrammar:
     """
     try:
         converter = SchemaConverter(schema := json.loads(text), Rules(), "strict" if strict else "weaken")
-        converter.refs["#"] = "root"
+        if not converter.combiner.endless.is_endless("#"):
+            converter.refs["#"] = "root"
         # After the rules that it names: llama.cpp's parser takes fewer repetitions where many rules come before it.
         converter.rules.bodies["root"] = converter.schema(schema, "#")
         converter.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -37,7 +36,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and math.isfinite(value) and value == math.floor(value),
+    "integer": lambda value: is_whole_number(value),
     "number": lambda value: is_number(value),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
@@ -122,6 +121,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def is_whole_number(value: object) -> bool:
+    """Return whether a value is a JSON number without a fraction, of any size."""
+    return value.is_integer() if isinstance(value, float) else is_number(value)
+
+
 def types_of(schema: dict[str, Any], path: str) -> list[str]:
     """Return the types in a schema's "type", each once; [] without a "type". Raises SchemaError for unknown types."""
     types = schema.get("type", [])
@@ -150,6 +154,6 @@ def read_size(schema: dict[str, Any], keyword: str, path: str) -> int | None:
     if keyword not in schema:
         return None
     value = schema[keyword]
-    if not is_number(value) or not math.isfinite(value) or value < 0 or value != math.floor(value):
+    if not is_whole_number(value) or value < 0:
         raise SchemaError(f"{path}/{keyword} must be an integer, 0 or more")
     return int(value)

@@ -12,7 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 from pymtp.grammar import keywords
+from pymtp.grammar.automaton import PatternMatcher
 from pymtp.grammar.complement import complement
+from pymtp.grammar.endless import EndlessReferences
 from pymtp.grammar.keywords import (
     ANNOTATIONS,
     COMBINERS,
@@ -37,11 +39,19 @@ _UNCOMBINED = PLAIN_KEYWORDS | ANNOTATIONS
 Plain = dict[str, Any]
 
 
+# What is not evaluated by a schema and its parts. Schemas beside it, such as those beside its `$ref`, do not count.
+_UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
+
+
 class Combiner:
-    """A converter of the combinations in one JSON document."""
+    """A converter of the combinations in one JSON document.
+
+    endless: the references in the document whose values never end. They add no alternatives.
+    """
 
     def __init__(self, root: object, report: KeywordReport) -> None:
         self._root, self._report = root, report
+        self.endless = EndlessReferences(root)
         self._visits = 0
         self._open = set[str]()  # the references that are being followed
 
@@ -50,6 +60,12 @@ class Combiner:
 
         Raises SchemaError for a malformed combination, and in strict mode for one that no grammar can express.
         """
+        found = self._combined(schema, path, steps)
+        if isinstance(schema, dict) and not _UNEVALUATED.keys().isdisjoint(schema):
+            return [*map(_with_evaluated, found)]
+        return found
+
+    def _combined(self, schema: object, path: str, steps: int) -> list[Plain]:
         if isinstance(schema, bool):
             return [{}] if schema else []
         if not isinstance(schema, dict):
@@ -143,7 +159,7 @@ class Combiner:
         except SchemaError as error:
             self._report.skip_malformed(path, "$ref", error)
             return [{}]
-        if ref in self._open:
+        if ref in self._open or self.endless.is_endless(ref):
             return []
         self._open.add(str(ref))
         try:
@@ -226,12 +242,44 @@ class Combiner:
         }
         if patterns[0] or patterns[1]:
             result["patternProperties"] = {
-                pattern: all_of(patterns[0].get(pattern, True), patterns[1].get(pattern, True))
+                pattern: all_of(
+                    *(
+                        own[pattern] if pattern in own else self._rest_for(pattern, part, own, rest, path)
+                        for part, own, rest in zip(parts, patterns, rests, strict=True)
+                    )
+                )
                 for pattern in dict.fromkeys([*patterns[0], *patterns[1]])
             }
         if "additionalProperties" in merged:
             result["additionalProperties"] = all_of(*(part.get("additionalProperties", True) for part in (one, other)))
         return result
+
+    def _rest_for(self, pattern: str, parts: Plain, patterns: Plain, rest: object, path: str) -> object:
+        """Return what a schema demands of the properties whose names match a pattern that it does not have.
+
+        parts, patterns, rest: its properties, its patternProperties, and the schema of all others.
+        """
+        if rest is not True and (patterns or _may_match(pattern, parts)):
+            self._report.leave_out(path, "additionalProperties", f"another schema has names that match {pattern!r:.40}")
+            return True
+        return rest
+
+
+def _may_match(pattern: str, names: Iterable[str]) -> bool:
+    try:
+        matcher = PatternMatcher(pattern)
+        return any(map(matcher.matches, names))
+    except (ValueError, RecursionError):
+        return True
+
+
+def _with_evaluated(schema: Plain) -> Plain:
+    """Return a schema whose parts are all known, with `additionalProperties` and `items` for what none evaluates."""
+    result = dict(schema)
+    for keyword, known in _UNEVALUATED.items():
+        if keyword in schema and known not in schema and not (known == "items" and "contains" in schema):
+            result[known] = result.pop(keyword)
+    return result
 
 
 def all_of(one: object, other: object) -> object:

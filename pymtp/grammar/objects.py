@@ -11,7 +11,7 @@ from pymtp.grammar.characters import ALL_CHARACTERS, NOT_PLAIN, inverse, json_ch
 from pymtp.grammar.json_text import literal
 from pymtp.grammar.keywords import EXCLUDED_VALUES, KeywordReport, NoValueError, SchemaError, Several, read_size
 from pymtp.grammar.merge import all_of
-from pymtp.grammar.pattern_syntax import MAX_REPETITIONS, literal_pattern, parse_pattern
+from pymtp.grammar.pattern_syntax import MAX_REPETITIONS, PatternNode, literal_pattern, parse_pattern
 from pymtp.grammar.regex import repetitions
 from pymtp.grammar.rules import Rules
 from pymtp.grammar.strings import FORMATS, format_pattern, read_lengths
@@ -216,8 +216,8 @@ class ObjectRules:
         names = [literal_pattern(name) for name in (*members.properties, *members.forbidden)]
         names += [literal_pattern(name) for name in condition.get(EXCLUDED_VALUES, ()) if isinstance(name, str)]
         try:
-            more = [parse_pattern(text) for text in Several.of(condition["pattern"])] if "pattern" in condition else []
-        except (ValueError, TypeError) as error:
+            more = [*map(_parse_name_pattern, Several.of(condition["pattern"]))] if "pattern" in condition else []
+        except ValueError as error:
             self._report.leave_out(path, "propertyNames", f"its pattern cannot be enforced: {error}")
             more = []
         for name in Several.of(condition["format"]) if "format" in condition else ():
@@ -315,3 +315,9 @@ class ObjectRules:
         if names[0, 0] is None:
             raise NoValueError(f"{path}: no object has so few or so many properties")
         return f'"{{" {space} {names[0, 0]} {space} "}}"'
+
+
+def _parse_name_pattern(pattern: object) -> PatternNode:
+    if not isinstance(pattern, str):
+        raise ValueError(f"{pattern!r:.80} is no string")
+    return parse_pattern(pattern)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 
 from pymtp.errors import InvalidRequestError
 
@@ -31,10 +32,12 @@ class Rules:
     """The rules of a grammar.
 
     bodies: the GBNF of each rule, by the name of the rule.
+    written: the GBNF that names some of the rules, by what it stands for, if writing it again would take long.
     """
 
     def __init__(self) -> None:
         self.bodies: dict[str, str] = {}
+        self.written: dict[Hashable, str] = {}
         self._names: dict[str, str] = {}  # the name of each rule, by the rule's body
         self._n_fresh = 0
         self._characters = 0

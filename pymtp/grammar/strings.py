@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymtp.grammar.automaton import Expression, Expressions, NoTextError, expression_rule, pattern_sets
 from pymtp.grammar.characters import ALL_CHARACTERS, Ranges
@@ -62,6 +62,7 @@ FORMATS = {
     "uri": _URI,
 }
 FORMATS |= {"idn-email": FORMATS["email"], "idn-hostname": FORMATS["hostname"], "iri": _URI, "url": _URI}
+MAX_COUNTED = 64  # characters of strings that are counted beside other conditions, where that can be avoided
 CONDITIONS = {"pattern", "format", EXCLUDED_VALUES, EXCLUDED_PATTERNS}  # keywords of StringConditions
 _FORMAT_ALONE = {"type", "format", *ANNOTATIONS}
 UNRESTRICTED_FORMATS = ("binary", "password")
@@ -86,10 +87,10 @@ class TextConditions:
     values: strings that are not allowed.
     """
 
-    patterns: Sequence[PatternNode] = ()
-    formats: Sequence[PatternNode] = ()
-    excluded: Sequence[PatternNode] = ()
-    values: Sequence[str] = ()
+    patterns: tuple[PatternNode, ...] = ()
+    formats: tuple[PatternNode, ...] = ()
+    excluded: tuple[PatternNode, ...] = ()
+    values: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
 
@@ -120,14 +121,43 @@ def read_lengths(schema: dict[str, Any], path: str, report: KeywordReport) -> tu
     return low, None if high is None else min(high, MAX_REPETITIONS)
 
 
-class StringConditions:
-    """The writer of rules for strings with patterns and formats.
+class Writing(NamedTuple):
+    """A way to write strings.
 
-    characters: functions that take ranges of characters and return GBNF for one of them. They are tried in order.
+    characters: a function that takes ranges of characters and returns GBNF for one of them.
+    excluded: a pattern that no string may match, because it could not be read again; None if all strings can.
+    within: a character that all strings have that match `excluded`.
     """
 
-    def __init__(self, rules: Rules, report: KeywordReport, characters: Sequence[Callable[[Ranges], str]]) -> None:
-        self._rules, self._report, self._characters = rules, report, characters
+    characters: Callable[[Ranges], str]
+    excluded: PatternNode | None = None
+    within: str = ""
+
+    def conditions(self, given: TextConditions) -> TextConditions:
+        """Return the conditions of strings that are written like this."""
+        if self.excluded is None or not all(map(self._may_have, (*given.patterns, *given.formats))):
+            return given
+        return replace(given, excluded=(*given.excluded, self.excluded))
+
+    def is_large(self, given: TextConditions) -> bool:
+        """Return whether the rules for these conditions count many characters only because of `excluded`."""
+        if self.conditions(given) is given:
+            return False
+        longest = [given.high, *(length_range(whole)[1] for node in given.patterns if (whole := unanchored(node)))]
+        return any(length is not None and length > MAX_COUNTED for length in longest)
+
+    def _may_have(self, node: PatternNode) -> bool:
+        """Return whether a string in which a pattern matches may have the character `within`."""
+        whole = unanchored(node)
+        code = ord(self.within)
+        return whole is None or any(low <= code <= high for ranges in pattern_sets(whole) for low, high in ranges)
+
+
+class StringConditions:
+    """The writer of rules for strings with patterns and formats. writings: they are tried in order."""
+
+    def __init__(self, rules: Rules, report: KeywordReport, writings: Sequence[Writing]) -> None:
+        self._rules, self._report, self._writings = rules, report, writings
 
     def grammar(self, schema: dict[str, Any], path: str, patterns: Sequence[str] = ()) -> str | None:
         """Return GBNF for the strings of a plain schema, without quotes; None if it has no conditions but lengths.
@@ -138,7 +168,7 @@ class StringConditions:
         """
         name = schema.get("format")
         if isinstance(name, str) and name in FORMATS and schema.keys() <= _FORMAT_ALONE and not patterns:
-            return _format_grammar(name, self._characters[0])
+            return _format_grammar(name, self._writings[0].characters)
         found = self._read(schema, path, patterns)
         if not found.nodes:
             return None
@@ -186,16 +216,26 @@ class StringConditions:
                 formats.append(format_pattern(name))
             elif name not in UNRESTRICTED_FORMATS and not patterns:  # a pattern beside a name of one's own says it all
                 self._report.note(path, "format")
-        excluded = [parse_pattern(pattern) for pattern in schema.get(EXCLUDED_PATTERNS, ())]
+        excluded = []
+        for pattern in schema.get(EXCLUDED_PATTERNS, ()):
+            try:
+                excluded.append(parse_pattern(pattern))
+            except ValueError as error:
+                self._report.leave_out(path, "not", f"{pattern!r:.80} cannot be enforced: {error}")
         values = [value for value in schema.get(EXCLUDED_VALUES, ()) if isinstance(value, str)]
-        return TextConditions(patterns, formats, excluded, values, *read_lengths(schema, path, self._report))
+        lengths = read_lengths(schema, path, self._report)
+        return TextConditions(tuple(patterns), tuple(formats), tuple(excluded), tuple(values), *lengths)
 
     def _written(self, conditions: TextConditions) -> str:
         """Return GBNF for the strings that fulfil all conditions. Raises ValueError if no grammar can express them."""
         problem: ValueError | None = None
-        for characters in self._characters:
+        for writing in sorted(self._writings, key=lambda one: one.is_large(conditions)):
+            own, characters = writing.conditions(conditions), writing.characters
+            key = own, characters
             try:
-                return self._simple(conditions, characters) or self._automaton(conditions, characters)
+                if key not in self._rules.written:
+                    self._rules.written[key] = self._simple(own, characters) or self._automaton(own, characters)
+                return self._rules.written[key]
             except ValueError as error:
                 problem = problem or error
         raise problem or ValueError("no characters")
@@ -217,7 +257,7 @@ class StringConditions:
         if conditions.high is not None:
             limit = conditions.high
             patterns, formats, excluded = (
-                [without_needless_limits(node, limit) for node in nodes]
+                tuple(without_needless_limits(node, limit) for node in nodes)
                 for nodes in (conditions.patterns, conditions.formats, conditions.excluded)
             )
             conditions = replace(conditions, patterns=patterns, formats=formats, excluded=excluded)

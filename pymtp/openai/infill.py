@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.model.model import Model
+from pymtp.model.model import MIN_NORMALIZED, Model
 from pymtp.sampling import SamplingParams
 
 # Names that Qwen's vocabularies have. REPO and FILE are needed only for further files.
@@ -49,10 +51,55 @@ def infill_prompt(llm: LLM, prefix: str | Sequence[int], suffix: str, params: Sa
 
     Raises InvalidRequestError for a model that cannot fill in text.
     """
-    special = read_fim_tokens(llm.model)
-    before = llm.model.tokenize(prefix, add_special=False) if isinstance(prefix, str) else prefix
-    after = llm.model.tokenize(suffix, add_special=False)
-    return infill_tokens(llm.model, special, before, after, n_ctx=llm.context.n_ctx, n_predict=params.max_tokens)
+    model, n_ctx = llm.model, llm.context.n_ctx
+    special = read_fim_tokens(model)
+    before = last_tokens(model, [prefix] if isinstance(prefix, str) else prefix, n_ctx)
+    after = first_tokens(model, [suffix], n_ctx)
+    return infill_tokens(model, special, before, after, n_ctx=n_ctx, n_predict=params.max_tokens)
+
+
+def first_tokens(model: Model, parts: Sequence[str | int], n_ctx: int, *, add_special: bool = False) -> list[int]:
+    """Return the tokens of texts and token ids, at least the first n_ctx. Text far beyond them is not tokenized.
+
+    add_special: whether a text at the beginning gets the tokens that the vocabulary puts before a text.
+    """
+    tokens: list[int] = []
+    for i, part in enumerate(parts):
+        if len(tokens) >= n_ctx:
+            break
+        if isinstance(part, str):
+            if not part and i:
+                continue
+            kept = part[: _max_characters(model, part, n_ctx)]
+            tokens += model.tokenize(kept, add_special=add_special and i == 0)
+        else:
+            tokens.append(part)
+    return tokens
+
+
+def last_tokens(model: Model, parts: Sequence[str | int], n_ctx: int) -> list[int]:
+    """Return the tokens of texts and token ids, at least the last n_ctx. Text far before them is not tokenized."""
+    found: list[list[int]] = []
+    left = n_ctx
+    for part in reversed(parts):
+        if left <= 0:
+            break
+        if part == "":
+            continue
+        if isinstance(part, str):
+            kept = part[max(0, len(part) - _max_characters(model, part, n_ctx)) :]
+            found.append(model.tokenize(kept, add_special=False))
+        else:
+            found.append([part])
+        left -= len(found[-1])
+    return list(chain.from_iterable(reversed(found)))
+
+
+def _max_characters(model: Model, text: str, n_ctx: int) -> int:
+    """Return a number of characters of a text that surely have more than n_ctx tokens, or the number of all."""
+    if len(text) <= n_ctx:  # the longest token is not known yet, and takes a while to find
+        return len(text)
+    return math.ceil(((n_ctx + 1) * model.max_token_bytes + 1) / MIN_NORMALIZED)
 
 
 def _single_token(model: Model, name: str) -> int | None:
@@ -79,15 +126,18 @@ def infill_tokens(
     begun: the beginning of the text to be filled in, which follows the prefix.
     files: pairs of a name and a text, of which the last is the most important.
     n_predict: number of tokens to leave room for; None for a quarter of the context.
+
+    Raises ContextFullError if `begun` is longer than the context.
     """
+    model.check_fits(begun, n_ctx)
     answer_room = n_ctx // 4 if n_predict is None else min(n_predict, n_ctx // 2)
     begun_tokens = model.tokenize(begun, add_special=False) if begun else []
     room = n_ctx - answer_room - 3 - len(begun_tokens)
     kept_suffix = list(suffix[: max(room // MAX_SUFFIX_SHARE, room - len(prefix), 0)])
     n_prefix = max(0, room - len(kept_suffix))
     kept_prefix = list(prefix[max(0, len(prefix) - n_prefix) :])
-    extra = _file_tokens(model, special, files) if files else []
     left = max(0, room - len(kept_suffix) - len(kept_prefix))
+    extra = _file_tokens(model, special, files, left) if files and left else []
     return [
         *extra[max(0, len(extra) - left) :],
         special.prefix,
@@ -99,15 +149,14 @@ def infill_tokens(
     ]
 
 
-def _file_tokens(model: Model, special: FimTokens, files: Sequence[tuple[str, str]]) -> list[int]:
-    """Return the tokens of further files, in the form of Qwen's training data for whole repositories."""
-    tokens: list[int] = []
-    if special.repo is not None:
-        tokens += [special.repo, *model.tokenize(f"{REPO_NAME}\n", add_special=False)]
+def _file_tokens(model: Model, special: FimTokens, files: Sequence[tuple[str, str]], n_tokens: int) -> list[int]:
+    """Return the tokens of further files, at least the last n_tokens.
+
+    They have the form of Qwen's training data for whole repositories.
+    """
+    parts: list[str | int] = [] if special.repo is None else [special.repo, f"{REPO_NAME}\n"]
     for name, text in files:
-        if special.file is not None:
-            tokens += [special.file, *model.tokenize(f"{name or FILE_NAME}\n", add_special=False)]
-        tokens += model.tokenize(text if special.file is not None else f"{text}\n\n", add_special=False)
+        parts += [f"{text}\n\n"] if special.file is None else [special.file, f"{name or FILE_NAME}\n", text]
     if special.file is not None:
-        tokens += [special.file, *model.tokenize(f"{FILE_NAME}\n", add_special=False)]
-    return tokens
+        parts += [special.file, f"{FILE_NAME}\n"]
+    return last_tokens(model, parts, n_tokens)

@@ -361,6 +361,7 @@ def read_params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) 
     values |= {name: _whole(values[name]) for name in _WHOLE_NUMBERS if name in values}
     if is_whole(values["max_tokens"], -2, -1):  # no limit, for llama.cpp's server and LM Studio
         values["max_tokens"] = None
+    values["grammar"] = values.get("grammar") or None  # SillyTavern and others send "" for no grammar
     if url == TEXT and (schema := _answer_rule(body, _response_format(body))[0]) is not None:
         values |= {"json_schema": schema, "strict_schema": _schema_field(body)[1]}
     if (seed := body.get("seed")) is not None:
@@ -467,9 +468,9 @@ def _answer_rule(
     Raises InvalidRequestError for a malformed rule, and for several.
     """
     rules = read_rules(body)
-    if len(rules) + (schema is not None) + (bool(rules) and body.get("grammar") is not None) > 1:
+    if len(rules) + (schema is not None) + (bool(rules) and bool(body.get("grammar"))) > 1:
         others = [] if schema is None else ["the schema of the answer's format"]
-        names = [*others, *(rule.field for rule in rules), *(["grammar"] if body.get("grammar") is not None else [])]
+        names = [*others, *(rule.field for rule in rules), *(["grammar"] if body.get("grammar") else [])]
         raise InvalidRequestError(f"{' and '.join(names)} cannot be combined: give one of them", rules[-1].field)
     if not rules:
         return schema, None

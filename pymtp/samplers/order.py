@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pymtp.errors import InvalidRequestError
+from pymtp.samplers.values import listed
 from pymtp.validation import shown
 
 # llama.cpp's names and letters (common/sampling.cpp), in its default order. The number of a sampler in
@@ -40,19 +41,13 @@ def read_order(order: object) -> tuple[str, ...]:
 
     Raises InvalidRequestError for a name or a letter of no sampler, such as "mirostat", and for anything else.
     """
-    names: list[object]
-    if isinstance(order, str):
-        names = [*_split(order)]
-    elif isinstance(order, Iterable) and not isinstance(order, (bytes, dict)):
-        names = list(order)
-    else:
-        names = [order]
+    names = _split(order) if isinstance(order, str) else listed(order)
     if len(names) > _MAX_NAMES:
         raise InvalidRequestError(f"samplers must be at most {_MAX_NAMES} names", "samplers")
     return tuple(dict.fromkeys(_read_name(name) for name in names))
 
 
-def _split(text: str) -> list[str]:
+def _split(text: str) -> Sequence[object]:
     by_letter = {letter: name for name, letter in _LETTERS.items()}
     if set(text) <= set(by_letter):
         return [by_letter[letter] for letter in text]

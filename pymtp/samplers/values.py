@@ -69,6 +69,14 @@ def read_breakers(value: object) -> object:
             value = json.loads(value if value.startswith("[") else f"[{value}]")
         except (ValueError, RecursionError):
             return (value,)
+    return listed(value)
+
+
+def listed(value: object) -> tuple[object, ...]:
+    """Return the entries of a list or another iterable; anything else, text included, as the only entry."""
     if isinstance(value, (str, bytes, dict)) or not isinstance(value, Iterable):
         return (value,)
-    return tuple(value)
+    try:
+        return tuple(value)
+    except TypeError:  # a NumPy array without dimensions
+        return (value,)

@@ -124,6 +124,7 @@ class Props(BaseModel):
     eos_token: str
     modalities: dict[str, bool]
     build_info: str
+    is_sleeping: bool = False
 
 
 @router.get("/v1/models", tags=["OpenAI"], responses=error_responses())

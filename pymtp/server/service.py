@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta, PromptProgress
 from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser
 from pymtp.context.memory import DeviceMemory
-from pymtp.engine.embedder import Pooling
+from pymtp.engine.embedder import Pooling, add_memory
 from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Caller, Completion, current_caller
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import CancelledError, InvalidRequestError
 from pymtp.openai.generate_request import (
     GenerateRequest,
     Output,
@@ -114,7 +114,7 @@ class Service:
             )
 
     async def memory(self) -> list[DeviceMemory]:
-        """Return the memory that the model and the caches take on each device.
+        """Return the memory that the model, the caches and the context of embeddings take on each device.
 
         Waits until the engine is between two steps. Concurrent calls wait on one thread together, so that the other
         threads stay free for requests.
@@ -124,12 +124,12 @@ class Service:
             self._memory = asyncio.ensure_future(
                 self.llm._in_thread(lambda: llm._engine_thread.call(llm.context.memory))
             )
-        return await asyncio.shield(self._memory)
+        return add_memory(await asyncio.shield(self._memory), self.llm.llm._embedder.memory)
 
     async def embed(self, prompts: Sequence[Sequence[int]], pooling: Pooling) -> list[NDArray[np.float32]]:
         """Return the embeddings of prompts, one after the other; those of other requests come between them.
 
-        Raises QueueFullError, RequestTimeoutError and ClosedError.
+        Raises QueueFullError, RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.
         """
         timeout = math.inf if self.settings.request_timeout is None else self.settings.request_timeout
         stopped = threading.Event()
@@ -148,6 +148,8 @@ class Service:
                 return await run_with_timeout(timeout, embed_all())
             except asyncio.TimeoutError as error:
                 raise _timeout_error(timeout) from error
+            except CancelledError as error:
+                raise _cancelled_error() from error
             finally:
                 stopped.set()
 
@@ -301,6 +303,10 @@ def _timeout_error(timeout: float) -> RequestTimeoutError:
     return RequestTimeoutError(f"the request took longer than {timeout:g} seconds")
 
 
+def _cancelled_error() -> UnavailableError:
+    return UnavailableError("the server cancelled the request", retry_after=5)
+
+
 def _busy_error() -> UnavailableError:
     return UnavailableError(f"the server has not finished preparing the request after {PREPARE_TIMEOUT:g} seconds", 5)
 
@@ -407,7 +413,7 @@ class RunningRequest:
                 for delta in new_deltas:
                     if delta.reason == "cancelled":
                         if not self._stopped:
-                            raise UnavailableError("the server cancelled the request", retry_after=5)
+                            raise _cancelled_error()
                         delta.reason = "length"
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)

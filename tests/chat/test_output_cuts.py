@@ -84,6 +84,16 @@ def test_parsed_output_does_not_depend_on_the_pieces(text: str, option_values: d
         assert join_events(other) == join_events(events)
 
 
+@pytest.mark.parametrize("before", ["", "<tool_call>"])
+@pytest.mark.parametrize("between", ["", "\n", "\r\n"])
+def test_repeated_ends_of_a_function_are_no_content_in_any_pieces(before: str, between: str) -> None:
+    text = f"{before}<function=f>{between.join(['</function>'] * 3)}{between}</tool_call>{between}</func"
+    for pieces in ([text], [*text]):
+        output = events_of(pieces)[0].output
+        assert [(call.name, call.arguments) for call in output.tool_calls] == [("f", "{}")]
+        assert output.content is None
+
+
 @settings(max_examples=500)
 @given(texts, options)
 def test_events_are_slices_of_the_text_and_add_up_to_the_output(text: str, option_values: dict[str, bool]) -> None:

@@ -24,6 +24,8 @@ string_schemas = st.one_of(
             {"type": "string", "pattern": "^[a-c]{1,3}-[0-9]+$"},
             {"type": "string", "pattern": r"^[^a]*\n?$"},
             {"type": "string", "pattern": r"^a\nb+$"},
+            {"type": "string", "pattern": "^(<parameter=a>|<a|</function>|</parameter>)*$"},
+            {"type": "string", "pattern": "^<?.{1,90}$"},
             {"type": "string", "format": "date"},
             {"enum": ["a", "", "<parameter>", "two words"]},
             {"const": "a <parameter=a>"},
@@ -227,6 +229,6 @@ def test_grammar_excludes_ends_of_values_that_the_parser_finds(end: str) -> None
         text = f"<tool_call>\n<function=f>\n<parameter={name}>\n{{}}\n</parameter>\n</function>\n</tool_call>"
         assert not grammar_allows(rules, text.format(f"x{end}"))
         assert not grammar_allows(rules, text.format("x\n</parameter>"))
-        assert name == "pattern" or not grammar_allows(rules, text.format("x</parameter>"))
+        assert not grammar_allows(rules, text.format("x</parameter>"))
         if name in ("free", "listed", "mixed"):
             assert grammar_allows(rules, text.format(f"x{end[:-1]}"))

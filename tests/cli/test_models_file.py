@@ -99,6 +99,10 @@ def test_options_of_the_file_are_those_of_the_command_line_and_of_llm(folder: Pa
         ("[a]\nmodel = 'a.gguf'\nctx = 'x'\n", r"\[a\]: Invalid value for '--ctx'.*valid integer"),
         ("[a]\nmodel = 'a.gguf'\nn_ctx = -1\n", r"\[a\]: --ctx -1 must be a whole number"),
         ("[a]\nmodel = 'a.gguf'\ntemp = -1\n", r"\[a\]: --temperature -1\.0 must be"),
+        ("[a]\nmodel = 'a.gguf'\ntemp = false\n", r"line 3: --temperature must have one value.*not False"),
+        ("temp = true\n[a]\nmodel = 'a.gguf'\n", r"line 1: --temperature must have one value.*not True"),
+        ("[a]\nmodel = 'a.gguf'\nctx = [1, 2]\n", r"line 3: --ctx must have one value"),
+        ("[a]\nmodel = 'a.gguf'\nmmap = 'no'\n", r"line 3: --mmap must have true or false, not 'no'"),
         ("[a]\nctx = 3\n", r'\[a\] must have model = "FILE"'),
         ("model = 'a.gguf'\n[a]\n", "model must stand in a table"),
         ("ctx = 3\n", "has no model"),
@@ -111,6 +115,16 @@ def test_wrong_files_are_refused_with_place_and_name(folder: Path, launched: lis
     with pytest.raises(InvalidRequestError, match=words):
         serve("--models", folder / "models.toml")
     assert launched == []
+
+
+@pytest.mark.parametrize("keys", [("n_ctx", "ctx"), ("ctx", "n_ctx")])
+def test_option_of_a_table_replaces_one_of_the_file_in_any_spelling(
+    folder: Path, launched: list[Any], keys: tuple[str, str]
+) -> None:
+    (folder / "models.toml").write_text(f"{keys[0]} = 512\n[a]\nmodel = 'a.gguf'\n{keys[1]} = 1024\n")
+    serve("--models", folder / "models.toml")
+    (front,) = launched
+    assert front.models[0].llm.n_ctx == 1024
 
 
 def test_missing_files_are_reported_at_the_start(folder: Path, launched: list[Any]) -> None:

@@ -78,6 +78,41 @@ def test_many_calls_of_one_client_run_in_their_order() -> None:
     assert sorted(requests, key=lambda request: request.turn) == requests
 
 
+def prefills(*prompts: tuple[str, int]) -> str:
+    """Prefill prompts of clients with these numbers of ubatches. Return whose ubatches were prefilled in which order.
+
+    The last ubatch of each prompt is in upper case.
+    """
+    harness, requests, done = EngineHarness(n_seq_max=8, n_ctx=8192, n_ubatch=64), list[Request](), ""
+    for i, (client, n) in enumerate(prompts):
+        requests.append(harness.submit([i + 9] * (64 * n), 1, caller=Caller(client)))
+    before = {request: 0 for request in requests}
+    while not all(request.ended for request in requests):
+        harness.engine.step()
+        for request, (client, n) in zip(requests, prompts, strict=True):
+            n_prefilled = 64 * n if request.tokens else request.n_prefilled
+            if n_prefilled > before[request]:
+                before[request] = n_prefilled
+                done += client.upper() if request.tokens else client
+    harness.check()
+    return done
+
+
+def test_short_prompt_waits_for_its_own_length_of_another_clients_long_one() -> None:
+    assert prefills(("a", 9), ("b", 3)).index("B") <= 5
+    assert prefills(("a", 9), ("a", 9), ("b", 1)).index("B") <= 1
+
+
+def test_long_prompt_goes_on_beside_short_ones() -> None:
+    done = prefills(("a", 9), *((client, 4) for client in "bcdef"))
+    assert done[:18].count("a") >= 8
+
+
+def test_prompts_of_one_client_or_of_one_length_are_prefilled_one_after_the_other() -> None:
+    assert prefills(("a", 5), ("a", 2)) == "aaaaAaA"
+    assert prefills(("a", 5), ("b", 5)) == "aaaaAbbbbB"
+
+
 @pytest.fixture
 def preparers() -> Iterator[Preparers]:
     threads = Preparers(2, "test")

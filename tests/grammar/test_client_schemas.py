@@ -132,6 +132,58 @@ HELD: dict[str, tuple[dict[str, Any], Any, Any]] = {
         {"a": 1, "b": 1},
         {"c": 1},
     ),
+    "closed by one part": (
+        {"allOf": [{"properties": {"a": {}}, "unevaluatedProperties": False}], "properties": {"b": {}}},
+        {"a": 1},
+        {"b": 1},
+    ),
+    "other properties of one part, by the pattern of another": (
+        {
+            "additionalProperties": {"type": "integer"},
+            "allOf": [{"patternProperties": {"^a": {"enum": [1, "x"]}}}],
+        },
+        {"ab": 1},
+        {"ab": "x"},
+    ),
+    "a tuple closed by one part": (
+        {
+            "type": "array",
+            "allOf": [{"prefixItems": [{"type": "null"}], "unevaluatedItems": False}],
+            "prefixItems": [{}, {"type": "boolean"}],
+        },
+        [None],
+        [None, True],
+    ),
+    "an alternative whose values never end": (
+        {
+            "anyOf": [{"type": "null"}, {"$ref": "#/$defs/x"}],
+            "$defs": {"x": {"type": "array", "contains": {"$ref": "#/$defs/x"}}},
+        },
+        None,
+        [],
+    ),
+    "a property whose values never end": (
+        {
+            "properties": {"a": {}, "b": {"allOf": [{"$ref": "#/$defs/x"}, {"maxItems": 3}]}},
+            "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}},
+        },
+        {"a": 1},
+        {"b": [[]]},
+    ),
+    "values that may end after some levels": (
+        {
+            "$ref": "#/$defs/0",
+            "$defs": {
+                **{
+                    str(i): {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{i + 1}"}}, "required": ["a"]}
+                    for i in range(3)
+                },
+                "3": {"anyOf": [{"$ref": "#/$defs/0"}, {"type": "null"}]},
+            },
+        },
+        {"a": {"a": {"a": None}}},
+        {"a": {"a": None}},
+    ),
     "reference beside bounds": ({"$ref": "#/$defs/n", "minimum": 3, "$defs": {"n": {"type": "integer"}}}, 3, 2),
     "nullable": ({"type": "string", "maxLength": 1, "nullable": True}, None, 1),
     "several patterns": ({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "z$"}]}, "abz", "ab"),

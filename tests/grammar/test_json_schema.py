@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -106,6 +107,7 @@ def test_schema_may_be_a_mapping_or_its_text() -> None:
     assert as_mapping.gbnf == as_text.gbnf
 
 
+ENDLESS_REST = {"additionalProperties": {"$ref": "#/$defs/b"}}
 REFUSED: dict[str, tuple[Any, str]] = {
     "no JSON": ("{", "not JSON"),
     "no value of JSON": ({"const": {1, 2}}, "not JSON"),
@@ -127,6 +129,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no integer": ({"type": "integer", "minimum": 5, "maximum": 3}, "no integer"),
     "required, not allowed": ({"required": ["a"], "additionalProperties": False}, "requires.*'a'"),
     "a reference to itself": ({"$ref": "#"}, "no value"),
+    "a value within each value": (
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        "#/properties/a: each value of '#' contains another one",
+    ),
+    "a value within each value of another reference": (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {
+                "a": {"type": "array", "items": {"$ref": "#/$defs/b"}, "minItems": 1},
+                "b": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "object", "required": ["x"], **ENDLESS_REST}]},
+            },
+        },
+        "each value of '#/\\$defs/a' contains another one",
+    ),
     "nowhere": ({"$ref": "#/$defs/a"}, "cannot resolve"),
     "elsewhere": ({"$ref": "https://example.org/schema"}, "same document"),
     "no regular expression": ({"type": "string", "pattern": "^(a$"}, "pattern"),
@@ -280,3 +296,22 @@ def test_random_schemas_do_not_crash_the_process(llm: LLM, schema: dict[str, Any
                 pass
         except InvalidRequestError:
             pass
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"propertyNames": {"pattern": {}}},
+        {"propertyNames": {"pattern": {"const": None}}},
+        {"propertyNames": {"pattern": 1}},
+        {"type": "string", "pattern": "a", "not": {"pattern": "("}},
+        {"type": "string", "not": {"pattern": "("}},
+        {"type": "integer", "const": 10**400},
+        {"type": "array", "minItems": 10**400},
+        {"type": "string", "maxLength": -(10**400)},
+    ],
+)
+def test_malformed_conditions_are_refused_or_left_out_and_never_another_error(schema: dict[str, Any]) -> None:
+    for strict in (False, True):
+        with suppress(InvalidRequestError):
+            SamplingParams(json_schema=schema, strict_schema=strict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +17,10 @@ class FakeWorker:
 
     def __init__(self, models: FakeModels, name: str) -> None:
         self.name, self._models = name, models
-        self.card: Mapping[str, Any] = {"max_model_len": 512, "meta": {"n_ctx": 512}}
-        self.headers: dict[str, str] = {}
+        self.card: Mapping[str, Any] = {"id": f"file of {name}", "max_model_len": 512, "meta": {"n_ctx": 512}}
+        says = {"/props": {"model_alias": name}, "/api/tags": {"models": [{"name": name, "size": 7}]}}
+        self.answers: Mapping[str, bytes] = {path: json.dumps(answer).encode() for path, answer in says.items()}
+        self.headers: list[tuple[bytes, bytes]] = []
         self.transport = httpx.MockTransport(self._answer)
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -25,11 +25,16 @@ Serve = Callable[..., Served]
 
 @pytest.fixture
 def serve(hub: Hub, demo: Path, tmp_path: Path) -> Iterator[Serve]:
-    """Return a function that serves owner/name of the hub, which holds the shipped model."""
+    """Return a function that serves owner/name of the hub, the shipped model, or what the options name."""
     hub.files[NAME] = demo.read_bytes()
     env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "0"}
     with ExitStack() as stack:
-        yield lambda *options: stack.enter_context(closing(Served("-m", "hf:owner/name", *options, env=env)))
+
+        def start(*options: str | Path) -> Served:
+            model = () if "-m" in options else ("-m", "hf:owner/name")  # a second -m would be a second model
+            return stack.enter_context(closing(Served(*model, *options, env=env)))
+
+        yield start
 
 
 def test_server_answers_and_stops_during_a_download(hub: Hub, serve: Serve) -> None:

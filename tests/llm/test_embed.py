@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +16,9 @@ from numpy.typing import NDArray
 from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.context.context import Context
+from pymtp.engine import embedder
 from pymtp.engine.embedder import CHUNK
-from pymtp.errors import ContextFullError
+from pymtp.errors import CancelledError, ContextFullError
 
 LONG = "x = [1, 2, 3]\n" * 60
 
@@ -59,6 +63,35 @@ def test_async_llm_embeds_the_same(llm: LLM) -> None:
     assert np.array_equal(asyncio.run(embed()), llm.embed(["a", "b"], pooling="mean"))
 
 
+def test_cancel_ends_a_running_embedding_and_no_later_one(llm: LLM) -> None:
+    with pytest.raises(CancelledError):
+        llm._embedder.embed([7], "last", cancelled=llm.cancel)  # type: ignore[arg-type] # returns no true value
+    assert llm.embed([7]).any()
+
+
+def test_cancelled_task_ends_its_embeddings(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def embed(tokens: list[int], pooling: str, cancelled: Callable[[], bool]) -> None:
+        begun.set()
+        while not cancelled():
+            time.sleep(0.001)
+        ended.set()
+        raise CancelledError("cancelled")
+
+    async def leave() -> None:
+        async with AsyncLLM(llm) as async_llm:
+            task = asyncio.ensure_future(async_llm.embed(["a"] * 9))
+            await asyncio.to_thread(begun.wait, 30)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(ended.wait, 30)
+
+    monkeypatch.setattr(llm._embedder, "embed", embed)
+    asyncio.run(leave())
+
+
 def test_wrong_prompts_are_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="empty"):
         llm.embed("")
@@ -70,6 +103,69 @@ def test_wrong_prompts_are_refused(llm: LLM) -> None:
         llm.embed("a", pooling="cls")  # type: ignore[arg-type]
     with pytest.raises(ContextFullError):
         llm.embed([1] * (llm.context.n_ctx + 1))
+
+
+def test_context_of_embeddings_is_made_beside_the_steps_of_the_engine(
+    new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers = []
+    monkeypatch.setattr(
+        embedder, "Context", lambda *a, **b: makers.append(threading.current_thread()) or Context(*a, **b)
+    )
+    llm = new_llm(n_ctx=4096)
+    for n_tokens, n_contexts in ((9, 1), (embedder.MIN_CTX, 1), (embedder.MIN_CTX + 1, 2), (9, 2)):
+        llm.embed([7] * n_tokens)
+        assert makers == [threading.current_thread()] * n_contexts
+
+
+def test_prompt_without_memory_is_refused_and_others_work(
+    new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = new_llm(n_ctx=4096)
+    vector = llm.embed("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(embedder, "free_host_memory", lambda: 2**20)
+        with pytest.raises(ContextFullError, match="give a shorter prompt"):
+            llm.embed([7] * 4000)
+    assert not llm._embedder.memory
+    assert np.array_equal(llm.embed("a"), vector)
+
+
+def test_memory_of_embeddings_has_no_weights_and_adds_up(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(n_ctx=256)
+    before = llm.context.memory()
+    assert embedder.add_memory(before, llm._embedder.memory) == before
+    llm.embed("a")
+    (own,) = llm._embedder.memory
+    (both,) = embedder.add_memory(before, [own])
+    assert own.kv > 0
+    assert own.weights == 0
+    assert both.total == before[0].total + own.total
+
+
+def test_handler_within_embed_is_refused(llm: LLM) -> None:
+    def handler() -> bool:
+        with pytest.raises(InvalidRequestError, match="handler"):
+            llm.embed("b")
+        return True
+
+    with pytest.raises(CancelledError):
+        llm._embedder.embed([7], "last", cancelled=handler)
+
+
+def test_close_while_the_context_is_made_frees_it(new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(*given: Any, **named: Any) -> Context:
+        made.append(Context(*given, **named))
+        llm.close()
+        return made[0]
+
+    monkeypatch.setattr(embedder, "Context", make)
+    llm = new_llm(n_ctx=256)
+    with pytest.raises(ClosedError):
+        llm.embed("a")
+    assert made[0].closed
 
 
 def test_closed_llm_embeds_nothing(new_llm: Callable[..., LLM]) -> None:

@@ -59,10 +59,10 @@ def test_forked_child_computes_with_its_own_threads() -> None:
         FORKS
         + """
 llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
-first = text(llm)
+first, vector = text(llm), llm.embed("a")
 def computes():
     with pymtp.LLM(n_ctx=256, n_threads=2) as own:
-        return text(own) == text(llm) == first
+        return text(own) == text(llm) == first and (llm.embed("a") == vector).all()
 print(in_child(computes), text(llm) == first)
 """
     ) == ["7 True"]

@@ -366,7 +366,7 @@ def test_str_of_a_completion_is_its_text(llm: LLM) -> None:
 
 def test_llm_has_only_the_documented_public_attributes(llm: LLM) -> None:
     public = {name for name in dir(llm) if not name.startswith("_")}
-    calls = {"generate", "stream", "chat", "stream_chat", "save_prefix", "load_prefix"}
+    calls = {"generate", "stream", "chat", "stream_chat", "embed", "save_prefix", "load_prefix"}
     makers = {"from_options", "from_pretrained"}
     states = {"cancel", "close", "closed", "context", "figures", "model"}
     chats = {"chat_prompts", "chat_template", "get_default_sampling_params", "sampling_defaults", "template_source"}

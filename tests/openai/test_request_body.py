@@ -192,6 +192,12 @@ def test_empty_stop_string_is_ignored() -> None:
     assert chat(stop=["", "b"]).params.stop == ("b",)
 
 
+def test_empty_grammar_is_no_grammar() -> None:
+    for read in (chat, text):
+        assert read(grammar="").params.grammar is None
+        assert read(grammar="", guided_regex="a").answer_rule is not None
+
+
 def test_top_p_of_zero_keeps_the_likeliest_token() -> None:
     assert 0 < chat(top_p=0).params.top_p < 1e-6
 

@@ -147,6 +147,24 @@ def test_a_client_that_leaves_while_it_waits_costs_no_model_its_place() -> None:
     run(use())
 
 
+def test_a_client_that_leaves_during_a_load_does_not_end_it() -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 60, "b": 60})
+        await fakes.ask("a")
+        fakes.held.add("b")
+        left, _ = fakes.asking("b")
+        await settle()
+        left.cancel()
+        await settle()
+        assert fakes.models["b"].status == "loading"
+        fakes.held.clear()
+        await settle()
+        assert fakes.loaded == ["b"]
+        assert fakes.events == [("start", "a"), ("stop", "a"), ("start", "b")]
+
+    run(use())
+
+
 def test_a_worker_that_dies_is_started_again_by_the_next_request() -> None:
     async def use() -> None:
         fakes = FakeModels({"a": 10})
@@ -287,6 +305,16 @@ def test_unknown_names_are_refused_with_the_list_and_no_name_is_the_first_model(
         fakes.pool.find("c")
 
 
+def test_single_model_that_was_given_no_name_gets_that_of_its_file() -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 10}, any_name=True)
+        await fakes.ask("a")
+        assert fakes.models["a"].name == "file of a"
+        assert fakes.pool.find("any") is fakes.models["a"]
+
+    run(use())
+
+
 def test_shutdown_refuses_waiting_requests_and_ends_all_workers() -> None:
     async def use() -> None:
         fakes = FakeModels({"a": 60, "b": 60}, patience=1000)
@@ -299,6 +327,25 @@ def test_shutdown_refuses_waiting_requests_and_ends_all_workers() -> None:
         await busy
         await fakes.pool.close()
         assert fakes.events == [("start", "a"), ("terminate", "a"), ("terminate", "a"), ("stop", "a")]
+
+    run(use())
+
+
+@pytest.mark.parametrize("patience", [0.0, 1000.0])
+def test_shutdown_refuses_those_who_wait_for_a_busy_model_at_once(patience: float) -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 60, "b": 60}, patience=patience)
+        busy, done = fakes.asking("a")
+        await settle()
+        waiting, _ = fakes.asking("b")
+        await settle()
+        fakes.pool.end()
+        with pytest.raises(UnavailableError, match="shutting down"):
+            await waiting
+        done.set()
+        await busy
+        await fakes.pool.close()
+        assert ("start", "b") not in fakes.events
 
     run(use())
 

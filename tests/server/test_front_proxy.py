@@ -15,10 +15,13 @@ from helpers.fake_workers import FakeModels, settle
 from prometheus_client import CollectorRegistry
 
 from pymtp import LLM
+from pymtp.errors import ModelLoadError
 from pymtp.server.app import create_app
+from pymtp.server.front import proxy
 from pymtp.server.front.app import create_front_app
 from pymtp.server.front.metrics import worker_families
 from pymtp.server.front.proxy import read_named
+from pymtp.server.front.worker import own_headers
 from pymtp.server.settings import ServerSettings
 
 Ask = Callable[[httpx.AsyncClient, FakeModels], Coroutine[Any, Any, None]]
@@ -51,7 +54,8 @@ def test_post_requests_choose_their_model_by_name_and_the_first_without_one() ->
             for body, name in (({"model": "b"}, "b"), ({}, "a"), ({"model": None}, "a")):
                 assert (await client.post(path, json=body)).json()["worker"] == name
         assert (await client.post("/tokenize?model=b", json={})).json()["worker"] == "b"
-        assert (await client.get("/props?model=b")).json()["path"] == "/props?model=b"
+        assert (await client.get("/slots?model=b")).json()["path"] == "/slots?model=b"
+        assert (await client.get("/props?model=b")).json()["model_alias"] == "b"
 
     play(ask, say)
 
@@ -84,6 +88,9 @@ def test_front_refuses_unknown_models_paths_and_bodies_without_waking_a_model() 
         headers = {"content-type": "application/json"}
         broken = await client.post("/v1/completions", content=b'{"model":', headers=headers)
         assert "the body is not JSON" in broken.json()["error"]["message"]
+        for headers in ({"content-type": "text/plain; a=application/json"}, {}):  # as a page of another site can send
+            foreign = await client.post("/v1/completions", content=b"{}", headers=headers)
+            assert (foreign.status_code, foreign.json()["error"]["code"]) == (400, "invalid_content_type")
         assert (await client.get("/v1/nothing")).status_code == 404
         assert (await client.get("/v1/completions")).status_code == 405
         assert (await client.get("/v1/models/zz")).status_code == 404
@@ -133,6 +140,35 @@ def test_models_tell_their_state_as_llama_servers_router_does() -> None:
     play(ask)
 
 
+def test_properties_of_a_sleeping_model_are_told_without_waking_it() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        assert (await client.get("/props?model=b")).json() == {"model_alias": "b", "is_sleeping": False}
+        fakes.pool.unload(fakes.models["b"])
+        await settle()
+        used = fakes.models["b"].used_at
+        assert (await client.get("/props?model=b")).json() == {"model_alias": "b", "is_sleeping": True}
+        assert (await client.get("/api/tags")).json()["models"][1] == {"name": "b", "size": 7}
+        assert fakes.models["b"].used_at == used
+        assert fakes.events == [("start", "b"), ("stop", "b")]
+
+    play(ask, say)
+
+
+def test_health_of_a_single_model_is_loading_until_it_was_loaded_once() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        assert (await client.get("/health")).json() == {"status": "ok"}  # several models are loaded on demand
+        del fakes.pool.models[1:]
+        waiting = await client.get("/health")
+        assert (waiting.status_code, waiting.json()) == (503, {"status": "loading"})
+        await fakes.ask("a")
+        fakes.pool.unload(fakes.models["a"])
+        await settle()
+        assert fakes.loaded == []
+        assert (await client.get("/health")).status_code == 200
+
+    play(ask)
+
+
 def test_failed_load_is_told_by_status_and_answer() -> None:
     async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
         fakes.wrong["a"] = OSError("no memory")
@@ -158,12 +194,13 @@ def test_props_and_metrics_without_a_model_are_those_of_the_front() -> None:
 
 
 METRICS = '# HELP pymtp:rounds_total R.\n# TYPE pymtp:rounds_total counter\npymtp:rounds_total{{model_name="{}"}} {}\n'
+METRICS += '# TYPE pymtp:prompt_tokens_total counter\npymtp:prompt_tokens_total{{model_name="{}"}} {}\n'
 METRICS += "# TYPE process_open_fds gauge\nprocess_open_fds 3.0\n"
 
 
 def test_metrics_of_all_loaded_models_are_one_exposition() -> None:
     async def metrics(name: str, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, text=METRICS.format(name, 7) if request.url.path == "/metrics" else "")
+        return httpx.Response(200, text=METRICS.format(name, 7, name, 5) if request.url.path == "/metrics" else "")
 
     async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
         await fakes.ask("a", "b")
@@ -172,7 +209,13 @@ def test_metrics_of_all_loaded_models_are_one_exposition() -> None:
             'pymtp:rounds_total{model_name="a"} 7.0',
             'pymtp:rounds_total{model_name="b"} 7.0',
         ]
-        assert lines.count("# TYPE pymtp:rounds_total counter") == 1
+        assert [line for line in lines if line.startswith("pymtp:prompt_tokens_total")] == [
+            'pymtp:prompt_tokens_total{model_name="a"} 5.0',
+            'pymtp:prompt_tokens_total{model_name="b"} 5.0',
+        ]
+        types = [line for line in lines if line.startswith("# TYPE ")]
+        assert len(types) == len(set(types))
+        assert "# TYPE pymtp:rounds_total counter" in types
         assert sum(line.startswith("process_open_fds") for line in lines) == 1
 
     play(ask, metrics)
@@ -213,6 +256,19 @@ def test_stream_of_a_worker_that_dies_ends_with_an_error_after_its_last_whole_ev
     play(ask, dies)
 
 
+def test_stream_of_lines_of_a_worker_that_dies_ends_with_an_error_line() -> None:
+    async def dies(name: str, request: httpx.Request) -> httpx.Response:
+        parts = Breaks(b'{"a":1}\n{"a"', b":2}\n{")
+        return httpx.Response(200, stream=parts, headers={"content-type": "application/x-ndjson"})
+
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        lines = (await client.post("/api/chat", json={})).text.split("\n")
+        assert (lines[:2], lines[3:]) == (['{"a":1}', '{"a":2}'], [""])
+        assert "the worker of the model a ended before the answer did" in json.loads(lines[2])["error"]
+
+    play(ask, dies)
+
+
 def test_worker_that_dies_before_its_answer_is_a_503_with_retry_after() -> None:
     async def dies(name: str, request: httpx.Request) -> httpx.Response:
         raise httpx.RemoteProtocolError("gone")
@@ -224,6 +280,40 @@ def test_worker_that_dies_before_its_answer_is_a_503_with_retry_after() -> None:
         assert fakes.models["a"].users == 0
 
     play(ask, dies)
+
+
+def test_request_that_meets_a_worker_that_has_just_ended_goes_to_the_next_one() -> None:
+    async def use() -> None:
+        connected = iter([False, True])
+
+        async def answer(name: str, request: httpx.Request) -> httpx.Response:
+            if not next(connected):
+                asyncio.get_running_loop().call_soon(fakes.worker("a").die)
+                raise httpx.ConnectError("refused")
+            return await say(name, request)
+
+        fakes = FakeModels(NAMES, answer)
+        app = create_front_app(ServerSettings(), fakes.pool)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            answered = await client.post("/v1/completions", json={"prompt": "x"})
+        assert answered.json()["body"] == {"prompt": "x"}
+        assert fakes.events == [("start", "a"), ("stop", "a"), ("start", "a")]
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_request_that_meets_a_worker_that_takes_no_requests_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "END_WAIT", 0.01)
+
+    async def refuses(name: str, request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("too many open files")
+
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        answer = await client.post("/v1/completions", json={})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert fakes.models["a"].users == 0
+
+    play(ask, refuses)
 
 
 def test_a_client_that_disconnects_cancels_the_request_of_the_worker() -> None:
@@ -266,6 +356,18 @@ def test_a_client_that_disconnects_cancels_the_request_of_the_worker() -> None:
     asyncio.run(asyncio.wait_for(use(), 20))
 
 
+def test_front_knows_itself_to_its_workers_by_keys_of_any_letters() -> None:
+    settings = ServerSettings(api_keys=("schlüssel-ключ", "k"))
+
+    async def ask() -> None:
+        app = create_app(settings, LLM)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            assert (await client.get("/version", headers=own_headers(settings))).status_code == 200
+            assert (await client.get("/version")).status_code == 401
+
+    asyncio.run(ask())
+
+
 def test_stored_responses_go_to_the_model_that_made_them() -> None:
     stored = "resp_m1_" + "0" * 32
 
@@ -290,6 +392,61 @@ def test_front_has_all_paths_of_a_worker() -> None:
                 await fakes.ask("a")
                 answer = await client.request(method, url, json={"model": "a"} if method == "post" else None)
                 assert answer.status_code not in (404, 405), (method, path)
+
+    play(ask, say)
+
+
+def test_ollamas_older_name_of_the_model_is_read_on_its_paths_alone() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        assert (await client.post("/api/show", json={"name": "b"})).json()["worker"] == "b"
+        assert (await client.post("/api/show", json={"name": "b", "model": "c"})).json()["worker"] == "c"
+        assert (await client.post("/v1/completions", json={"name": "b"})).json()["worker"] == "a"
+        assert (await client.post("/api/show", json={"name": "zz"})).status_code == 404
+
+    play(ask, say)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("how", ["answer", "error", "no load"])
+def test_stream_that_waits_for_its_model_gets_keepalives(path: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "KEEPALIVE_SECONDS", 0)
+
+    async def answer(name: str, request: httpx.Request) -> httpx.Response:
+        if how == "error":
+            return httpx.Response(400, json={"error": {"message": "wrong", "code": "invalid_value"}})
+        return httpx.Response(200, content=b"data: 1\n\n", headers={"content-type": "text/event-stream"})
+
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        fakes.held.add("a")
+        asking = asyncio.ensure_future(client.post(path, json={"stream": True}))
+        whole = asyncio.ensure_future(client.post(path, json={}))
+        while fakes.models["a"].users < 2:
+            await asyncio.sleep(0)
+        await settle()
+        if how == "no load":
+            fakes.wrong["a"] = ModelLoadError("no such file")
+        fakes.held.clear()
+        answered = await asking
+        assert answered.headers["content-type"] == "text/event-stream; charset=utf-8"
+        first, *_, last, end = answered.text.split("\n\n")
+        assert (answered.status_code, first, end) == (200, ": waiting", "")
+        if how == "answer":
+            assert last == "data: 1"
+        else:
+            assert ("wrong" if how == "error" else "the model a cannot be loaded: no such file") in last
+            assert last.startswith("data: {" if path == "/v1/chat/completions" else "event: error\ndata: {")
+        assert (await whole).status_code == {"answer": 200, "error": 400, "no load": 503}[how]
+
+    play(ask, answer)
+
+
+def test_paths_and_queries_of_any_bytes_reach_the_worker_in_ascii() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        await fakes.ask("a")
+        answer = await client.get("/v1/responses/%C3%A9%3Fa?limit=%C3%A9&after=\u00e9")
+        assert answer.json()["path"] == "/v1/responses/%C3%A9%3Fa?limit=%C3%A9&after=%C3%A9"
+        long = await client.get("/v1/responses/" + ":" * 30_000)
+        assert (long.status_code, "too long" in long.text) == (400, True)
 
     play(ask, say)
 
@@ -331,5 +488,5 @@ def test_bodies_that_are_not_json_are_refused_as_fastapi_does(body: bytes, error
 
 
 def test_merged_metrics_take_no_metric_without_a_model() -> None:
-    found = [family.name for family in worker_families(CollectorRegistry(), [METRICS.format("a", 1)]).collect()]
-    assert found == ["pymtp:rounds"]
+    found = [family.name for family in worker_families(CollectorRegistry(), [METRICS.format("a", 1, "a", 1)]).collect()]
+    assert found == ["pymtp:rounds", "pymtp:prompt_tokens"]

@@ -61,3 +61,20 @@ def test_probes_of_a_half_closed_client_are_no_part_of_its_response(
 
 def test_request_that_is_cut_off_ends_with_its_connection(server: Server) -> None:
     assert answers(server, request_bytes(ASKED)[:-1]) == b""
+
+
+def test_system_probes_a_half_closed_connection(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), LONG) as client:
+        client.sendall(request_bytes(ASKED | {"n": 4}, "1.0"))
+        client.shutdown(socket.SHUT_WR)
+        probed: list[int] = []
+
+        def is_probed() -> bool:
+            for one in list(server._server.server_state.connections):
+                if getattr(one, "_is_half_closed", False):
+                    inner = one.transport.get_extra_info("socket")
+                    probed.append(inner.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            return bool(probed)
+
+        wait_until(is_probed)
+        assert probed[0]

@@ -20,6 +20,7 @@ from pymtp.server.llama.probabilities import check_post_sampling, sampled_probs
 from pymtp.server.llama.read import read_prompts
 from pymtp.server.llama.types import NativeChunk, NativeCompletion
 from pymtp.server.llama.write import select_fields
+from pymtp.server.openai.types import MAX_PROMPTS
 
 PROMPT = "def fibonacci(n):"
 GREEDY = {"prompt": PROMPT, "n_predict": 16, "temperature": 0}
@@ -54,7 +55,8 @@ def test_completion_has_the_text_of_the_llm(http: httpx.Client, server: Server) 
     assert answer["tokens_cached"] == n_prompt + 16
     assert answer["prompt"] == PROMPT
     assert answer["has_new_line"] == ("\n" in done.text)
-    assert answer["generation_settings"]["n_predict"] == 16
+    settings = answer["generation_settings"]
+    assert (settings["n_predict"], settings["dry_multiplier"], settings["samplers"][0]) == (16, 0.0, "penalties")
     times = answer["timings"]
     assert (times["prompt_n"] + times["cache_n"], times["predicted_n"]) == (n_prompt, 16)
     assert times["predicted_per_second"] == pytest.approx(15e3 / times["predicted_ms"])
@@ -155,7 +157,12 @@ def test_sampled_probs_are_filtered_and_scaled_like_the_sampling() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"logit_bias": {1: 1.0}}, {"presence_penalty": 1.0}, {"grammar": 'root ::= "a"'}, {"top_k": 0}]
+    "params",
+    [
+        *({"logit_bias": {1: 1.0}}, {"presence_penalty": 1.0}, {"grammar": 'root ::= "a"'}, {"top_k": 0}),
+        *({"dry_multiplier": 0.8}, {"top_n_sigma": 1.0}, {"typical_p": 0.9}, {"xtc_probability": 0.5}),
+        *({"dynatemp_range": 0.5}, {"samplers": ["temperature", "top_k"]}),
+    ],
 )
 def test_post_sampling_probs_refuse_what_they_cannot_tell(params: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="post_sampling_probs"):
@@ -240,6 +247,14 @@ def test_list_with_a_number_is_one_prompt() -> None:
     assert read_prompts(["a", 1]) == [["a", 1]]
     assert read_prompts(["a", [1]]) == ["a", [1]]
     assert read_prompts("a") == ["a"]
+
+
+def test_number_of_prompts_has_a_limit() -> None:
+    assert len(read_prompts(["a"] * MAX_PROMPTS)) == MAX_PROMPTS
+    with pytest.raises(InvalidRequestError, match=f"input: .*at most {MAX_PROMPTS} prompts, not {MAX_PROMPTS + 1}"):
+        read_prompts(["a"] * (MAX_PROMPTS + 1), "input")
+    tokens = [0] * (MAX_PROMPTS + 1)
+    assert read_prompts(tokens) == [tokens]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -108,3 +108,29 @@ def test_embeddings_count_for_the_queue(new_server: Any) -> None:
     assert server.free()
     counted = [line for line in httpx.get(f"{server.url}/metrics").text.splitlines() if "prompt_tokens_total{" in line]
     assert [float(line.rpartition(" ")[2]) for line in counted] == [9]
+
+
+def test_embeddings_that_the_server_cancels_are_answered_with_503(server: Server, monkeypatch: Any) -> None:
+    embed = server.llm._embedder.embed
+
+    def cancels(tokens: list[int], pooling: Any, cancelled: Any) -> Any:
+        return embed(tokens, pooling, lambda: server.llm.cancel() or cancelled())  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(server.llm._embedder, "embed", cancels)
+    answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=LONG)
+    assert answer.status_code == 503
+    assert "cancelled" in answer.json()["error"]["message"]
+
+
+def test_figures_count_the_memory_of_embeddings(new_server: Any) -> None:
+    server = new_server(llm={"n_ctx": 256, "n_seq_max": 1}).ready()
+
+    def total() -> Any:
+        return sum(device["total"] for device in httpx.get(f"{server.url}/figures", timeout=LONG).json()["memory"])
+
+    before = total()
+    assert httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=LONG).status_code == 200
+    own = sum(device.total for device in server.llm._embedder.memory)
+    assert total() == before + own
+    lines = httpx.get(f"{server.url}/metrics", timeout=LONG).text.splitlines()
+    assert [float(one.split()[1]) for one in lines if one.startswith("pymtp:embedding_context_bytes{")] == [own]

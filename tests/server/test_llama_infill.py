@@ -10,7 +10,7 @@ import httpx
 import pytest
 from helpers.servers import LONG, Server
 
-from pymtp.openai.infill import infill_tokens, read_fim_tokens
+from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 
 # What llama.vim sends while its user types, and what it sends to cache its context beforehand
 VIM: dict[str, Any] = {
@@ -94,7 +94,7 @@ def test_infill_prompt_has_the_files_the_prefix_and_the_suffix(http: httpx.Clien
 
 
 def test_infill_streams_the_same_text(http: httpx.Client) -> None:
-    body = {**VIM, "response_fields": [], "temperature": 0, "t_max_predict_ms": 0}
+    body = {**VIM, "response_fields": [], "seed": 3, "t_max_predict_ms": 0}  # its order of samplers has no temperature
     whole = http.post("/infill", json=body).json()["content"]
     lines = http.post("/infill", json={**body, "stream": True}).text.splitlines()
     assert "".join(json.loads(line.removeprefix("data: "))["content"] for line in lines if line) == whole
@@ -141,6 +141,65 @@ def test_model_without_the_tokens_refuses(server: Server, path: str, body: dict[
 def test_files_without_text_are_refused(http: httpx.Client, extra: dict[str, Any]) -> None:
     body = {"input_prefix": "a", "input_suffix": "b", "input_extra": [extra]}
     assert http.post("/infill", json=body).status_code == 400
+
+
+@pytest.mark.parametrize("text", ["a = 1\n", "def size(path):\n", "e\u0301 "])
+def test_tokens_near_the_cursor_are_those_of_the_whole_text(fim_server: Server, text: str) -> None:
+    model, n_ctx = fim_server.llm.model, 16
+    long = text * (4 * n_ctx * model.max_token_bytes // len(text))
+    whole = model.tokenize(long, add_special=False)
+    assert first_tokens(model, [7, long], n_ctx)[:n_ctx] == [7, *whole][:n_ctx]
+    assert first_tokens(model, [long, "b", 7], n_ctx)[:n_ctx] == whole[:n_ctx]
+    assert last_tokens(model, [long, 7], n_ctx)[-n_ctx:] == [*whole, 7][-n_ctx:]
+    assert last_tokens(model, ["b", 7, long], n_ctx)[-n_ctx:] == whole[-n_ctx:]
+    for tokens in (first_tokens(model, [long], n_ctx), last_tokens(model, [long], n_ctx)):
+        assert n_ctx <= len(tokens) < len(whole)
+
+
+LARGE = "a = 1\n" * 2**16
+FILES = {"input_prefix": "a", "input_suffix": "b", "n_predict": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/infill", FILES | {"input_prefix": LARGE}, 200),
+        ("/infill", FILES | {"input_prefix": [LARGE, 7]}, 200),
+        ("/infill", FILES | {"input_prefix": [7, *[""] * 5000], "input_suffix": [7, *[""] * 5000]}, 200),
+        ("/infill", FILES | {"input_suffix": LARGE}, 200),
+        ("/infill", FILES | {"input_extra": [{"text": LARGE}] * 2}, 200),
+        ("/infill", FILES | {"prompt": LARGE}, 400),
+        ("/v1/completions", {"model": "m", "prompt": LARGE, "suffix": LARGE, "max_tokens": 1}, 200),
+        ("/completion", {"prompt": [7, LARGE], "n_predict": 1}, 400),
+        ("/completion", {"prompt": [7, *["a", ""] * 5000], "n_predict": 1}, 400),
+        ("/completion", {"prompt": LARGE, "n_predict": 0}, 400),
+        ("/completion", {"prompt": "a", "n_predict": 1, "logit_bias": [[LARGE, 1]]}, 400),
+        ("/embeddings", {"input": [[7, LARGE]]}, 400),
+        ("/embeddings", {"input": {"content": [{"type": "text", "text": LARGE}]}}, 400),
+        ("/api/embed", {"model": "m", "input": LARGE, "truncate": False}, 400),
+        ("/api/generate", {"model": "m", "prompt": LARGE, "suffix": "b", "options": {"num_predict": 1}}, 200),
+    ],
+)
+def test_text_far_beyond_the_context_is_not_tokenized(
+    http: httpx.Client,
+    fim_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    status: int,
+) -> None:
+    model, longest, calls = fim_server.llm.model, 0, 0
+    tokenize = model.tokenize
+
+    def note(text: str, **keywords: Any) -> list[int]:
+        nonlocal longest, calls
+        longest, calls = max(longest, len(text)), calls + 1
+        return tokenize(text, **keywords)
+
+    monkeypatch.setattr(model, "tokenize", note)
+    assert http.post(path, json=body).status_code == status
+    assert longest < len(LARGE)
+    assert calls < 100
 
 
 def test_infill_prompt_fits_in_the_context(fim_server: Server) -> None:

@@ -83,6 +83,14 @@ def test_format_holds_the_answer_to_a_schema(client: ollama.Client) -> None:
     assert read_generate({"prompt": "a", "format": "json"}, {}).schema == {"type": "object"}
 
 
+def test_options_reach_the_sampling_by_their_names() -> None:
+    options = {"num_predict": 5, "typical_p": 0.5, "repeat_penalty": 1.5, "num_ctx": 9}
+    fields = {"messages": HI, "options": options}
+    params = read_chat(fields, {}).params
+    assert (params.max_tokens, params.typical_p, params.repetition_penalty) == (5, 0.5, 1.5)
+    assert ignored_names(fields, OllamaChatRequest.model_fields) == ["options.num_ctx"]
+
+
 def test_thinking_stands_apart_and_can_be_switched_off() -> None:
     off = read_chat({"messages": HI, "think": False}, {}).prompt
     assert getattr(off, "chat_template_kwargs", None) == {"enable_thinking": False}
@@ -98,6 +106,15 @@ def test_calls_and_their_results_are_read_in_ollamas_form() -> None:
     assert read[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 7}'}
     assert read[1]["reasoning_content"] == "t"
     assert read[2]["role"] == "tool"
+
+
+@pytest.mark.parametrize(("sent", "read"), [('{"a": 7}', '{"a": 7}'), ('{"a":', '{"a":'), ([7], "[7]"), (None, "{}")])
+def test_arguments_of_a_past_call_are_never_refused(sent: object, read: str) -> None:
+    call = {"function": {"name": "add", "arguments": sent}}
+    body = {"messages": [*HI, {"role": "assistant", "tool_calls": [call]}]}
+    fields = OllamaChatRequest.model_validate(body).model_dump(exclude_unset=True)
+    messages = getattr(read_chat(fields, {}).prompt, "messages", [])
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == read
 
 
 def test_calls_are_answered_as_objects(client: ollama.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,14 +90,18 @@ def test_requests_of_many_clients_find_their_models(served: Served) -> None:
     assert "".join(answer.json()["model"] for answer in answers) == "aaaacccabbb"
 
 
-def test_one_model_sleeps_and_wakes(serve: Serve) -> None:
+def test_one_model_sleeps_and_wakes(serve: Serve, demo: Path) -> None:
     served = serve("-s", "1", "--idle-seconds", "0.3").ready()
     assert served.ask(max_tokens=2, model="any name").status_code == 200
+    (name,) = states(served)
     served.line("the model is unloaded")
     assert all(gone(pid) for pid in workers(served)[:1])
     assert served.get("/health").status_code == 200
-    assert served.ask(max_tokens=2).status_code == 200
+    assert served.get("/props").json()["is_sleeping"] is True
+    assert states(served) == {name: "unloaded"}
+    assert served.ask(max_tokens=2).json()["model"] == name == demo.stem
     served.line("loading the model", 2)
+    assert served.end(signal.SIGTERM) == 0
 
 
 def test_one_model_that_cannot_be_loaded_ends_the_server_as_without_sleep(serve: Serve, headless: Path) -> None:
@@ -106,11 +110,17 @@ def test_one_model_that_cannot_be_loaded_ends_the_server_as_without_sleep(serve:
     assert "--draft-tokens 2 needs" in served.lines[-1]
 
 
-def test_workers_end_when_the_front_is_killed_and_a_new_front_serves(serve: Serve, files: list[Path]) -> None:
-    served = serve("-m", files[0], "-m", files[1], "-s", "1").ready()
+def test_workers_end_when_the_front_is_killed_and_a_new_front_serves(
+    serve: Serve, files: list[Path], tmp_path: Path
+) -> None:
+    served = serve("-m", files[0], "-m", files[1], "-s", "1", env={"TMPDIR": str(tmp_path)}).ready()
     assert served.ask(model="a", max_tokens=2).status_code == 200
     front, worker = workers(served)
     os.kill(front, signal.SIGKILL)
     wait_until(lambda: gone(worker))
     assert served.worker(2) != front
     assert served.ask(model="b", max_tokens=2).status_code == 200
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) == 1  # the socket of b
+    assert served.end(signal.SIGTERM) == 0
+    assert list(tmp_path.iterdir()) == []  # no sockets of either front

@@ -71,6 +71,25 @@ def test_response_id_names_the_replica(new_server: Callable[..., Server]) -> Non
     assert client.responses.retrieve(response.id) == response
 
 
+def test_stored_responses_are_unknown_to_other_keys(new_server: Callable[..., Server]) -> None:
+    server = new_server(api_keys=("a" * 8, "b" * 8)).ready()
+    own, other = (OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) for key in server.settings.api_keys)
+    response = own.responses.create(**GREEDY)
+    for call in (other.responses.retrieve, other.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            call(response.id)
+    with pytest.raises(openai.BadRequestError) as raised:
+        other.responses.create(**GREEDY, previous_response_id=response.id)
+    assert raised.value.code == "previous_response_not_found"
+    reference: Any = [USER, {"type": "item_reference", "id": response.output[0].id}, {"role": "user", "content": "go"}]
+    unknown: Any = [USER, {"type": "item_reference", "id": "msg_0"}, {"role": "user", "content": "go"}]
+    seen, unseen = (other.responses.create(**GREEDY | {"input": given}) for given in (reference, unknown))
+    assert seen.usage is not None
+    assert unseen.usage is not None
+    assert seen.usage.input_tokens == unseen.usage.input_tokens
+    assert own.responses.retrieve(response.id) == response
+
+
 def test_store_false_stores_nothing(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, store=False)
     with pytest.raises(openai.NotFoundError):
@@ -112,3 +131,14 @@ def test_removed_responses_no_longer_count_towards_the_character_limit() -> None
     assert not store.remove("r0")
     store.put(stored("last", "x" * 700))
     assert store.get("last") is not None
+
+
+def test_one_owner_does_not_evict_the_responses_of_others() -> None:
+    for store, text in ((ResponseStore(max_responses=4), ""), (ResponseStore(max_characters=1000), "x" * 300)):
+        store.put(stored("first"), "a")
+        for i in range(9):
+            store.put(stored(f"r{i}", text), "b")
+        assert store.get("first", "a") is not None
+        assert store.get("first", "b") is None
+        assert store.get("r8", "b") is not None
+        assert store.get("r0", "b") is None

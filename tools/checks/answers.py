@@ -42,7 +42,7 @@ MESSAGES = ("", "\nEnough.\n", " é\U0001f600")
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "logprobs": 1}
 COUNTS = ("texts", "tokens", "closed", "rounds", "beyond", "differ", "wrong")
 STRINGS = [{"pattern": "^[a-z]{1,8}(-[0-9]{2})?$"}, {"pattern": r"^(GET|POST) /\S{1,9}$"}, {"format": "date-time"}]
-STRINGS += [{"format": "uuid"}, {"enum": ["low", "high", "", "very high"]}, {"const": "</parameter>"}]
+STRINGS += [{"format": "uuid"}, {"enum": ["low", "high", "", "very high"]}, {"const": "a </parameter> b"}]
 SCALARS = ["number", "boolean", "null", ["integer", "null"], ["boolean", "number"]]
 NAMES = ["a", "path", "new_string", "größe", "x.y", "file name", "n", "type", "value"]
 

@@ -5,6 +5,7 @@
 #include "model.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace {
 
@@ -38,7 +39,7 @@ pymtp_breaker_tokens::pymtp_breaker_tokens(const llama_vocab * vocab, const std:
     whole.clear(n_tokens);
     std::vector<breaker> breakers;
     for (const std::string & string : strings) {
-        breakers.push_back({string, std::vector<std::vector<llama_token>>(string.size())});
+        breakers.push_back({string, std::vector<int32_t>(string.size(), -1)});
     }
     for (llama_token token = 0; token < n_tokens; ++token) {
         const std::string text = text_of(vocab, token);
@@ -60,23 +61,35 @@ void pymtp_breaker_tokens::add(
         if (text.compare(text.size() - n, n, breaker.text, 0, n) != 0) {
             continue;
         }
-        std::vector<llama_token> & rest = breaker.rests[n];
-        if (rest.empty()) {
-            rest = tokenize(vocab, breaker.text.substr(n));
-            rest.resize(std::min(rest.size(), max_tail));
+        int32_t & rest = breaker.rests[n];
+        if (rest < 0) {
+            rest = index_of(vocab, breaker.text.substr(n));
         }
-        std::vector<std::vector<llama_token>> & own = tails[token];
-        if (!rest.empty() && std::find(own.begin(), own.end(), rest) == own.end()) {
+        std::vector<int32_t> & own = tails[token];
+        if (!rests[rest].empty() && std::find(own.begin(), own.end(), rest) == own.end()) {
             own.push_back(rest);
         }
     }
+}
+
+// Returns the index of the first tokens of a text in `rests`.
+int32_t pymtp_breaker_tokens::index_of(const llama_vocab * vocab, const std::string & rest) {
+    std::vector<llama_token> tokens = tokenize(vocab, rest);
+    tokens.resize(std::min(tokens.size(), max_tail));
+    const auto found = std::find(rests.begin(), rests.end(), tokens);
+    if (found != rests.end()) {
+        return found - rests.begin();
+    }
+    rests.push_back(std::move(tokens));
+    return rests.size() - 1;
 }
 
 size_t pymtp_breaker_tokens::match(const llama_token * tokens, size_t i, size_t n) const {
     size_t longest = whole.has(tokens[i]) ? 1 : 0;
     const auto found = tails.find(tokens[i]);
     if (found != tails.end()) {
-        for (const std::vector<llama_token> & tail : found->second) {
+        for (const int32_t index : found->second) {
+            const std::vector<llama_token> & tail = rests[index];
             if (tail.size() >= longest && tail.size() < n - i &&
                     std::equal(tail.begin(), tail.end(), tokens + i + 1)) {
                 longest = tail.size() + 1;

@@ -29,16 +29,19 @@ public:
 
 private:
     struct breaker {
-        std::string                           text;
-        std::vector<std::vector<llama_token>> rests; // the tokens of the text after its first n bytes, once needed
+        std::string          text;
+        std::vector<int32_t> rests; // for the text after its first n bytes: the index of its tokens; -1: not known yet
     };
 
     void add(const llama_vocab * vocab, llama_token token, const std::string & text, breaker & breaker);
+    int32_t index_of(const llama_vocab * vocab, const std::string & rest);
 
     int32_t         n_tokens;
     pymtp_token_set whole;
-    // for tokens that end with the beginning of a string: the tokens of the rest, of which one list must follow
-    std::unordered_map<llama_token, std::vector<std::vector<llama_token>>> tails;
+    std::vector<std::vector<llama_token>> rests; // each once
+    // for tokens that end with the beginning of a string: indices of rests, of which one must follow. Only indices,
+    // because a tenth of all tokens may end with the same letter.
+    std::unordered_map<llama_token, std::vector<int32_t>> tails;
 };
 
 // A table that Python holds, and that all samplers share that were made with it.

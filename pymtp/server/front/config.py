@@ -25,6 +25,7 @@ class FrontConfig:
     """The configuration of a front.
 
     settings: the settings of the server.
+    folder: the folder of the workers' sockets, which only this user can enter and which outlives the front.
     models: the configurations of the models' workers. The served_names in their settings are the models' names.
     models_max: the most models that are loaded at a time, 0 for no limit.
     models_memory: the bytes of host memory that all loaded models may take, None for a share of the free memory.
@@ -33,6 +34,7 @@ class FrontConfig:
 
     settings: ServerSettings
     models: tuple[WorkerConfig, ...]
+    folder: str
     models_max: int = 0
     models_memory: int | None = None
     idle_seconds: float = 0.0
@@ -44,6 +46,6 @@ class FrontConfig:
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> FrontConfig:
         """Return the config that `to_json` has converted to a JSON object. Ignores unknown keys of the object."""
-        rest = {name: message[name] for name in ("models_max", "models_memory", "idle_seconds")}
+        rest = {name: message[name] for name in ("folder", "models_max", "models_memory", "idle_seconds")}
         models = tuple(map(WorkerConfig.from_json, message["models"]))
         return cls(ServerSettings(**message["settings"]), models, **rest)

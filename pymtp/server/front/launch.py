@@ -65,7 +65,9 @@ class Launcher:
         _, chosen, need = self._planned[model]
         llm = replace(config.llm, n_ctx=chosen.n_ctx, n_seq_max=chosen.n_seq_max, cache_bytes=chosen.cache_bytes)
         worker = ModelWorker(self._sources[model], replace(config, llm=llm, fit=()), self._folder)
-        fields = {"model": model.name, "worker": worker.pid, "mib": round(need[HOST] / 2**20)}
+        fields: dict[str, Any] = {"model": model.name, "worker": worker.pid, "mib": round(need[HOST] / 2**20)}
+        if config.fit:
+            fields["chosen"] = " ".join(config.fit)
         log.info("loading the model", extra={"fields": fields})
         return worker
 
@@ -84,7 +86,7 @@ class Launcher:
 
 def _default_name(options: LLMOptions) -> str:
     """Return the name of a model that was given without one."""
-    return "demo" if options.model is None else str(options.model)
+    return "demo" if options.model is None else Path(str(options.model)).stem
 
 
 def _stat(model: Any) -> object:

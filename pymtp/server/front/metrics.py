@@ -47,7 +47,7 @@ def worker_families(front: CollectorRegistry, texts: Sequence[str]) -> Collector
 
     texts: the expositions of the workers.
     """
-    merged: dict[str, Metric] = {}
+    merged = {family.name: family for family in front.collect()}
     for text in texts:
         for family in text_string_to_metric_families(text):
             if not all(LABEL in sample.labels for sample in family.samples):
@@ -55,5 +55,5 @@ def worker_families(front: CollectorRegistry, texts: Sequence[str]) -> Collector
             kept = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             kept.samples += family.samples
     registry = CollectorRegistry()
-    registry.register(_Merged([*front.collect(), *merged.values()]))
+    registry.register(_Merged([*merged.values()]))
     return registry

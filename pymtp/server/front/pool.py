@@ -30,6 +30,10 @@ class Worker(Protocol):
     def card(self) -> Mapping[str, Any]:
         """Return the model's card in /v1/models, once the worker is ready."""
 
+    @property
+    def answers(self) -> Mapping[str, bytes]:
+        """Return what the worker says of its model, by path, once it is ready."""
+
     async def ready(self) -> None:
         """Wait until the model is loaded. Raises the error of a load that failed."""
 
@@ -57,7 +61,8 @@ class PooledModel(Generic[W]):
     draining: whether the worker ends after the present requests, so that new ones must wait for the next worker.
     drains: how often it was drained. leaving: the present requests that have not ended since the last time.
     need: the bytes that the loaded model takes, by device.
-    loads, load_seconds: the number of loads, and the seconds of the last one. card: the worker's card of the model.
+    loads, load_seconds: the number of loads, and the seconds of the last one.
+    card, answers: what the last worker said of the model; they stay when the model is unloaded.
     failure: why the last load failed; "" if it did not. failures: loads that failed in succession.
     """
 
@@ -77,6 +82,7 @@ class PooledModel(Generic[W]):
     loads: int = 0
     load_seconds: float = 0.0
     card: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, bytes] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -236,8 +242,11 @@ class ModelPool(Generic[W]):
         try:
             need = await self._plan(model)
             while model.status != "loading":
-                while _is_leaving(model):  # not in turn: others may load meanwhile
+                if self._ending:
+                    raise asyncio.CancelledError  # those who wait are told
+                if _is_leaving(model):  # not in turn: others may load meanwhile
                     await self._change()
+                    continue
                 async with self._turn:
                     if _is_leaving(model):
                         continue
@@ -271,17 +280,19 @@ class ModelPool(Generic[W]):
             model.wanted = False
         model.failure, model.failures, model.retry_at = "", 0, 0.0
         model.load_seconds, model.loads = loop.time() - begun, model.loads + 1
-        model.used_at, model.card = loop.time(), worker.card
+        model.used_at, model.card, model.answers = loop.time(), worker.card, worker.answers
+        if self._any_name:
+            model.names = (worker.card["id"],)  # as without a front, and in the worker's metrics
         self._set(model, "loaded")
         self._spawn(self._watch(model, worker))
         self._arm_idle(model)
 
     async def _make_room(self, model: PooledModel[W], need: Mapping[str, int]) -> None:
-        """Unload others until `model` fits. Raises CancelledError if nobody waits for it any more."""
+        """Unload others until `model` fits. Raises CancelledError if nobody waits for it any more, or at shutdown."""
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + self._patience
         while not self._fits(model, need):
-            if not model.users and not model.wanted:
+            if self._ending or not (model.users or model.wanted):
                 raise asyncio.CancelledError
             loaded = sorted((m for m in self.models if m.status == "loaded"), key=lambda m: m.used_at)
             idle = [m for m in loaded if not m.users]
@@ -294,7 +305,7 @@ class ModelPool(Generic[W]):
 
     async def _drain(self, victim: PooledModel[W], model: PooledModel[W]) -> None:
         """Unload a busy model after its running requests, unless nobody waits for `model` any more."""
-        await self._leave(victim, lambda: bool(model.users or model.wanted))
+        await self._leave(victim, lambda: not self._ending and bool(model.users or model.wanted))
 
     async def _unload(self, model: PooledModel[W]) -> None:
         if model.task is not None:

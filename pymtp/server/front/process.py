@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -37,8 +36,10 @@ def run_front(control: socket.socket, message: Mapping[str, Any]) -> None:
     faulthandler.enable()
     config = FrontConfig.from_json(message)
     logs.configure(config.settings.log_format, config.settings.log_level)
-    with tempfile.TemporaryDirectory(prefix="pymtp-") as folder:  # only this user can enter it
-        _Front(control, config, Path(folder)).serve(socket.socket(fileno=message["listener"]))
+    folder = Path(config.folder)
+    for left in folder.iterdir():  # sockets of a front that was killed
+        left.unlink()
+    _Front(control, config, folder).serve(socket.socket(fileno=message["listener"]))
 
 
 class _Front:

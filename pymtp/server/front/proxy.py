@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import httpx
 from fastapi import HTTPException, Request
@@ -12,11 +14,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.openai.request_body import CHAT, TEXT
 from pymtp.server.errors import ClientDisconnectedError, UnavailableError
 from pymtp.server.front.pool import ModelPool, PooledModel
-from pymtp.server.http.errors import ANTHROPIC_PREFIX, error_info, stream_error_encoder
-from pymtp.server.http.sse import encode_events, run_until_disconnect
+from pymtp.server.http.errors import ANTHROPIC_PREFIX, JSON_TYPE, OLLAMA_PREFIX, error_body, error_info
+from pymtp.server.http.sse import KEEPALIVE, KEEPALIVE_SECONDS, encode_events, run_until_disconnect
 from pymtp.server.metrics.request_log import LOGGED_BY_WORKER
 from pymtp.server.responses.store import replica_of_response
 from pymtp.validation import shown
@@ -27,7 +30,14 @@ _REQUEST_HOP = _HOP | {b"host", b"content-length", b"x-forwarded-for", b"x-reque
 _RESPONSE_HOP = _HOP | {b"date", b"x-request-id", b"request-id"}
 # What monitoring asks for every few seconds: it neither loads a model nor keeps it loaded
 MONITORING = ("/metrics", "/figures", "/slots")
-RESPONSES = "/v1/responses/"
+RESPONSES = "/v1/responses"
+END_WAIT = 5.0  # seconds in which the end of a worker that takes no requests is noticed
+# Paths whose streams are server-sent events
+STREAMS = (CHAT, TEXT, ANTHROPIC_PREFIX, RESPONSES, "/completion", "/completions", "/infill")
+_EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+_EVENTS += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_SEPARATORS = {"text/event-stream": b"\n\n", "application/x-ndjson": b"\n"}  # what ends an event, by content type
+_IN_QUERY = "%/?:@!$&'()*+,;=[]"  # characters of a query that are passed on as they are
 
 
 class ProxiedWorker(Protocol):
@@ -37,11 +47,17 @@ class ProxiedWorker(Protocol):
     def transport(self) -> httpx.AsyncBaseTransport: ...
 
     @property
-    def headers(self) -> dict[str, str]: ...
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+
+    async def ended(self) -> str: ...
 
 
 class _Named(BaseModel):
+    """What of a body tells its model, and whether the answer is a stream. name: `model` of Ollama's older clients."""
+
     model: Any = None
+    name: Any = None
+    stream: Any = None
     previous_response_id: Any = None
 
 
@@ -55,20 +71,36 @@ class ModelProxy:
         self._pool, self.path = pool, path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Raises UnknownModelError, UnavailableError, InvalidRequestError."""
+        """Answer a request. Raises UnknownModelError, UnavailableError, InvalidRequestError, RequestValidationError."""
         scope["route"] = self
         request = Request(scope, receive)
+        if request.method == "POST" and not JSON_TYPE.match(request.headers.get("content-type", "")):
+            raise RequestValidationError([])  # already here, so that pages of other sites cannot load models
         body = await request.body() if request.method in ("POST", "PUT", "PATCH") else b""
-        model = self.find_model(request, body)
+        named = read_named(body) if body else _Named()
+        model = self.find_model(request, named)
         passing = _Passing(model, scope, body, send)
-        wake = self.path not in MONITORING
-        if (asked := request.query_params.get("autoload")) is not None:
-            wake = asked not in ("false", "0")
-        del request, body  # `passing` drops the body when the worker has it, which may be long before the answer ends
+        wake = wakes(request, self.path)
+        streams = named.stream is True and self.path in STREAMS
+        del request, body  # `passing` drops the body when the answer begins, which may be long before it ends
 
         async def work() -> None:
-            async with self._pool.use(model, wake=wake) as worker:
-                await passing.forward(worker)
+            waiting = asyncio.ensure_future(passing.send_keepalives()) if streams else None
+            try:
+                while True:
+                    async with self._pool.use(model, wake=wake) as worker:
+                        await _end(waiting)
+                        try:
+                            return await passing.forward(worker)
+                        except httpx.ConnectError as error:  # it has ended, and the pool will hear of it
+                            await self._wait_for_end(worker, model, error)
+            except PymtpError as error:
+                await _end(waiting)
+                if not passing.started:
+                    raise
+                await passing.end(error)
+            finally:
+                await _end(waiting)
 
         try:
             await run_until_disconnect(receive, work())
@@ -76,23 +108,32 @@ class ModelProxy:
             if not passing.started:
                 raise
 
-    def find_model(self, request: Request, body: bytes) -> PooledModel[Any]:
+    async def _wait_for_end(self, worker: ProxiedWorker, model: PooledModel[Any], error: Exception) -> None:
+        """Wait until a worker that takes no requests has ended. Raises UnavailableError if it has not."""
+        try:
+            await asyncio.wait_for(worker.ended(), END_WAIT)
+        except asyncio.TimeoutError:
+            raise UnavailableError(f"the worker of the model {model.name} takes no requests", retry_after=1) from error
+
+    def find_model(self, request: Request, named: _Named) -> PooledModel[Any]:
         """Return the model that a request names in its body, its query or the id of a stored response.
 
-        Raises UnknownModelError, InvalidRequestError; RequestValidationError for a body that is not JSON.
+        Raises UnknownModelError, InvalidRequestError.
         """
-        named = read_named(body) if body else _Named()
-        name = request.query_params.get("model") if named.model is None else named.model
+        name = named.name if named.model is None and self.path.startswith(OLLAMA_PREFIX) else named.model
+        if name is None:
+            name = request.query_params.get("model")
         if name is not None and not isinstance(name, str):
             raise InvalidRequestError(f"model={shown(name)} must be a string", "model")
         response_id = named.previous_response_id
-        if self.path.startswith(RESPONSES):
-            response_id = request.url.path.removeprefix(RESPONSES).partition("/")[0]
+        stored = self.path.startswith(f"{RESPONSES}/")
+        if stored:
+            response_id = request.url.path.removeprefix(f"{RESPONSES}/").partition("/")[0]
         if name is None and isinstance(response_id, str) and (replica := replica_of_response(response_id)):
             number = replica.removeprefix("m")
             if number.isdecimal() and int(number) < len(self._pool.models):
                 model = self._pool.models[int(number)]
-                if model.status != "loaded" and self.path.startswith(RESPONSES):
+                if model.status != "loaded" and stored:
                     raise HTTPException(
                         404,
                         f"there is no stored response {response_id!r:.80}; responses are removed when their model is "
@@ -120,6 +161,20 @@ def read_named(body: bytes) -> _Named:
     return _Named.model_construct(**{name: parsed.get(name) for name in _Named.model_fields})
 
 
+def wakes(request: Request, path: str) -> bool:
+    """Return whether a request for a path loads its model, and keeps it loaded."""
+    asked = request.query_params.get("autoload")
+    return path not in MONITORING if asked is None else asked not in ("false", "0")
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})  # does not take a cancellation of this task for that of the other
+        if not task.cancelled():
+            task.result()
+
+
 class _Passing:
     """One request on its way to a worker. started: whether the status of the answer has been sent."""
 
@@ -127,53 +182,78 @@ class _Passing:
         self._model, self._scope, self._body, self._send = model, scope, body, send
         self.started = False
 
+    async def send_keepalives(self) -> None:
+        """Begin a stream, and send a keepalive now and then, while the request waits for its model."""
+        while True:
+            await asyncio.sleep(KEEPALIVE_SECONDS)
+            if not self.started:
+                await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+                self.started = True
+            await self._send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+
+    async def end(self, error: PymtpError) -> None:
+        """End a stream that has begun with an error."""
+        info = error_info(error)
+        await self._end_with(json.dumps(error_body(self._scope["path"], info)).encode(), info.code, info.message)
+
     async def forward(self, worker: ProxiedWorker) -> None:
         """Send the request to a worker, and its answer to the client.
 
-        If the worker ends meanwhile, raises UnavailableError before the answer has begun. A stream then ends with an
-        error; another answer is cut off.
+        Raises httpx.ConnectError if the worker takes no requests. If it ends meanwhile, raises UnavailableError before
+        the answer has begun. A stream then ends with an error; another answer is cut off.
         """
         try:
             response = await worker.transport.handle_async_request(self._request())
+        except httpx.ConnectError:
+            raise
         except httpx.TransportError as error:
             raise self._lost() from error
+        self._body = b""
         self._scope.setdefault("state", {})[LOGGED_BY_WORKER] = True
         try:
-            headers = _without(response.headers.raw, _RESPONSE_HOP)
-            start: Message = {"type": "http.response.start", "status": response.status_code, "headers": headers}
-            await self._send(start)
-            self.started = True
+            if self.started and response.status_code >= 400:
+                await self._pass_error(response)
+                return
+            if not self.started:
+                headers = _without(response.headers.raw, _RESPONSE_HOP)
+                start: Message = {"type": "http.response.start", "status": response.status_code, "headers": headers}
+                await self._send(start)
+                self.started = True
             await self._pass_body(response)
         finally:
             await response.aclose()
 
     def _request(self) -> httpx.Request:
         scope = self._scope
-        path = scope.get("raw_path") or scope["path"].encode()
-        query = scope.get("query_string", b"")
-        url = httpx.URL("http://worker").copy_with(raw_path=path + (b"?" + query if query else b""))
+        # not the raw path, which may have any bytes
+        path, query = quote(scope["path"]), quote(scope.get("query_string", b""), safe=_IN_QUERY)
+        try:
+            url = httpx.URL("http://worker").copy_with(raw_path=(f"{path}?{query}" if query else path).encode())
+        except httpx.InvalidURL as error:
+            raise InvalidRequestError("the path with its query is too long") from error
         headers = _without(scope["headers"], _REQUEST_HOP)
         headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
         if scope.get("client"):
             headers.append((b"x-forwarded-for", scope["client"][0].encode()))
-        body, self._body = self._body, b""
-        return httpx.Request(scope["method"], url, headers=headers, content=body)
+        return httpx.Request(scope["method"], url, headers=headers, content=self._body)
 
     async def _pass_body(self, response: httpx.Response) -> None:
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        content_type = response.headers.get("content-type", "").partition(";")[0]
+        separator = _SEPARATORS.get(content_type)
         unsent = b""  # an incomplete event, so that an error never follows half an event
         try:
             async for part in response.stream:
-                if is_stream:
-                    whole, end, unsent = (unsent + part).rpartition(b"\n\n")
+                if separator is not None:
+                    whole, end, unsent = (unsent + part).rpartition(separator)
                     part = whole + end
                 if part:
                     await self._send({"type": "http.response.body", "body": part, "more_body": True})
         except httpx.TransportError as error:
-            if not is_stream:
+            if separator is None:
                 raise ConnectionResetError(str(self._lost())) from error
-            unsent = self._error_event()
+            await self.end(self._lost())
+            return
         await self._send({"type": "http.response.body", "body": unsent, "more_body": False})
 
     def _lost(self) -> UnavailableError:
@@ -181,13 +261,28 @@ class _Passing:
             f"the worker of the model {self._model.name} ended before the answer did; the next request starts it again"
         )
 
-    def _error_event(self) -> bytes:
-        path, info = self._scope["path"], error_info(self._lost())
-        if path.startswith(RESPONSES.rstrip("/")):
-            event = {"type": "error", "code": info.code, "message": info.message, "param": None, "sequence_number": 0}
-            return encode_events([event])
-        event_name = b"event: error\n" if path.startswith(ANTHROPIC_PREFIX) else b""
-        return event_name + stream_error_encoder(path)(self._lost())
+    async def _pass_error(self, response: httpx.Response) -> None:
+        """End a stream that has begun with the error that a worker has answered."""
+        try:
+            body = await response.aread()
+        except httpx.TransportError:
+            await self.end(self._lost())
+            return
+        error = json.loads(body)["error"]
+        await self._end_with(body, error.get("code"), error["message"], error.get("param"))
+
+    async def _end_with(self, body: bytes, code: str | None, message: str, param: str | None = None) -> None:
+        """End a stream with an error. body: the JSON of an answer that is not a stream."""
+        path = self._scope["path"]
+        if path.startswith(RESPONSES):
+            event = {"type": "error", "code": code, "message": message, "param": param, "sequence_number": 0}
+            encoded = encode_events([event])
+        elif path.startswith(OLLAMA_PREFIX):
+            encoded = body + b"\n"
+        else:
+            event_name = b"event: error\n" if path.startswith(ANTHROPIC_PREFIX) else b""
+            encoded = event_name + b"data: " + body + b"\n\n"
+        await self._send({"type": "http.response.body", "body": encoded, "more_body": False})
 
 
 def _without(headers: Sequence[tuple[bytes, bytes]], names: set[bytes]) -> list[tuple[bytes, bytes]]:
@@ -201,8 +296,11 @@ async def fetch(worker: ProxiedWorker, path: str) -> bytes:
             httpx.Request("GET", f"http://worker{path}", headers=worker.headers)
         )
         try:
-            return await response.aread()
+            body = await response.aread()
         finally:
             await response.aclose()
+        if response.status_code != 200:
+            raise UnavailableError(f"the worker answered {path} with status {response.status_code}")
+        return body
     except httpx.TransportError as error:
         raise UnavailableError("the worker ended before the answer did") from error

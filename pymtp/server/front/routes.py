@@ -14,8 +14,10 @@ from pymtp.errors import PymtpError
 from pymtp.openai.response_body import fingerprint
 from pymtp.server.front.metrics import worker_families
 from pymtp.server.front.pool import ModelPool, PooledModel
-from pymtp.server.front.proxy import ModelProxy, fetch
+from pymtp.server.front.proxy import ModelProxy, fetch, wakes
+from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses
+from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.info import START_TIME, Health
 
 router = APIRouter()
@@ -66,9 +68,14 @@ def _pool(request: Request) -> ModelPool[Any]:
 @router.get("/v1/health", tags=["server"], response_model=Health, responses={503: {"model": Health}})
 @router.get("/health", tags=["server"], response_model=Health, responses={503: {"model": Health}})
 async def front_health(request: Request) -> JSONResponse:
-    """Return status 200 if the server answers requests, and 503 during shutdown. Needs no API key."""
-    if request.app.state.ending:
-        return JSONResponse({"status": "ending"}, 503, {"Retry-After": "1"})
+    """Return status 200 if the server answers requests, and 503 during startup and shutdown. Needs no API key.
+
+    A single model is loaded at startup; several ones are loaded when they are asked for.
+    """
+    models = _pool(request).models
+    if request.app.state.ending or (len(models) == 1 and not models[0].loads):
+        status = "ending" if request.app.state.ending else "loading"
+        return JSONResponse({"status": status}, 503, {"Retry-After": "1"})
     return JSONResponse({"status": "ok"})
 
 
@@ -105,7 +112,10 @@ async def unload_model(request: Request, body: ModelRequest) -> Success:
 
 @router.get("/props", tags=["OpenAI", "llama.cpp"], responses=error_responses(), response_model=None)
 async def router_props(request: Request, model: str | None = None) -> Any:
-    """Return the properties of a model; without ?model=, those of the server of several models."""
+    """Return the properties of a model; without ?model=, those of the server of several models.
+
+    A model that sleeps is not woken: `is_sleeping` is true.
+    """
     pool = _pool(request)
     if model is None and len(pool.models) > 1:
         return {
@@ -117,7 +127,15 @@ async def router_props(request: Request, model: str | None = None) -> Any:
             "default_generation_settings": {"params": None, "n_ctx": 0},
             "build_info": fingerprint(),
         }
-    return _Passed(ModelProxy(pool, "/props"))
+    asked = pool.find(model)
+    if not asked.answers:
+        await run_until_disconnect(request.receive, _load(pool, asked, wake=wakes(request, "/props")))
+    return AsciiJSONResponse(json.loads(asked.answers["/props"]) | {"is_sleeping": asked.status != "loaded"})
+
+
+async def _load(pool: ModelPool[Any], model: PooledModel[Any], *, wake: bool) -> None:
+    async with pool.use(model, wake=wake):
+        pass
 
 
 @router.get("/metrics", include_in_schema=False, response_model=None)
@@ -134,10 +152,10 @@ async def all_metrics(request: Request, model: str | None = None) -> Any:
 
 @router.get("/api/tags", tags=["Ollama"], responses=error_responses())
 async def all_tags(request: Request) -> dict[str, Any]:
-    """List the models for Ollama's clients. Sizes and dates are known of loaded models."""
+    """List the models for Ollama's clients. Sizes and dates are known of models that have been loaded."""
     cards: list[Any] = []
     for model in _pool(request).models:
-        known = await _ask_loaded(request, model, "/api/tags")
+        known = model.answers.get("/api/tags")
         cards += json.loads(known)["models"] if known else [_UNKNOWN | {"name": n, "model": n} for n in model.names]
     return {"models": cards}
 

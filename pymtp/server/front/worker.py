@@ -16,12 +16,16 @@ from typing import Any
 
 import httpx
 
+from pymtp.server.front.proxy import fetch
 from pymtp.server.metrics.logs import log
 from pymtp.server.process.listener import BACKLOG
 from pymtp.server.process.model_source import ModelSource
 from pymtp.server.process.supervisor import KILL_DELAY, MAX_TICK, SILENCE_TIMEOUT, WorkerProcess, exit_text
 from pymtp.server.process.worker_config import CARD, FILE, HEAD, READY, WorkerConfig
+from pymtp.server.settings import ServerSettings
 
+# What the front asks a worker that is ready, to tell it later without a request to the worker
+ANSWERS = ("/props", "/api/tags")
 KEEPALIVE = 60.0  # seconds that an idle connection to a worker is kept; the worker closes it after IDLE_TIMEOUT
 _numbers = count()
 
@@ -30,7 +34,7 @@ class ModelWorker:
     """A worker process of a model. Must be made, and used, in the event loop.
 
     transport: sends requests to the worker. headers: those of the front's own requests.
-    card: the model's card in /v1/models, once the worker is ready.
+    card: the model's card in /v1/models, once the worker is ready. answers: its answers to ANSWERS, by path.
     """
 
     def __init__(self, source: ModelSource, config: WorkerConfig, folder: Path) -> None:
@@ -47,15 +51,19 @@ class ModelWorker:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._path))
             listener.listen(BACKLOG)
-            # on this thread: a worker ends with the thread that started it (PR_SET_PDEATHSIG)
-            self._process = WorkerProcess(listener, config)
+            try:
+                # on this thread: a worker ends with the thread that started it (PR_SET_PDEATHSIG)
+                self._process = WorkerProcess(listener, config)
+            except OSError:
+                self._path.unlink()
+                raise
         self.transport = httpx.AsyncHTTPTransport(
             uds=str(self._path),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE),
         )
-        keys = config.settings.api_keys
-        self.headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+        self.headers = own_headers(config.settings)
         self.card: Mapping[str, Any] = {}
+        self.answers: Mapping[str, bytes] = {}
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._silence, self._heard = 0.0, False
@@ -76,6 +84,7 @@ class ModelWorker:
         if not self._ready.done():
             raise OSError(f"the worker ended before it was ready, with {self._ended.result()}")
         self._check_later()
+        self.answers = {path: await fetch(self, path) for path in ANSWERS}
 
     async def ended(self) -> str:
         """Wait until the process has ended, and return its exit code in words."""
@@ -132,6 +141,12 @@ class ModelWorker:
     def _kill(self) -> None:
         with suppress(OSError, subprocess.SubprocessError):
             self._process.process.kill()
+
+
+def own_headers(settings: ServerSettings) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a front's own requests: a key, if the server has keys, and an id for the worker's log."""
+    keys = [(b"authorization", b"Bearer " + key.encode()) for key in settings.api_keys[:1]]
+    return [(b"x-request-id", b"front"), *keys]
 
 
 def private_config(config: WorkerConfig, number: int) -> WorkerConfig:

@@ -17,6 +17,9 @@ MAX_HEADER_BYTES = 2**16  # the most bytes of headers, and also of trailers and 
 # Seconds between two probes of a client that has closed its side of the connection. Such a client either waits for the
 # response, or is gone: TCP tells the two apart only when something is sent.
 PROBE_SECONDS = 0.5
+# The system of a client that has left forgets the connection, on Linux after a minute. TCP's own probes find this out
+# even where HTTP has none: HTTP/1.0, and responses that have begun. Seconds between two of them.
+KEEPALIVE_SECONDS = 10
 PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it (RFC 9110, 15.2)
 # The number of connections beyond the limit that are still accepted, to answer their requests with status 503.
 EXTRA_CONNECTIONS = 512
@@ -76,8 +79,19 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         if not self._is_half_closed:
             self._is_half_closed = True
+            self._keep_alive()
             self._probe_later()
         return True
+
+    def _keep_alive(self) -> None:
+        """Let the system find out whether the other side still knows the connection."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):  # not every system has them
+            if (option := getattr(socket, name, None)) is not None:
+                connection.setsockopt(socket.IPPROTO_TCP, option, KEEPALIVE_SECONDS)
 
     def _probe_later(self) -> None:
         self._probe_timer = self.loop.call_later(PROBE_SECONDS, self._probe)

@@ -32,7 +32,7 @@ ANTHROPIC_PREFIX = "/v1/messages"  # the prefix of the paths of Anthropic's API
 OLLAMA_PREFIX = "/api/"  # the prefix of the paths of Ollama's API
 # POST requests must have a JSON content type. Web pages of other sites can send other content types without a preflight
 # request, so that CORS would not stop them.
-_JSON_TYPE = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
+JSON_TYPE = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
 NOT_JSON = "the body must be JSON, with the header Content-Type: application/json"
 MAX_SHOWN = 400  # the most characters of a path in an error message
 
@@ -176,7 +176,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def handle_validation_error(request: Request, error: Exception) -> AsciiJSONResponse:
         assert isinstance(error, RequestValidationError)
-        if request.method == "POST" and not _JSON_TYPE.match(request.headers.get("content-type", "")):
+        if request.method == "POST" and not JSON_TYPE.match(request.headers.get("content-type", "")):
             return error_response(request, ErrorInfo(400, NOT_JSON, code="invalid_content_type"))
         return error_response(request, _validation_error_info(error))
 

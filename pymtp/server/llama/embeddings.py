@@ -152,8 +152,8 @@ def input_tokens(llm: LLM, given: Any, name: str) -> list[int]:
     """Return the tokens of an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
     if isinstance(given, dict) and "content" in given:
         given = "".join(part["text"] for part in given["content"])
-    prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model)
     try:
+        prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model, llm.context.n_ctx)
         return llm._embedding_tokens(prompt)
     except ContextFullError as error:
         raise ContextFullError(f"{name} is too large: {error}", name) from error

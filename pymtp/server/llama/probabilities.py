@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
+from pymtp.samplers import SAMPLERS
 from pymtp.sampling import MAX_LOGPROBS, SamplingParams, TokenLogprobs
 from pymtp.server.llama.types import NativeLogprob, NativeTopLogprob
 
@@ -35,6 +36,12 @@ def check_post_sampling(params: SamplingParams) -> None:
         "logit_bias": bool(params.logit_bias),
         "a penalty": has_penalty and params.penalty_last_n != 0,
         "a grammar or schema": params.gbnf is not None,
+        "dry_multiplier": params.dry_multiplier > 0,
+        "top_n_sigma": params.top_n_sigma > 0,
+        "typical_p": params.typical_p < 1,
+        "xtc_probability": params.xtc_probability > 0,
+        "dynatemp_range": params.dynatemp_range > 0,
+        "samplers": params.samplers not in (None, SAMPLERS),
     }
     for name, given in changes.items():
         if given:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import ContextFullError, InvalidRequestError
+from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import TEXT, read_generate_request, unknown_fields
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.sampling import MAX_LOGPROBS
+from pymtp.server.openai.types import MAX_PROMPTS
 
 # llama.cpp's defaults, for fields that neither the request, the server nor the model's file sets
 DEFAULTS: Mapping[str, Any] = {
@@ -23,6 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": None,
     "max_tokens": None,
 }
+MAX_BIAS_CHARACTERS = 1024  # of a text whose tokens get a bias
 _OWN_FIELDS = {"n_predict", "n_cmpl", "n_probs", "post_sampling_probs", "return_tokens", "response_fields"}
 _OWN_FIELDS |= {"input_prefix", "input_suffix", "input_extra", "max_completion_tokens", "t_max_predict_ms"}
 # Fields of llama.cpp's server that have no effect here, each with the values that ask for nothing
@@ -119,12 +122,16 @@ def read_prompts(prompt: object, name: str = "prompt") -> list[Any]:
 
     A list that has a number is one prompt.
 
-    Raises InvalidRequestError for an empty list.
+    Raises InvalidRequestError for an empty list, and for more than MAX_PROMPTS prompts.
     """
     if not isinstance(prompt, list) or any(isinstance(one, int) for one in prompt):
         return [prompt]
     if not prompt:
         raise InvalidRequestError(f"{name} must not be an empty list", name)
+    if len(prompt) > MAX_PROMPTS:  # the limit of the field does not hold for texts: they may be one prompt's parts
+        raise InvalidRequestError(
+            f"{name}: a request has at most {MAX_PROMPTS} prompts, not {len(prompt)}: send several requests", name
+        )
     return prompt
 
 
@@ -133,42 +140,63 @@ def is_plain(prompt: object) -> bool:
     return isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(one, int) for one in prompt))
 
 
-def tokenize_prompt(prompt: Any, model: Model, *, add_special: bool = True) -> list[int]:
-    """Return the tokens of a text, of a list of texts and token ids, or of an object that has one of these.
-
-    add_special: whether a text at the beginning gets the tokens that the vocabulary puts before a text.
-    """
+def prompt_parts(prompt: Any) -> Sequence[str | int]:
+    """Return the texts and token ids of a prompt: a text, a list of both, or an object that has one of these."""
     if isinstance(prompt, dict):
         prompt = prompt["prompt_string"]
+    return [prompt] if isinstance(prompt, str) else prompt
+
+
+def tokenize_prompt(prompt: Any, model: Model, n_ctx: int) -> list[int]:
+    """Return the tokens of a text, of a list of texts and token ids, or of an object that has one of these.
+
+    A text at the beginning gets the tokens that the vocabulary puts before a text.
+
+    Raises ContextFullError, without tokenizing anything, for texts that are far too long for n_ctx tokens, or too many.
+    """
+    parts = [part for i, part in enumerate(prompt_parts(prompt)) if part != "" or i == 0]
+    if len(parts) - 1 > n_ctx:  # each part but an empty first one has a token
+        raise ContextFullError(f"the prompt has at least {len(parts) - 1} tokens, n_ctx is {n_ctx}")
+    model.check_fits("".join(part for part in parts if isinstance(part, str)), n_ctx)
     tokens: list[int] = []
-    for i, part in enumerate([prompt] if isinstance(prompt, str) else prompt):
+    for i, part in enumerate(parts):
         if isinstance(part, str):
-            tokens += model.tokenize(part, add_special=add_special and i == 0)
+            tokens += model.tokenize(part, add_special=i == 0)
         else:
             tokens.append(part)
     return tokens
 
 
-def with_prompt(request: GenerateRequest, prompt: Any, model: Model, options: NativeOptions) -> GenerateRequest:
+def with_prompt(request: GenerateRequest, prompt: Any, llm: LLM, options: NativeOptions) -> GenerateRequest:
     """Return the request for a prompt of a body. Tokenizes what is neither a text nor a list of token ids.
 
     A prompt that is only cached gets a branch point at its end, where the prompts that it is cached for go on.
+
+    Raises ContextFullError for a prompt that is far too long for the context.
     """
+    model, n_ctx = llm.model, llm.context.n_ctx
     if options.only_prompt:
-        tokens = tokenize_prompt(prompt, model)
+        tokens = tokenize_prompt(prompt, model, n_ctx)
         ends = {len(tokens) - 1, len(tokens) - TAIL_TOKENS}
         return replace(request, prompt=ChatPrompt(tokens, tuple(sorted(end for end in ends if end > 0))))
-    return replace(request, prompt=prompt if is_plain(prompt) else tokenize_prompt(prompt, model))
+    return replace(request, prompt=prompt if is_plain(prompt) else tokenize_prompt(prompt, model, n_ctx))
 
 
 def _bias(bias: Any, model: Model) -> dict[str, Any]:
-    """Return a logit bias by token ids. Texts stand for each of their tokens."""
+    """Return a logit bias by token ids. Texts stand for each of their tokens.
+
+    Raises InvalidRequestError for a text of more than MAX_BIAS_CHARACTERS.
+    """
     pairs = bias.items() if isinstance(bias, dict) else bias
     found: dict[str, Any] = {}
     for key, value in pairs:
         if isinstance(value, str):
             raise InvalidRequestError("logit_bias must have pairs of a token or text and a number", "logit_bias")
         if isinstance(key, str) and not key.isdecimal():
+            if len(key) > MAX_BIAS_CHARACTERS:
+                raise InvalidRequestError(
+                    f"logit_bias has a text of {len(key)} characters: give at most {MAX_BIAS_CHARACTERS}", "logit_bias"
+                )
             found |= {str(token): value for token in model.tokenize(key, add_special=False)}
         else:
             found[str(key)] = value

@@ -12,7 +12,7 @@ from pydantic import Discriminator, Tag
 
 from pymtp.async_llm import CompletionDelta
 from pymtp.openai.generate_request import GenerateRequest
-from pymtp.openai.infill import infill_tokens, read_fim_tokens
+from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 from pymtp.openai.timings import prompt_progress
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
@@ -24,9 +24,9 @@ from pymtp.server.llama.read import (
     NativeOptions,
     ignored_names,
     is_plain,
+    prompt_parts,
     read_native,
     read_prompts,
-    tokenize_prompt,
     with_prompt,
 )
 from pymtp.server.llama.types import InfillRequest, NativeChunk, NativeCompletion, NativeRequest
@@ -50,14 +50,15 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
     """Generate completions of one or several prompts; for several, the answer is a list."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
-    model = service.llm.llm.model
+    llm = service.llm.llm
     prompts = read_prompts(fields["prompt"])
 
     def read() -> tuple[list[GenerateRequest], NativeOptions]:  # on a thread: compiling a schema takes long
-        first, options = read_native(fields, model, service.sampling)
-        return [with_prompt(first, prompt, model, options) for prompt in prompts], options
+        first, options = read_native(fields, llm.model, service.sampling)
+        return [with_prompt(first, prompt, llm, options) for prompt in prompts], options
 
-    is_fast = fields.get("json_schema") is None and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
+    is_slow = fields.get("json_schema") is not None or fields.get("logit_bias")  # texts with a bias are tokenized
+    is_fast = not is_slow and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
     requests, options = read() if is_fast else await service.prepare(read)
     return await _respond(request, service, requests, options, fields, as_list=isinstance(fields["prompt"], list))
 
@@ -76,21 +77,21 @@ async def infill(request: Request, body: InfillRequest, service: ServiceDep) -> 
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     llm = service.llm.llm
-    special = read_fim_tokens(llm.model)
+    special, n_ctx = read_fim_tokens(llm.model), llm.context.n_ctx
 
     def read() -> tuple[list[GenerateRequest], NativeOptions]:
         first, options = read_native(fields, llm.model, service.sampling)
         prompt = infill_tokens(
             llm.model,
             special,
-            tokenize_prompt(fields["input_prefix"], llm.model, add_special=False),
-            tokenize_prompt(fields["input_suffix"], llm.model, add_special=False),
+            last_tokens(llm.model, prompt_parts(fields["input_prefix"]), n_ctx),
+            first_tokens(llm.model, prompt_parts(fields["input_suffix"]), n_ctx),
             begun=fields.get("prompt") or "",
             files=[(file.get("filename") or "", file["text"]) for file in fields.get("input_extra") or ()],
-            n_ctx=llm.context.n_ctx,
+            n_ctx=n_ctx,
             n_predict=first.params.max_tokens,
         )
-        return [with_prompt(first, prompt, llm.model, options)], options
+        return [with_prompt(first, prompt, llm, options)], options
 
     requests, options = await service.prepare(read)
     return await _respond(request, service, requests, options, fields)

@@ -13,6 +13,7 @@ from pymtp.engine.request import Completion
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.timings import PromptProgress, timings
+from pymtp.samplers import SAMPLER_RULES, SAMPLERS
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.server.event_response import find_stop_string
 from pymtp.server.llama.probabilities import native_logprobs, post_sampling_probs
@@ -163,6 +164,8 @@ def generation_settings(params: SamplingParams, options: NativeOptions, seed: in
         "repeat_penalty": params.repetition_penalty,
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
+        **{name: getattr(params, name) for name in SAMPLER_RULES},
+        "samplers": list(SAMPLERS if params.samplers is None else params.samplers),
         "mirostat": 0,
         "adaptive_target": -1.0,
         "adaptive_decay": 0.0,

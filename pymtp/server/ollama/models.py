@@ -11,7 +11,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.openai.infill import read_fim_tokens
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.response_schema import error_responses
-from pymtp.server.ollama.types import OllamaShowRequest
+from pymtp.server.ollama.types import OllamaErrorBody, OllamaShowRequest
 from pymtp.server.service import Service
 
 router = APIRouter(tags=["Ollama"])
@@ -30,19 +30,19 @@ def check_model(service: Service, name: str | None) -> str:
     return name
 
 
-@router.get("/api/version", responses=error_responses())
+@router.get("/api/version", responses=error_responses(OllamaErrorBody))
 async def version() -> dict[str, str]:
     """Return the version of Ollama whose API this is."""
     return {"version": API_VERSION}
 
 
-@router.get("/api/tags", responses=error_responses())
+@router.get("/api/tags", responses=error_responses(OllamaErrorBody))
 async def tags(service: ServiceDep) -> dict[str, Any]:
     """List the model once under each of its names."""
     return {"models": [_card(service, name) for name in service.model_names]}
 
 
-@router.get("/api/ps", responses=error_responses())
+@router.get("/api/ps", responses=error_responses(OllamaErrorBody))
 async def running_models(service: ServiceDep) -> dict[str, Any]:
     """List the loaded model."""
     card = _card(service, service.model_name)
@@ -50,7 +50,7 @@ async def running_models(service: ServiceDep) -> dict[str, Any]:
     return {"models": [card | loaded]}
 
 
-@router.post("/api/show", responses=error_responses())
+@router.post("/api/show", responses=error_responses(OllamaErrorBody))
 async def show(body: OllamaShowRequest, service: ServiceDep) -> dict[str, Any]:
     """Return the model's details: its template, its sampling defaults, its sizes and what it can do."""
     check_model(service, body.model or body.name)

@@ -12,17 +12,8 @@ from pymtp.openai.request_body import TEXT, chat_request, read_generate_request,
 
 # Ollama's defaults, for parameters that neither the request, the server nor the model's file sets
 DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "max_tokens": None}
-_SAME_NAMES: tuple[str, ...] = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "stop",
-    "repeat_penalty",
-    "repeat_last_n",
-)
-_SAME_NAMES += ("presence_penalty", "frequency_penalty")
+_SAME_NAMES: tuple[str, ...] = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop")
+_SAME_NAMES += ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty")
 _WITHOUT_EFFECT = ("context",)  # fields that Ollama has and that change nothing here
 
 
@@ -102,12 +93,16 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
                 "type": "function",
                 "function": {
                     "name": call["function"]["name"],
-                    "arguments": json.dumps(call["function"].get("arguments") or {}),
+                    "arguments": _arguments_text(call["function"].get("arguments")),
                 },
             }
             for call in calls
         ]
     return found
+
+
+def _arguments_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
 def ignored_names(fields: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from pymtp.engine.embedder import normalized
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.infill import first_tokens
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import error_info
 from pymtp.server.http.json_response import AsciiJSONResponse
@@ -26,6 +27,7 @@ from pymtp.server.ollama.types import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
     OllamaEmbedRequest,
+    OllamaErrorBody,
     OllamaGenerateRequest,
 )
 from pymtp.server.ollama.write import AnswerWriter, encode_line, nanoseconds
@@ -37,7 +39,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         "model": OllamaAnswer,
         "description": "The answer; with stream, which is the default, a line for each part of it.",
     },
-    **error_responses(),
+    **error_responses(OllamaErrorBody),
 }
 
 
@@ -55,7 +57,7 @@ async def chat(request: Request, body: OllamaChatRequest, service: ServiceDep) -
 
 @router.post("/api/generate", response_model=None, responses=_RESPONSES)
 async def generate(request: Request, body: OllamaGenerateRequest, service: ServiceDep) -> Response:
-    """OllamaAnswer a prompt, fill in the text between a prompt and a suffix, or continue a text."""
+    """Answer a prompt, fill in the text between a prompt and a suffix, or continue a text."""
     fields = body.model_dump(exclude_unset=True)
     name = check_model(service, body.model)
     writer = AnswerWriter(name, chat=False)
@@ -97,7 +99,7 @@ async def _respond(
     )
 
 
-@router.post("/api/embed", response_model=None, responses=error_responses())
+@router.post("/api/embed", response_model=None, responses=error_responses(OllamaErrorBody))
 async def embed(request: Request, body: OllamaEmbedRequest, service: ServiceDep) -> Response:
     """Compute the embeddings of texts. A text beyond the context is cut, unless truncate is false."""
     name = check_model(service, body.model)
@@ -122,7 +124,7 @@ async def embed(request: Request, body: OllamaEmbedRequest, service: ServiceDep)
     )
 
 
-@router.post("/api/embeddings", response_model=None, responses=error_responses())
+@router.post("/api/embeddings", response_model=None, responses=error_responses(OllamaErrorBody))
 async def embeddings(request: Request, body: OllamaEmbeddingsRequest, service: ServiceDep) -> Response:
     """Compute the embedding of one text, in the older form of the API."""
     check_model(service, body.model)
@@ -134,4 +136,5 @@ async def embeddings(request: Request, body: OllamaEmbeddingsRequest, service: S
 
 def _tokens(llm: LLM, text: str, *, cut: bool) -> list[int]:
     """Return the tokens of a text, without those beyond the context if `cut`."""
-    return llm._embedding_tokens(llm.model.tokenize(text)[: llm.context.n_ctx] if cut else text)
+    n_ctx = llm.context.n_ctx
+    return llm._embedding_tokens(first_tokens(llm.model, [text], n_ctx, add_special=True)[:n_ctx] if cut else text)

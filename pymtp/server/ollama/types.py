@@ -36,6 +36,7 @@ class OllamaOptions(RequestModel):
     top_k: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = None
     top_p: Probability | None = None
     min_p: Probability | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, FLOAT_AS_INT] | None = None
     stop: StopString | StopStrings | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=1e30)] | None = None
@@ -54,7 +55,7 @@ class ModelFields(RequestModel):
 
 class OllamaFunction(RequestModel):
     name: Text
-    arguments: dict[str, JsonValue] | None = None
+    arguments: JsonValue = Field(None, description="The arguments, or their JSON. Anything else becomes one text.")
 
 
 class OllamaToolCall(RequestModel):
@@ -109,6 +110,12 @@ class OllamaEmbeddingsRequest(ModelFields):
 class OllamaShowRequest(RequestModel):
     model: Text | None = None
     name: Text | None = None
+
+
+class OllamaErrorBody(TypedDict):
+    """The body of an error response."""
+
+    error: str
 
 
 class OllamaAnsweredCall(TypedDict):

@@ -12,6 +12,7 @@ from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownResponseError
 from pymtp.server.event_response import respond
 from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.middleware import KEY_DIGEST
 from pymtp.server.http.response_schema import error_responses, event_stream_schema, ignored_header, unknown_names
 from pymtp.server.http.sse import DONE
 from pymtp.server.responses.read import ignored_names, input_messages, read_response_request
@@ -41,41 +42,52 @@ def _get_store(request: Request) -> ResponseStore:
     return store
 
 
+def _get_owner(request: Request) -> str:
+    return str(request.scope["state"].get(KEY_DIGEST, ""))
+
+
 StoreDep = Annotated[ResponseStore, Depends(_get_store)]
+OwnerDep = Annotated[str, Depends(_get_owner)]
 
 
 @router.post(RESPONSES, response_model=None, responses=_RESPONSES_SCHEMA)
-async def responses(request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep) -> HttpResponse:
+async def responses(
+    request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep, owner: OwnerDep
+) -> HttpResponse:
     """Generate a response to an input."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     fields["model"] = body.model or service.model_name
-    messages = [*_previous_messages(fields, store), *input_messages(_with_stored_items(fields["input"], store))]
+    messages = [
+        *_previous_messages(fields, store, owner),
+        *input_messages(_with_stored_items(fields["input"], store, owner)),
+    ]
     generate_request = read_response_request(fields, messages, service.sampling)
     writer = ResponseWriter(fields, generate_request.params, service.settings.replica)
 
     def keep() -> None:
         if writer.response["store"]:
-            store.put(StoredResponse(writer.response, [*messages, *writer.messages()]))
+            store.put(StoredResponse(writer.response, [*messages, *writer.messages()]), owner)
 
     ignored = ignored_header([*ignored_names(fields), *unknown_names(body)])
     return await respond(request, service, generate_request, writer, on_end=keep, last=DONE, headers=ignored)
 
 
-def _with_stored_items(given: str | Sequence[Mapping[str, Any]], store: ResponseStore) -> Any:
+def _with_stored_items(given: str | Sequence[Mapping[str, Any]], store: ResponseStore, owner: str) -> Any:
     """Return the input with the stored items in place of the references to them."""
     if isinstance(given, str):
         return given
     return [
-        (store.item(str(item.get("id"))) or item) if item.get("type") == "item_reference" else item for item in given
+        (store.item(str(item.get("id")), owner) or item) if item.get("type") == "item_reference" else item
+        for item in given
     ]
 
 
-def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:
+def _previous_messages(body: Mapping[str, Any], store: ResponseStore, owner: str) -> Sequence[Mapping[str, Any]]:
     name = body.get("previous_response_id")
     if name is None:
         return ()
-    if (stored := store.get(name)) is None:
+    if (stored := store.get(name, owner)) is None:
         raise UnknownResponseError(
             f"previous_response_id: there is no stored response {name!r:.80}; it may have been removed"
         )
@@ -93,17 +105,17 @@ async def compact() -> None:
     operation_id="stored_response",
     responses={200: {"model": Response}, **error_responses()},
 )
-async def stored_response(response_id: str, store: StoreDep) -> AsciiJSONResponse:
+async def stored_response(response_id: str, store: StoreDep, owner: OwnerDep) -> AsciiJSONResponse:
     """Return a stored response."""
-    if (stored := store.get(response_id)) is None:
+    if (stored := store.get(response_id, owner)) is None:
         raise _not_found(response_id)
     return AsciiJSONResponse(stored.response)
 
 
 @router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=error_responses())
-async def delete_response(response_id: str, store: StoreDep) -> DeletedResponse:
+async def delete_response(response_id: str, store: StoreDep, owner: OwnerDep) -> DeletedResponse:
     """Delete a stored response. Responses that continued the deleted response are kept."""
-    if not store.remove(response_id):
+    if not store.remove(response_id, owner):
         raise _not_found(response_id)
     return DeletedResponse(id=response_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,49 +26,64 @@ class StoredResponse(NamedTuple):
 
 
 class ResponseStore:
-    """A store that evicts the least recently used responses. The numbers of responses and characters are limited."""
+    """A store of a limited number of responses and characters. It evicts responses of the owner that takes the most.
+
+    Each response has an owner: a digest of the API key of its request, or "" without a key. It is unknown to others.
+    """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_responses, self._max_characters = max_responses, max_characters
-        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-        self._items: dict[str, Mapping[str, Any]] = {}  # the output items of all stored responses, by their ids
-        self._characters = 0
+        # by owner and id; those of an owner in the order of their last use
+        self._stored: dict[str, OrderedDict[str, StoredResponse]] = {}
+        self._sizes: dict[str, int] = {}  # by the ids of responses
+        self._items: dict[tuple[str, str], Mapping[str, Any]] = {}  # output items, by owner and id
+        self._characters: Counter[str] = Counter()  # by owner
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._sizes)
 
-    def put(self, stored: StoredResponse) -> None:
-        """Store a response unless it alone exceeds the limit. Also evicts old responses until the limits hold."""
+    def put(self, stored: StoredResponse, owner: str = "") -> None:
+        """Store a response unless it alone exceeds the limit. Also evicts responses until the limits hold.
+
+        Of the owner that takes the largest share of a limit, the least recently used response is evicted.
+        """
         response_id = stored.response["id"]
         size = len(stored.response.json()) + len(json.dumps(stored.messages))
         if size > self._max_characters:
             return
-        self._stored[response_id], self._sizes[response_id] = stored, size
-        self._items |= {item["id"]: item for item in stored.response.get("output", ())}
-        self._characters += size
-        while len(self._stored) > self._max_responses or self._characters > self._max_characters:
-            self.remove(next(iter(self._stored)))
+        self._stored.setdefault(owner, OrderedDict())[response_id], self._sizes[response_id] = stored, size
+        self._items |= {(owner, item["id"]): item for item in stored.response.get("output", ())}
+        self._characters[owner] += size
+        while len(self) > self._max_responses or self._characters.total() > self._max_characters:
+            largest = max(self._stored, key=self._share)
+            self.remove(next(iter(self._stored[largest])), largest)
 
-    def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response, or None if it is not stored. Also marks the response as recently used."""
-        stored = self._stored.get(response_id)
-        if stored is not None:
-            self._stored.move_to_end(response_id)
-        return stored
+    def _share(self, owner: str) -> float:
+        return max(len(self._stored[owner]) / self._max_responses, self._characters[owner] / self._max_characters)
 
-    def item(self, item_id: str) -> Mapping[str, Any] | None:
-        """Return an output item of a stored response by its id, or None if it is not stored."""
-        return self._items.get(item_id)
+    def get(self, response_id: str, owner: str = "") -> StoredResponse | None:
+        """Return a response, or None if the owner has none with this id. Also marks it as recently used."""
+        owned = self._stored.get(owner)
+        if owned is None or response_id not in owned:
+            return None
+        owned.move_to_end(response_id)
+        return owned[response_id]
 
-    def remove(self, response_id: str) -> bool:
-        """Remove a response, and return whether it was stored."""
-        stored = self._stored.pop(response_id, None)
-        if stored is None:
+    def item(self, item_id: str, owner: str = "") -> Mapping[str, Any] | None:
+        """Return an output item of a stored response by its id, or None if the owner has none with this id."""
+        return self._items.get((owner, item_id))
+
+    def remove(self, response_id: str, owner: str = "") -> bool:
+        """Remove a response, and return whether the owner had it."""
+        owned = self._stored.get(owner)
+        if owned is None or response_id not in owned:
             return False
+        stored = owned.pop(response_id)
         for item in stored.response.get("output", ()):
-            self._items.pop(item["id"], None)
-        self._characters -= self._sizes.pop(response_id)
+            self._items.pop((owner, item["id"]), None)
+        self._characters[owner] -= self._sizes.pop(response_id)
+        if not owned:
+            del self._stored[owner], self._characters[owner]
         return True
 
 

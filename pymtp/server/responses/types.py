@@ -151,7 +151,7 @@ class ResponsesFunctionTool(RequestModel):
     strict: Flag | None = None
 
 
-class OtherTool(RequestModel):
+class ResponsesOtherTool(RequestModel):
     """A tool that this server cannot offer to the model. It is skipped, and the answer's header names it."""
 
     type: str
@@ -176,7 +176,7 @@ class NamespaceTool(RequestModel):
     description: str | None = None
     tools: FailFastList[
         Annotated[
-            Annotated[ResponsesFunctionTool, Tag("function tool")] | Annotated[OtherTool, Tag("other")],
+            Annotated[ResponsesFunctionTool, Tag("function tool")] | Annotated[ResponsesOtherTool, Tag("other")],
             Discriminator(_function_or_other),
         ]
     ]
@@ -185,7 +185,7 @@ class NamespaceTool(RequestModel):
 ResponsesTool = Annotated[
     Annotated[ResponsesFunctionTool, Tag("function tool")]
     | Annotated[NamespaceTool, Tag("namespace")]
-    | Annotated[OtherTool, Tag("other")],
+    | Annotated[ResponsesOtherTool, Tag("other")],
     Discriminator(_tool_type),
 ]
 

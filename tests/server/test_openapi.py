@@ -1,0 +1,39 @@
+"""Tests of the server's OpenAPI schema, without a server: its names, and the errors of each API."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from pymtp import LLM
+from pymtp.server.app import create_app
+from pymtp.server.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return create_app(ServerSettings(), LLM).openapi()
+
+
+def test_each_component_is_named_by_its_own_class(schema: dict[str, Any]) -> None:
+    """FastAPI names two classes of one name by their modules, and clients that are made from the schema show that."""
+    names = schema["components"]["schemas"]
+    assert [name for name in names if "__" in name] == []
+    assert {*re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(schema))} <= names.keys()
+
+
+def test_errors_are_described_in_the_form_of_their_api(schema: dict[str, Any]) -> None:
+    forms = {"/api/": "OllamaErrorBody", "/v1/messages": "MessageErrorBody"}
+    for path, methods in schema["paths"].items():
+        if path.endswith("/health"):  # its 503 is no error
+            continue
+        form = next((form for prefix, form in forms.items() if path.startswith(prefix)), "ErrorBody")
+        for method in methods.values():
+            for status, response in method["responses"].items():
+                if status >= "400" and status != "422":  # FastAPI adds 422, which the server never answers
+                    described = response["content"]["application/json"]["schema"]["$ref"]
+                    assert described == f"#/components/schemas/{form}", f"{path} {status}"
+    assert schema["components"]["schemas"]["OllamaErrorBody"]["properties"]["error"]["type"] == "string"
