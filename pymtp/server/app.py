@@ -25,6 +25,7 @@ from pymtp.server.metrics import registry
 from pymtp.server.metrics.registry import Metrics
 from pymtp.server.metrics.request_log import RequestLogMiddleware
 from pymtp.server.ollama import router as ollama
+from pymtp.server.ollama.json_type import JsonTypeMiddleware
 from pymtp.server.openai import routes as openai
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
@@ -94,6 +95,7 @@ def add_limits(app: FastAPI, settings: ServerSettings) -> None:
     app.add_middleware(ConnectionLimitMiddleware)
     app.add_middleware(RequestLogMiddleware, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(JsonTypeMiddleware)
     app.add_middleware(PathSpellingMiddleware, routes_of=app)
 
 

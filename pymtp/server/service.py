@@ -266,23 +266,23 @@ class Service:
     def apply_thinking_budget(self, request: GenerateRequest) -> GenerateRequest:
         """Return the request with its effective thinking budget, which is at most the server's budget.
 
-        A chat without a thinking budget gets the budget that the server has for its reasoning effort. Server budgets
-        that are larger than the context are ignored. Prompts that are not chats keep their own budget.
+        A chat without a thinking budget gets the budget that the server has for its reasoning effort. Budgets that are
+        larger than the context limit nothing. Prompts that are not chats keep their own budget.
         """
-        params, settings = request.params, self.settings
+        params, settings, n_ctx = request.params, self.settings, self.llm.llm.context.n_ctx
         budget = params.thinking_budget
         if isinstance(request.prompt, Chat):
             effort = (request.prompt.chat_template_kwargs or {}).get("reasoning_effort")
             limits = [
                 settings.reasoning_budget,
-                None if budget is not None else settings.effort_budgets.get(str(effort)),
+                budget if budget is not None else settings.effort_budgets.get(str(effort)),
             ]
-            n_ctx = self.llm.llm.context.n_ctx
-            limits = [limit for limit in limits if limit is not None and limit <= n_ctx]
-            budget = min([*limits, *(() if budget is None else (budget,))], default=None)
-        if budget is None:
+            budget = min((limit for limit in limits if limit is not None and limit <= n_ctx), default=None)
+        elif budget is not None and budget > n_ctx:
+            budget = None
+        if budget is None and params.thinking_budget is None:
             return request
-        message = settings.reasoning_budget_message
+        message = "" if budget is None else settings.reasoning_budget_message
         return replace(request, params=replace(params, thinking_budget=budget, thinking_end=message))
 
     def _check_logprobs(self, params: SamplingParams) -> None:

@@ -181,7 +181,10 @@ def test_options_of_the_server_are_named_as_ignored(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"messages": [{"role": "user", "content": "a", "images": ["YQ=="]}]}, "messages[0].images"),
+        (
+            {"messages": [{"role": "user", "content": "a", "images": ["YQ=="]}]},
+            "messages[0].images: this model reads only text",
+        ),
         ({"messages": HI, "options": {"temperature": -1}}, "options.temperature"),
         ({"messages": HI, "options": {"num_predict": "a"}}, "options.num_predict"),
         ({"messages": [{"role": "nobody", "content": "a"}]}, "messages[0].role"),
@@ -201,3 +204,19 @@ def test_unknown_names_are_refused_where_the_server_has_names(new_server: Any) -
     assert client.generate("qwen:latest", "").done
     with pytest.raises(ollama.ResponseError, match="there is no model"):
         client.generate("other", "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"content-type": "application/x-www-form-urlencoded"}, 200),
+        ({"content-type": "text/plain", "origin": "http://other.example"}, 400),
+        ({"content-type": "text/plain", "sec-fetch-site": "cross-site"}, 400),
+    ],
+)
+def test_body_is_json_whatever_its_type_unless_a_browser_sends_it(
+    http: httpx.Client, headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"model": "m", "prompt": "def f(", "stream": False, "options": OPTIONS})
+    assert http.post("/api/generate", content=body, headers=headers).status_code == status

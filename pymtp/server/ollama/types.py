@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
+from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict
 
 from pymtp.server.openai.types import (
@@ -21,7 +22,15 @@ from pymtp.server.openai.types import (
 
 Text = Annotated[str, VALID_TEXT]
 WholeNumber = Annotated[int, Field(ge=-(2**31), lt=2**31), FLOAT_AS_INT]
-NoImages = Annotated[list[JsonValue], Field(max_length=0)]  # the model reads only text
+
+
+def _refuse_images(images: object) -> object:
+    if images:
+        raise PydanticCustomError("unreadable", "this model reads only text, not images")
+    return images
+
+
+NoImages = Annotated[list[JsonValue], Field(max_length=0), BeforeValidator(_refuse_images)]
 Format = Literal["", "json"] | dict[str, JsonValue]
 Think = bool | Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
