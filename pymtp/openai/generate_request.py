@@ -129,7 +129,8 @@ def _rule_grammar(llm: LLM, rule: AnswerRule) -> str:
     try:
         llm.model.grammar(gbnf)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{rule.field} must be GBNF, with a rule root: {error}", rule.field) from error
+        words = "must be GBNF, with a rule root" if rule.kind == "grammar" else "has a grammar that is refused"
+        raise InvalidRequestError(f"{rule.field} {words}: {error}", rule.field) from error
     return gbnf
 
 

@@ -135,6 +135,12 @@ def test_regex_that_no_grammar_holds_is_refused_by_its_field(value: str) -> None
     assert len(str(refused.value)) < 500
 
 
+def test_regex_whose_grammar_is_too_large_is_refused_without_naming_gbnf(llm: LLM) -> None:
+    rule = AnswerRule("guided_regex", "regex", "(a{1,1000}){1,1000}")
+    with pytest.raises(InvalidRequestError, match=r"guided_regex has a grammar that is refused: .*repetitions"):
+        prepare_request(llm, GenerateRequest("a", SamplingParams(), answer_rule=rule))
+
+
 def test_grammar_that_is_not_gbnf_is_refused_by_its_field(llm: LLM) -> None:
     for prompt in ("a", Chat(HELLO)):
         for value in ('start: "a"', "root ::= (", "?start: x"):
