@@ -12,6 +12,8 @@ from helpers.browser import Tab
 from helpers.servers import Server, wait_until
 from playwright.sync_api import Locator, Page, expect
 
+from pymtp.engine.embedder import add_memory
+
 ASK = {"model": "demo", "messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 50, "seed": 1}
 
 
@@ -26,7 +28,8 @@ def test_figures_route_returns_the_statistics_of_the_engine(server: Server) -> N
     assert (reported["places"], reported["n_ctx"], reported["open"]) == (4, 4096, 0)
     assert reported["engine"]["accepted_per_position"] == list(figures.accepted_per_position)
     assert reported["engine"]["prefixes"]["lookups"] == figures.prefixes.lookups
-    assert reported["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
+    memory = add_memory(server.llm.context.memory(), server.llm._embedder.memory)
+    assert reported["memory"] == [{"device": each.device, "total": each.total} for each in memory]
 
 
 def test_figures_route_answers_while_the_engine_is_busy(server: Server) -> None:
