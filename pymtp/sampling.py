@@ -29,7 +29,7 @@ from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
 from pymtp.samplers import DEFAULT_BREAKERS, SAMPLER_RULES, SAMPLERS, read_breakers, read_order
-from pymtp.validation import is_real, is_whole, read_bool, shown
+from pymtp.validation import is_real, is_text, is_whole, read_bool, shown
 
 Logits = NDArray[np.float32]
 
@@ -190,7 +190,11 @@ class SamplingParams:
             ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
             ("stop_token_ids", all(is_whole(token, 0) for token in self.stop_token_ids), "token ids"),
-            ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
+            (
+                "grammar",
+                self.grammar is None or is_text(self.grammar, MAX_TEXT),
+                "GBNF of at most 2**20 characters, or None",
+            ),
             ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
@@ -217,7 +221,7 @@ class SamplingParams:
             ),
             (
                 "cache_salt",
-                _is_text(self.cache_salt) and len(self.cache_salt) <= MAX_SALT,
+                is_text(self.cache_salt, MAX_SALT),
                 f"text of at most {MAX_SALT} characters",
             ),
             *(
@@ -281,19 +285,9 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-def _is_text(value: object) -> bool:
-    if not isinstance(value, str) or "\0" in value or len(value) > MAX_TEXT:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def is_thinking_end(value: object) -> bool:
     """Return whether `value` is a valid thinking_end; see THINKING_END_RULE."""
-    return _is_text(value) and len(str(value)) <= MAX_THINKING_END and not any(tag in str(value) for tag in TAGS)
+    return is_text(value, MAX_THINKING_END) and not any(tag in str(value) for tag in TAGS)
 
 
 def _within(value: Any, low: float) -> bool:

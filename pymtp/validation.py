@@ -18,6 +18,17 @@ from pymtp.errors import InvalidRequestError
 Options = TypeVar("Options")
 
 
+def is_text(value: object, longest: int) -> bool:
+    """Return whether `value` is a string of at most `longest` characters, without NUL and without lone surrogates."""
+    if not isinstance(value, str) or "\0" in value or len(value) > longest:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def is_whole(value: object, low: float, high: float = math.inf) -> bool:
     """Return whether `value` is an integer from low to high, of Python or NumPy. A bool does not count."""
     return isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high

@@ -27,7 +27,7 @@ from pymtp.model.model import Model
 END_BYTES = 64  # length of ChatPrompt.end in bytes
 # Recent prompts of a cache key whose tokens are cached: the next turn is tokenized only from where it differs
 N_RECENT = 8
-MAX_RECENT_BYTES = 64 * 2**20  # of the cached texts of all keys
+MAX_RECENT_BYTES = 64 * 2**20  # the cached texts of all keys take at most this
 CacheKey: TypeAlias = tuple[str, str]  # texts are shared only under the same key: the digest of an API key, and a salt
 
 # Samples of text that may follow a branch point: a letter, a space, a line break. The tokenizer may join such text with

@@ -24,7 +24,7 @@ from pymtp.grammar.pattern_syntax import (
 )
 from pymtp.grammar.rules import Rules
 
-MAX_TRANSITIONS = 4000  # of an automaton: some 100 KB of GBNF, and tenths of a second of work
+MAX_TRANSITIONS = 4000  # an automaton of this size takes some 100 KB of GBNF, and tenths of a second
 MAX_STEPS = 200_000  # pairs of a state and a class of characters that are tried for an automaton
 MAX_SETS = 1000  # different sets of characters in all conditions of a text
 MAX_EXPRESSIONS = 100_000

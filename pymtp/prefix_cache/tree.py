@@ -154,7 +154,7 @@ class RadixTree:
     """
 
     def __init__(self) -> None:
-        self._roots: dict[Space, RadixNode] = {}  # of the spaces that have nodes, and of COMMON
+        self._roots: dict[Space, RadixNode] = {}  # COMMON and the spaces that have nodes
         self.root = self._root(COMMON)
         self.nbytes = 0  # size of all blocks and checkpoints
         self.owner_bytes: dict[str, int] = {}  # nbytes by the owners of the spaces, without zeros

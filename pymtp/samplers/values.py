@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pymtp.validation import is_real, is_whole
+from pymtp.validation import is_real, is_text, is_whole
 
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's, where DRY ends repetitions
 MAX_BREAKERS = 32  # each is searched for in all tokens of a vocabulary
@@ -36,7 +36,7 @@ SAMPLER_RULES = {
     "dry_allowed_length": Rule(lambda value: is_whole(value, 0, 2**31 - 1), "a whole number, 0 or more"),
     "dry_penalty_last_n": Rule(lambda value: is_whole(value, -1), "a whole number, -1 or more"),
     "dry_sequence_breakers": Rule(
-        lambda value: len(value) <= MAX_BREAKERS and all(map(_is_breaker, value)),
+        lambda value: len(value) <= MAX_BREAKERS and all(each and is_text(each, MAX_BREAKER) for each in value),
         f"at most {MAX_BREAKERS} strings of 1 to {MAX_BREAKER} characters",
     ),
     "top_n_sigma": _POSITIVE,
@@ -46,16 +46,6 @@ SAMPLER_RULES = {
     "dynatemp_range": _POSITIVE,
     "dynatemp_exponent": _POSITIVE,
 }
-
-
-def _is_breaker(value: object) -> bool:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_BREAKER or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_breakers(value: object) -> object:

@@ -83,7 +83,7 @@ class Service:
         self.llm, self.settings, self.metrics = llm, settings, metrics
         self.n_unfinished = 0
         self._places: Counter[str] = Counter()  # places in slots or in the queue, by client
-        self._rate = Rate()  # of the completions that finish
+        self._rate = Rate()  # counts the completions that finish
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         self._embedding = asyncio.Lock()
         metrics.register_engine(llm, self.model_name)

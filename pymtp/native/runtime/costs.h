@@ -79,8 +79,8 @@ struct pymtp_costs {
     // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
     void seed(int n_seqs, int drafted, const round_seconds & timed);
 
-    // The number of threads has changed, so rounds take another time from now on: the next timings correct all estimates
-    // by the same factor, and later ones replace them.
+    // The number of threads has changed, so rounds take another time from now on: the next timings correct all
+    // estimates by the same factor, and later ones replace them.
     void doubt() { n_doubted = (int) pymtp_tuning::KNOWN; }
 
     // returns whether a round was timed often enough that other depths can be compared with it

@@ -10,7 +10,8 @@
 #include <cstdint>
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
-// Returns the first 52 bits of the four words for the counter {token, position, stream, 0}. Noise of tokens is stream 0.
+// Returns the first 52 bits of the four words for the counter {token, position, stream, 0}. Noise of tokens is
+// stream 0.
 inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed, uint32_t stream = 0) {
     uint32_t c[4] = {token, position, stream, 0};
     uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};

@@ -211,8 +211,8 @@ PYMTP_API struct pymtp_dry_breakers * pymtp_dry_breakers_init(
         const struct pymtp_model * model, const char * const * strings, int32_t n);
 PYMTP_API void pymtp_dry_breakers_free(struct pymtp_dry_breakers * breakers);
 
-// Sampling parameters. They are applied in llama.cpp's default order, unless `samplers` names another. The native functions check only counts and token
-// ids; the caller must check the ranges of the other parameters.
+// Sampling parameters. They are applied in llama.cpp's default order, unless `samplers` names another. The native
+// functions check only counts and token ids; the caller must check the ranges of the other parameters.
 struct pymtp_sampling {
     // 0: greedy sampling, which ignores top_k, top_p and min_p; the samplers after n_logprobs come before it
     double   temperature;

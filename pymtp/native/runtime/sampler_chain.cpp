@@ -320,7 +320,8 @@ void pymtp_sampler_chain::exclude_top_choices(int64_t position) {
     }
 }
 
-// Returns the temperature that the entropy of the distribution maps to, from temperature - range to temperature + range.
+// Returns the temperature that the entropy of the distribution maps to, from temperature - range to
+// temperature + range.
 double pymtp_sampler_chain::dynamic_temperature() const {
     const distribution of   = describe(current, highest());
     const double       low  = std::max(0.0, params.temperature - params.dynatemp_range);

@@ -25,7 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": None,
     "max_tokens": None,
 }
-MAX_BIAS_CHARACTERS = 1024  # of a text whose tokens get a bias
+MAX_BIAS_CHARACTERS = 1024  # the longest text whose tokens get a bias
 _OWN_FIELDS = {"n_predict", "n_cmpl", "n_probs", "post_sampling_probs", "return_tokens", "response_fields"}
 _OWN_FIELDS |= {"input_prefix", "input_suffix", "input_extra", "max_completion_tokens", "t_max_predict_ms"}
 # Fields of llama.cpp's server that have no effect here, each with the values that ask for nothing

@@ -15,7 +15,7 @@ from pymtp.server.ollama.types import OllamaErrorBody, OllamaShowRequest
 from pymtp.server.service import Service
 
 router = APIRouter(tags=["Ollama"])
-API_VERSION = "0.12.0"  # of Ollama, whose API this is: clients refuse versions that they take for too old
+API_VERSION = "0.12.0"  # Ollama's version with this API: clients refuse versions that they take for too old
 LATEST = ":latest"  # Ollama's clients add it to names without a tag
 _OLLAMA_NAMES = {"repetition_penalty": "repeat_penalty", "penalty_last_n": "repeat_last_n", "max_tokens": "num_predict"}
 NEVER = "9999-12-31T23:59:59Z"

@@ -13,8 +13,8 @@ namespace {
 
 // Returns llama.cpp's sampler of a kind, for a text of n tokens.
 llama_sampler * make_sampler(
-        int32_t kind, const llama_vocab * vocab, const pymtp_sampling & params, const std::vector<const char *> & breakers,
-        int32_t n) {
+        int32_t kind, const llama_vocab * vocab, const pymtp_sampling & params,
+        const std::vector<const char *> & breakers, int32_t n) {
     const auto last = [n](int32_t last_n) { return last_n < 0 ? n : last_n; }; // llama.cpp has no number for all tokens
     switch (kind) {
         case PYMTP_SAMPLER_PENALTIES:
