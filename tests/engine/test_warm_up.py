@@ -28,6 +28,12 @@ async def until(condition: Callable[[], object]) -> None:
 PARAMS = pymtp.SamplingParams(max_tokens=8)
 
 
+@pytest.fixture(autouse=True)
+def steady_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide changes of the number of threads: what is measured during one is not kept, and other programs cause them."""
+    monkeypatch.setattr("pymtp.drafting.warm_up.thread_changes", lambda: 0)
+
+
 def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(
     demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
