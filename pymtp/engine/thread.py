@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,12 +19,13 @@ from pymtp.engine.request import Request, Waiter
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.model.model import Model
-from pymtp.native.process import exiting, tell_of_forks
+from pymtp.native.process import exiting, tell_of_forks, wait_before_forks
 
 T = TypeVar("T")
 POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
 RETRY_SECONDS = 0.1  # a warm-up that made way for a call continues after this time
 FREE_SECONDS = 1.0  # longest wait of a destructor for the engine's thread
+FORK_SECONDS = 1.0  # longest wait of a fork for the engine's thread
 
 
 class _Wait(threading.local):
@@ -66,6 +68,7 @@ class EngineThread:
         self._made_at_exit = exiting.is_set()
         self._lost = False  # the process was forked while the thread was busy: it does not exist in the child
         tell_of_forks(self)
+        wait_before_forks(self)
 
     # ── Calls of other threads ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,6 +261,17 @@ class EngineThread:
                 return False
             self._thread = threading.current_thread()
             return True
+
+    def _before_fork(self) -> None:
+        """Wait until the thread is idle, if no request or call is left: the last one may return before its step does.
+
+        An AsyncLLM, which a child cannot use, is not waited for.
+        """
+        end = time.monotonic() + FORK_SECONDS
+        while self._busy and self.engine.idle and not self._calls and not self._warms_up and time.monotonic() < end:
+            if self._thread is None or self._is_this_thread():
+                return
+            time.sleep(0.001)
 
     def _after_fork_in_child(self) -> None:
         """Start a new thread in a forked child when it is needed, or give the engine up if the thread was busy."""

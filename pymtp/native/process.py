@@ -25,12 +25,34 @@ def in_children(call: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
+class Busy(Protocol):
+    """An object whose thread should be at rest when the process forks."""
+
+    def _before_fork(self) -> None:
+        """Wait for the thread, for a limited time."""
+
+
 _living: WeakSet[ForkAware] = WeakSet()
+_busy: WeakSet[Busy] = WeakSet()
 
 
 def tell_of_forks(owner: ForkAware) -> None:
     """Call the owner's `_after_fork_in_child` in children of forks, for as long as the owner lives."""
     _living.add(owner)
+
+
+def wait_before_forks(owner: Busy) -> None:
+    """Call the owner's `_before_fork` before each fork in Python, for as long as the owner lives."""
+    _busy.add(owner)
+
+
+def _wait_for_all() -> None:
+    for owner in list(_busy):
+        owner._before_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_for_all)
 
 
 @in_children

@@ -30,5 +30,5 @@ def run_script(script: str) -> list[str]:
     """Run a script in its own process, which must exit without errors, and return the lines that it prints."""
     command = [sys.executable, "-I", "-c", PREAMBLE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000 if SLOW else 100)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()

@@ -68,6 +68,24 @@ print(in_child(computes), text(llm) == first)
     ) == ["7 True"]
 
 
+def test_fork_waits_for_a_thread_that_finishes_its_last_step() -> None:
+    # A call returns as soon as its text is complete. Its thread then needs a moment until it is idle
+    assert run_script(
+        FORKS
+        + """
+llm = pymtp.LLM(model, n_ctx=256, n_threads=1)
+first = text(llm)
+step = llm._engine.step
+def slow_step():
+    worked = step()
+    time.sleep(0.2)
+    return worked
+llm._engine.step = slow_step
+print(text(llm) == first, llm._engine_thread._busy, in_child(lambda: text(llm) == first), text(llm) == first)
+"""
+    ) == ["True True 7 True"]
+
+
 def test_child_forked_by_c_code_may_fork() -> None:
     """Fork in C code, as programs that embed Python do: Python's fork hooks do not run."""
     assert run_script(
@@ -75,6 +93,8 @@ def test_child_forked_by_c_code_may_fork() -> None:
         + """
 llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
 first = text(llm)
+while llm._engine_thread._busy:
+    time.sleep(0.001)  # no hook waits until the thread has finished its last step
 child = ctypes.PyDLL(None).fork()
 if not child:
     ctypes.pythonapi.PyOS_AfterFork_Child()
