@@ -210,16 +210,15 @@ class RequestRunner:
         states = [request.decode_state for request in requests if request.decode_state is not None]
         rows = run_round(self.context, states, self._depth, self._clock)
         now = self._clock()
-        n_tokens = 0
+        n_tokens = sum(len(state.new_tokens) for state in states if state.error is None)
+        self.stats.add_round(len(states), rows, n_tokens, now)  # before a waiter wakes and looks at the figures
         for request, state in zip(requests, states, strict=True):
             if state.error is not None:
                 self.fail(request, state.error)
                 continue
-            n_tokens += len(state.new_tokens)
             self.stats.drafts[len(state.verified_drafts), state.n_accepted] += 1
             self._head_check.add(len(state.made_drafts), state.n_correct, state.head_failed, request.params.temperature)
             self._emit(request, state, state.new_tokens, now)
-        self.stats.add_round(len(states), rows, n_tokens, now)
 
     def _close_thinking(self, requests: Sequence[Request]) -> None:
         # A failure of another batch may have restarted some of these requests

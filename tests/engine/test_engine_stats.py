@@ -6,6 +6,8 @@ from collections import Counter
 
 from helpers.engines import EngineHarness
 
+from pymtp.engine.request import Waiter
+
 
 def test_engine_stats_count_drafts_by_position() -> None:
     harness = EngineHarness(n_seq_max=3, hits=(True, True, False, True, False))
@@ -22,3 +24,13 @@ def test_engine_stats_count_drafts_by_position() -> None:
     assert figures.accepted_per_position == tuple(n for _, n in sorted(accepted.items()) if n)
     assert figures.drafted_per_position[0] > figures.accepted_per_position[0] > 0
     assert (figures.drafted, figures.accepted) == (sum(drafted.values()), sum(accepted.values()))
+
+
+def test_figures_count_the_last_round_before_its_requests_end() -> None:
+    harness = EngineHarness(n_seq_max=2, hits=(True, False))
+    at_ends: list[int] = []
+    waiter = Waiter(lambda: at_ends.append(harness.engine.figures().tokens))
+    for _ in range(2):
+        harness.submit([1, 2, 3], 7, waiter=waiter)
+    harness.run()
+    assert at_ends == [14, 14]
