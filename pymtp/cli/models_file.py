@@ -1,6 +1,7 @@
 """The TOML file of `pymtp serve --models`: the models of a server, each with its options.
 
-Options that stand before the first table hold for all models, as do those of the command line. A table is a model:
+Options that stand before the first table hold for all models, as do those of the command line. A table is a model,
+and what it sets holds, whatever the command line says:
 
     ctx = 32768
 
@@ -105,7 +106,10 @@ def _read_table(
         if word in OPTION_NAMES:
             keywords[word] = value
         elif word in options:
-            arguments += _arguments(options[word], value, place)
+            written = _arguments(options[word], value, place)
+            if not written:  # false or []: what the command line says must not hold
+                given.pop(options[word].name, None)
+            arguments += written
         else:
             known = word in _options(context, [param.name or "" for param in context.command.params])
             raise InvalidRequestError(
@@ -118,7 +122,9 @@ def _read_table(
     except typer.BadParameter as error:
         raise InvalidRequestError(f"{where}: {error.format_message()}") from error
     names = frozenset(key for key in allowed if key in given or is_given(parsed, key))
-    return FileModel(name, model, parsed.params, names | keywords.keys(), keywords, where)
+    # click has () for an option that may be given several times and was not given; typer has None
+    params = {key: None if value == () else value for key, value in parsed.params.items()}
+    return FileModel(name, model, params, names | keywords.keys(), keywords, where)
 
 
 def is_given(context: Any, name: str) -> bool:
@@ -147,7 +153,7 @@ def _target(key: str, options: Mapping[str, Any]) -> str:
 
 
 def _arguments(option: Any, value: Any, place: str) -> list[str]:
-    """Write an option as arguments of the command line.
+    """Write an option as arguments of the command line; none for a flag that is off, and for an empty list.
 
     place: where the value stands. Raises InvalidRequestError, with it, for a value of another kind than the option's.
     """

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -30,6 +29,7 @@ from pymtp.hub.errors import check_installed
 from pymtp.load import check_prefix
 from pymtp.options import LLMOptions
 from pymtp.server.front.config import FRONT_PROGRAM, FrontConfig
+from pymtp.server.front.folder import socket_folder
 from pymtp.server.memory import FITTED
 from pymtp.server.metrics import logs
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
@@ -288,7 +288,7 @@ def serve(
         )
     with option_names(ServedModelOptions, **_SERVED):
         if isinstance(config, FrontConfig):
-            with TemporaryDirectory(prefix="pymtp-") as folder:
+            with socket_folder() as folder:
                 code = supervise(listener, replace(config, folder=folder), FRONT_PROGRAM)
         else:
             code = supervise(listener, config)

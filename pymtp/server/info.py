@@ -15,8 +15,8 @@ from pymtp.openai.response_body import fingerprint
 from pymtp.samplers import SAMPLER_RULES
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
+from pymtp.server.facts import ModelFacts
 from pymtp.server.http.response_schema import error_responses
-from pymtp.server.service import Service
 from pymtp.stats import Figures
 from pymtp.validation import shown
 
@@ -131,7 +131,8 @@ class Props(BaseModel):
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> ModelList:
     """List the model once under each of its names."""
-    return ModelList(data=[model_card(service, name) for name in service.model_names])
+    facts = service.facts
+    return ModelList(data=[model_card(facts, name) for name in facts.names])
 
 
 @router.get("/v1/models/{name:path}", tags=["OpenAI"], responses=error_responses())
@@ -143,25 +144,24 @@ async def model(
         raise UnknownModelError(
             f"there is no model {shown(name)}; the model's names are {', '.join(service.model_names)}"
         )
-    return model_card(service, name)
+    return model_card(service.facts, name)
 
 
-def model_card(service: Service, name: str) -> ModelCard:
-    """Return the card of the model under one of its names."""
-    llm = service.llm.llm
+def model_card(facts: ModelFacts, name: str) -> ModelCard:
+    """Return the card of a model under one of its names."""
     meta = ModelMeta(
-        n_vocab=llm.model.n_vocab,
-        n_ctx=llm.context.n_ctx,
-        n_ctx_train=llm.model.n_ctx_train,
-        mtp=llm.model.mtp,
-        sampling=_sampling_defaults(service),
+        n_vocab=facts.model.n_vocab,
+        n_ctx=facts.n_ctx,
+        n_ctx_train=facts.model.n_ctx_train,
+        mtp=facts.model.mtp,
+        sampling=_sampling_defaults(facts),
     )
-    return ModelCard(id=name, created=START_TIME, max_model_len=llm.context.n_ctx, meta=meta)
+    return ModelCard(id=name, created=START_TIME, max_model_len=facts.n_ctx, meta=meta)
 
 
-def _sampling_defaults(service: Service) -> dict[str, float]:
+def _sampling_defaults(facts: ModelFacts) -> dict[str, float]:
     """Return the default sampling parameters by their names in llama.cpp's server. Requests may use these names."""
-    params = read_params(CHAT, {}, service.sampling)
+    params = read_params(CHAT, {}, facts.sampling)
     return {
         "temperature": params.temperature,
         "top_k": params.top_k,
@@ -179,15 +179,19 @@ def _sampling_defaults(service: Service) -> dict[str, float]:
 @router.get("/props", tags=["OpenAI", "llama.cpp"], responses=error_responses())
 async def props(service: ServiceDep) -> Props:
     """Return the properties of the server and its model."""
-    llm = service.llm.llm
+    return model_props(service.facts)
+
+
+def model_props(facts: ModelFacts) -> Props:
+    """Return the properties of a server with this model."""
     return Props(
-        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling_defaults(service)},
-        total_slots=llm.context.n_seq_max,
-        model_alias=service.model_name,
-        model_path=llm.model.path.name,
-        chat_template=llm.template_source or "",
-        bos_token=llm.model.bos_token,
-        eos_token=llm.model.eos_token,
+        default_generation_settings={"n_ctx": facts.n_ctx, "params": _sampling_defaults(facts)},
+        total_slots=facts.n_seq_max,
+        model_alias=facts.names[0],
+        model_path=facts.model.path.name,
+        chat_template=facts.template or "",
+        bos_token=facts.model.bos_token,
+        eos_token=facts.model.eos_token,
         modalities={"vision": False, "audio": False},
         build_info=fingerprint(),
     )

@@ -91,7 +91,7 @@ def fit_options(
     if not names:
         return options
     room = free_memory() if free is None else free
-    with _header(options) if model is None else nullcontext(model) as header:
+    with open_header(options) if model is None else nullcontext(model) as header:
         given = {name: None if name in names else getattr(options, name) for name in FITTED}
         if given["n_ctx"] == 0:
             given["n_ctx"] = header.n_ctx_train
@@ -169,7 +169,7 @@ def plan_bytes(options: LLMOptions) -> dict[str, int]:
 
     The prefix cache counts as full. Raises the errors of Model and plan_memory.
     """
-    with _header(options) as header:
+    with open_header(options) as header:
         devices = _plan(header, options)
     cache = default_cache_bytes(devices) if options.cache_bytes is None else options.cache_bytes
     needed = {HOST: WORKER_BYTES + cache + options.adapter_bytes()}
@@ -193,7 +193,8 @@ def local_options(options: LLMOptions) -> Iterator[LLMOptions]:
 
 
 @contextmanager
-def _header(options: LLMOptions) -> Iterator[Model]:
+def open_header(options: LLMOptions) -> Iterator[Model]:
+    """Open the header and the vocabulary of a model file, without its weights. Raises the errors of Model."""
     assert not isinstance(options.model, Model)
     with (
         hold_errors(logging.getLogger("pymtp.native")),

@@ -35,8 +35,10 @@ from pymtp.openai.generate_request import (
 )
 from pymtp.sampling import SamplingParams
 from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.facts import ModelFacts
 from pymtp.server.heap import HEAP
 from pymtp.server.http.left_out import note_left_out
+from pymtp.server.http.waited import waited_seconds
 from pymtp.server.metrics.registry import Metrics, RequestMetrics
 from pymtp.server.rate import Rate
 from pymtp.server.settings import ServerSettings
@@ -64,7 +66,7 @@ class Admission:
     n_unfinished: the number of completions of the request that have not finished.
     n_places: the number of places that these completions take in the queue.
     client: the client that sent the request.
-    arrival_time: the time of the event loop's clock when the request arrived.
+    arrival_time: the time of the event loop's clock when the request arrived, at the front if there is one.
     """
 
     n_unfinished: int
@@ -92,6 +94,13 @@ class Service:
     def sampling(self) -> Mapping[str, Any]:
         """Return the default sampling parameters: the values of the model file, overridden by the server's options."""
         return {**self.llm.llm.sampling_defaults, **self.settings.sampling}
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Return what the server tells of its model."""
+        llm = self.llm.llm
+        n_ctx, n_seq_max = llm.context.n_ctx, llm.context.n_seq_max
+        return ModelFacts(llm.model, self.model_names, llm.template_source, n_ctx, n_seq_max, self.sampling)
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -142,10 +151,11 @@ class Service:
                     vectors.append(await self.llm._in_thread(call))
             return vectors
 
-        with self.admit(len(prompts), 1):
+        with self.admit(len(prompts), 1) as admission:
             self.metrics.count_prompt(sum(map(len, prompts)))
             try:
-                return await run_with_timeout(timeout, embed_all())
+                remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
+                return await run_with_timeout(remaining, embed_all())
             except asyncio.TimeoutError as error:
                 raise _timeout_error(timeout) from error
             except CancelledError as error:
@@ -174,7 +184,8 @@ class Service:
         self._check_room(client, n_places)
         if not self.n_unfinished:
             self._rate.begin()
-        admission = Admission(n_completions, n_places, client, asyncio.get_running_loop().time())
+        arrival_time = asyncio.get_running_loop().time() - waited_seconds.get()
+        admission = Admission(n_completions, n_places, client, arrival_time)
         self.n_unfinished += n_completions
         self._places[client] += n_places
         try:

@@ -127,6 +127,21 @@ def test_option_of_a_table_replaces_one_of_the_file_in_any_spelling(
     assert front.models[0].llm.n_ctx == 1024
 
 
+@pytest.mark.parametrize("line", ["mlock = false", "use_mlock = false"])
+def test_table_can_undo_each_option_of_the_command_line(folder: Path, launched: list[Any], line: str) -> None:
+    undone = f"{line}\nmmap = true\nkv-offload = true\nall-threads = false\nlora-scaled = []\n"
+    undone += "dry-sequence-breaker = []\n"
+    (folder / "models.toml").write_text(f"[a]\nmodel = 'a.gguf'\n{undone}[b]\nmodel = 'b.gguf'\n")
+    flags = ["--mlock", "--no-mmap", "--no-kv-offload", "--all-threads", "--lora-scaled", f"{folder / 'l.gguf'}:0.5"]
+    serve("--models", folder / "models.toml", *flags, "--dry-sequence-breaker", "x")
+    (front,) = launched
+    names = ("use_mlock", "use_mmap", "offload_kqv", "all_threads")
+    of_a, of_b = ([getattr(model.llm, name) for name in names] for model in front.models)
+    assert (of_a, of_b) == ([False, True, True, False], [True, False, False, True])
+    assert [len(model.llm.adapters) for model in front.models] == [0, 1]
+    assert [dict(model.settings.sampling) for model in front.models] == [{}, {"dry_sequence_breakers": ["x"]}]
+
+
 def test_missing_files_are_reported_at_the_start(folder: Path, launched: list[Any]) -> None:
     with pytest.raises(ModelLoadError, match=r"no such file: .*c\.gguf"):
         serve("-m", folder / "a.gguf", "-m", folder / "c.gguf")

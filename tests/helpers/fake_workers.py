@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from pymtp.server.front.pool import ModelPool, PooledModel
+from pymtp.server.front.pool import ModelPool
+from pymtp.server.front.pooled_model import Description, PooledModel
 
 
 class FakeWorker:
@@ -17,9 +18,7 @@ class FakeWorker:
 
     def __init__(self, models: FakeModels, name: str) -> None:
         self.name, self._models = name, models
-        self.card: Mapping[str, Any] = {"id": f"file of {name}", "max_model_len": 512, "meta": {"n_ctx": 512}}
-        says = {"/props": {"model_alias": name}, "/api/tags": {"models": [{"name": name, "size": 7}]}}
-        self.answers: Mapping[str, bytes] = {path: json.dumps(answer).encode() for path, answer in says.items()}
+        self.description = describe(name, by="worker")
         self.headers: list[tuple[bytes, bytes]] = []
         self.transport = httpx.MockTransport(self._answer)
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -56,6 +55,14 @@ async def _echo(name: str, request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json={"worker": name})
 
 
+def describe(name: str, *, by: str) -> Description:
+    """Return what is told of a model. by: who tells it."""
+    card = {"id": f"file of {name}", "max_model_len": 512, "meta": {"n_ctx": 512}}
+    says: dict[str, Any] = {"/props": {"model_alias": name}, "/api/tags": {"models": [{"name": name, "size": 7}]}}
+    says["/api/show"] = {"details": {"family": name}, "by": by}
+    return Description(card, {path: json.dumps(answer).encode() for path, answer in says.items()})
+
+
 class FakeModels:
     """Models of given sizes in a pool with 100 bytes of memory.
 
@@ -73,7 +80,12 @@ class FakeModels:
         self.models = {name: PooledModel[FakeWorker]((name,)) for name in sizes}
         limits = options.pop("limits", {"host": 100})
         self.pool = ModelPool(
-            list(self.models.values()), self._launch, self._plan, limits=limits, **{"patience": 0.0} | options
+            list(self.models.values()),
+            self._launch,
+            self._plan,
+            self._describe,
+            limits=limits,
+            **{"patience": 0.0} | options,
         )
 
     def _launch(self, model: PooledModel[FakeWorker]) -> FakeWorker:
@@ -82,6 +94,11 @@ class FakeModels:
 
     async def _plan(self, model: PooledModel[FakeWorker]) -> Mapping[str, int]:
         return {"host": self._sizes[model.name]}
+
+    async def _describe(self, model: PooledModel[FakeWorker]) -> Description:
+        if error := self.wrong.get(model.name):
+            raise error
+        return describe(model.name, by="file")
 
     @property
     def loaded(self) -> list[str]:

@@ -20,6 +20,7 @@ from helpers import warm as warm_starts
 from helpers.servers import LONG
 from helpers.warm import Program, WarmProcess
 
+FIRST_LINES = (" starting url=http", " loading the model model=demo worker=")  # of one model, with a front or without
 SMALL = ("-c", "8192", "-t", "1", "-d", "3")
 ENDLESS = {
     "prompt": "def f(x):",

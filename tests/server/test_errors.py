@@ -13,6 +13,8 @@ import pytest
 from helpers.servers import LONG, Server
 from openai import OpenAI
 
+from pymtp.server.service import Service
+
 CHAT = "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "Hello."}]
 REQUEST: Any = {"model": "m", "messages": HELLO}
@@ -83,6 +85,16 @@ def test_content_type_other_than_json_is_refused(http: httpx.Client) -> None:
     body = json.dumps(REQUEST)
     found = error(http.post(CHAT, content=body, headers={"Content-Type": "text/plain"}), 400)
     assert "application/json" in found["message"]
+
+
+def test_unknown_errors_say_that_the_connection_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Service) -> None:
+        raise RuntimeError("unknown")
+
+    monkeypatch.setattr(Service, "facts", property(fail))
+    answer = httpx.get(f"{server.url}/props", timeout=LONG)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert answer.headers["connection"] == "close"
 
 
 def test_too_long_prompt_has_openais_error_code(http: httpx.Client) -> None:

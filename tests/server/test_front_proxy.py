@@ -77,6 +77,23 @@ def test_status_headers_and_query_pass_through_unchanged() -> None:
     play(ask, say)
 
 
+def test_time_that_a_request_waits_for_its_model_is_told_to_the_worker() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        fakes.held.add("a")
+        asking = asyncio.ensure_future(client.post("/v1/completions", json={}, headers={"x-pymtp-waited": "-1e9"}))
+        while not fakes.models["a"].users:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        fakes.held.clear()
+        assert 0.05 <= float((await asking).json()["headers"]["x-pymtp-waited"]) < 20
+        fakes.held.add("b")
+        hasty = await client.post("/v1/completions", json={"model": "b", "timeout": 0.1})
+        assert (hasty.status_code, "still being loaded" in hasty.text) == (503, True)
+        fakes.held.clear()
+
+    play(ask, say)
+
+
 def test_front_refuses_unknown_models_paths_and_bodies_without_waking_a_model() -> None:
     async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
         unknown = await client.post("/v1/chat/completions", json={"model": "zz"})
@@ -142,14 +159,32 @@ def test_models_tell_their_state_as_llama_servers_router_does() -> None:
 
 def test_properties_of_a_sleeping_model_are_told_without_waking_it() -> None:
     async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        await fakes.ask("b")
         assert (await client.get("/props?model=b")).json() == {"model_alias": "b", "is_sleeping": False}
         fakes.pool.unload(fakes.models["b"])
         await settle()
         used = fakes.models["b"].used_at
         assert (await client.get("/props?model=b")).json() == {"model_alias": "b", "is_sleeping": True}
         assert (await client.get("/api/tags")).json()["models"][1] == {"name": "b", "size": 7}
+        assert (await client.post("/api/show", json={"model": "b:latest"})).json()["by"] == "worker"
         assert fakes.models["b"].used_at == used
         assert fakes.events == [("start", "b"), ("stop", "b")]
+
+    play(ask, say)
+
+
+def test_a_model_that_was_never_loaded_is_told_by_its_file() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        for body in ({"model": "b"}, {"name": "b"}, {"name": "a", "model": "b"}):
+            assert (await client.post("/api/show", json=body)).json() == {"details": {"family": "b"}, "by": "file"}
+        assert (await client.get("/props?model=a&autoload=true")).json() == {"model_alias": "a", "is_sleeping": True}
+        assert (await client.get("/v1/models/c")).json()["meta"] == {"n_ctx": 512}
+        assert (await client.post("/api/show", json={"name": "zz"})).status_code == 404
+        fakes.models["c"].description, fakes.wrong["c"] = None, ModelLoadError("no such file")
+        broken = await client.post("/api/show", json={"model": "c"})
+        assert (broken.status_code, broken.json()) == (503, {"error": "the model c cannot be read: no such file"})
+        assert (await client.get("/v1/models/c")).json()["status"] == {"value": "unloaded"}
+        assert fakes.events == []
 
     play(ask, say)
 
@@ -187,7 +222,7 @@ def test_props_and_metrics_without_a_model_are_those_of_the_front() -> None:
         assert (props["role"], props["models_autoload"]) == ("router", True)
         assert 'pymtp:model_loaded{model_name="a"} 0.0' in (await client.get("/metrics")).text
         assert (await client.get("/metrics?model=a")).status_code == 503
-        assert (await client.get("/props?model=a&autoload=false")).status_code == 503
+        assert (await client.get("/slots?model=a")).status_code == 503
         assert fakes.events == []
 
     play(ask)
@@ -398,10 +433,10 @@ def test_front_has_all_paths_of_a_worker() -> None:
 
 def test_ollamas_older_name_of_the_model_is_read_on_its_paths_alone() -> None:
     async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
-        assert (await client.post("/api/show", json={"name": "b"})).json()["worker"] == "b"
-        assert (await client.post("/api/show", json={"name": "b", "model": "c"})).json()["worker"] == "c"
+        assert (await client.post("/api/embed", json={"name": "b"})).json()["worker"] == "b"
+        assert (await client.post("/api/embed", json={"name": "b", "model": "c"})).json()["worker"] == "c"
         assert (await client.post("/v1/completions", json={"name": "b"})).json()["worker"] == "a"
-        assert (await client.post("/api/show", json={"name": "zz"})).status_code == 404
+        assert (await client.post("/api/embed", json={"name": "zz"})).status_code == 404
 
     play(ask, say)
 

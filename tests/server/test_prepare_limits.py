@@ -18,6 +18,7 @@ from pymtp import InvalidRequestError, SamplingParams
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server import service
 from pymtp.server.errors import RequestTimeoutError, UnavailableError
+from pymtp.server.http.waited import WAITED_HEADER, WaitedMiddleware
 from pymtp.server.openai import routes
 from pymtp.server.settings import ServerSettings
 
@@ -49,6 +50,32 @@ def test_request_timeout_covers_the_preparation(monkeypatch: pytest.MonkeyPatch)
             go_on.set()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "a"}),
+        ("/api/embed", {"input": "a"}),
+    ],
+)
+def test_timeout_counts_the_time_in_a_front_and_no_header_of_a_client(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(server.app.state.service, "settings", ServerSettings(request_timeout=900))
+
+    async def ask(app: Any) -> int:
+        headers = {WAITED_HEADER: "1000"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            return (await client.post(path, json=body, headers=headers)).status_code
+
+    async def on_its_loop(app: Any) -> int:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(app), server.loop))
+
+    assert asyncio.run(on_its_loop(WaitedMiddleware(server.app))) == 504
+    assert asyncio.run(on_its_loop(server.app)) == 200
 
 
 def test_prepare_timeout_raises_unavailable_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from helpers.served import ENDLESS, Served, gone
+from helpers.served import ENDLESS, FIRST_LINES, Served, gone
 from helpers.servers import LONG, wait_until
 
 from pymtp import LLM, SamplingParams
@@ -56,6 +56,20 @@ def ask(served: Served, model: str, **more: Any) -> httpx.Response:
     return httpx.post(f"{served.url}/v1/completions", json=body, headers=KEY, timeout=LONG)
 
 
+def test_models_that_are_not_loaded_are_described_as_loaded_ones_are(served: Served) -> None:
+    def told() -> list[dict[str, Any]]:
+        gets = [served.get(path, headers=KEY) for path in ("/props?model=c", "/v1/models/c")]
+        shown = httpx.post(f"{served.url}/api/show", json={"model": "c"}, headers=KEY, timeout=LONG)
+        (tags,) = [m for m in served.get("/api/tags", headers=KEY).json()["models"] if m["name"] == "c"]
+        return [*(answer.json() for answer in (*gets, shown)), tags]
+
+    props, card, *others = told()
+    assert set(states(served).values()) == {"unloaded"}
+    assert (props["is_sleeping"], card["status"]["value"]) == (True, "unloaded")
+    ask(served, "c")
+    assert told() == [props | {"is_sleeping": False}, card | {"status": {"value": "loaded"}}, *others]
+
+
 def test_models_are_loaded_on_demand_and_the_least_recently_used_goes(served: Served, llm: LLM) -> None:
     expected = llm.generate("def f(x):", SamplingParams(max_tokens=16)).text
     for name in "abac":
@@ -93,6 +107,8 @@ def test_requests_of_many_clients_find_their_models(served: Served) -> None:
 def test_one_model_sleeps_and_wakes(serve: Serve, demo: Path) -> None:
     served = serve("-s", "1", "--idle-seconds", "0.3").ready()
     assert served.ask(max_tokens=2, model="any name").status_code == 200
+    for line, words in zip(served.lines, FIRST_LINES, strict=False):
+        assert words in line
     (name,) = states(served)
     served.line("the model is unloaded")
     assert all(gone(pid) for pid in workers(served)[:1])
@@ -110,7 +126,7 @@ def test_one_model_that_cannot_be_loaded_ends_the_server_as_without_sleep(serve:
     assert "--draft-tokens 2 needs" in served.lines[-1]
 
 
-def test_workers_end_when_the_front_is_killed_and_a_new_front_serves(
+def test_workers_end_when_the_front_or_its_supervisor_is_killed_and_leave_nothing(
     serve: Serve, files: list[Path], tmp_path: Path
 ) -> None:
     served = serve("-m", files[0], "-m", files[1], "-s", "1", env={"TMPDIR": str(tmp_path)}).ready()
@@ -121,6 +137,12 @@ def test_workers_end_when_the_front_is_killed_and_a_new_front_serves(
     assert served.worker(2) != front
     assert served.ask(model="b", max_tokens=2).status_code == 200
     (folder,) = tmp_path.iterdir()
-    assert len(list(folder.iterdir())) == 1  # the socket of b
-    assert served.end(signal.SIGTERM) == 0
-    assert list(tmp_path.iterdir()) == []  # no sockets of either front
+    assert len(list(folder.glob("*.sock"))) == 1  # that of b
+    of_b = workers(served)[-1]
+    assert served.end(signal.SIGKILL) == -signal.SIGKILL
+    wait_until(lambda: gone(served.worker(2)) and gone(of_b))
+    assert list(tmp_path.iterdir()) == [folder]
+    again = serve("-m", files[0], "-m", files[1], "-s", "1", env={"TMPDIR": str(tmp_path)}).ready()
+    assert list(tmp_path.iterdir()) != [folder]
+    assert again.end(signal.SIGTERM) == 0
+    assert list(tmp_path.iterdir()) == []  # no sockets of any front

@@ -1,21 +1,29 @@
-"""Starting the workers of a front's models, with options that fit into what the models share."""
+"""Starting the workers of a front's models, with options that fit into what the models share; describing the models."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pymtp.context.options import whole_ctx
 from pymtp.options import LLMOptions
+from pymtp.sampling_defaults import read_sampling_defaults
+from pymtp.server.facts import ModelFacts
 from pymtp.server.front.config import FrontConfig
-from pymtp.server.front.pool import PooledModel
+from pymtp.server.front.pooled_model import Description, PooledModel
 from pymtp.server.front.worker import ModelWorker, private_config
-from pymtp.server.memory import HOST, fit_options, free_memory, local_options, plan_bytes
-from pymtp.server.metrics.logs import log
+from pymtp.server.info import model_card, model_props
+from pymtp.server.memory import HOST, fit_options, free_memory, local_options, open_header, plan_bytes
+from pymtp.server.ollama.models import model_details, model_tags
 from pymtp.server.process.model_source import ModelSource
+from pymtp.server.process.supervisor import log_load
+from pymtp.server.settings import ServerSettings
+from pymtp.validation import is_hub_name
 
 LOADED_SHARE = 0.9  # the share of the free host memory that all models may take if no limit is given
 CACHE_SHARE = 0.25  # the share of a model's part of the memory that its prefix cache may take by default
@@ -36,9 +44,7 @@ class Launcher:
 
     def __init__(self, config: FrontConfig, limits: Mapping[str, int], folder: Path) -> None:
         """folder: the folder of the workers' sockets, which only this user can enter."""
-        self.models = [
-            PooledModel[ModelWorker](each.settings.served_names or (_default_name(each.llm),)) for each in config.models
-        ]
+        self.models = [PooledModel[ModelWorker](each.model_names) for each in config.models]
         self._folder = folder
         self._sources = {
             model: ModelSource(private_config(each, i))
@@ -47,46 +53,76 @@ class Launcher:
         self._locks = {model: asyncio.Lock() for model in self.models}
         at_once = min(len(config.models), config.models_max or len(config.models))
         self._shares = {name: limit // at_once for name, limit in limits.items()}
-        self._planned: dict[PooledModel[ModelWorker], tuple[object, LLMOptions, Mapping[str, int]]] = {}
+        self._planned: dict[PooledModel[ModelWorker], _Plan] = {}
 
     async def plan(self, model: PooledModel[ModelWorker]) -> Mapping[str, int]:
         """Return the bytes that a model takes, by device. Also chooses its options that fit into its share."""
         async with self._locks[model]:
-            return await asyncio.to_thread(self._plan, model)
+            return (await asyncio.to_thread(self._plan, model)).need
 
-    async def plan_early(self, model: PooledModel[ModelWorker]) -> None:
-        """Plan a model whose file is on this machine, so that the first request for it need not wait for the plan."""
-        if _stat(self._sources[model].next_config().llm.model) is not None:
-            await self.plan(model)
+    async def describe(self, model: PooledModel[ModelWorker]) -> Description:
+        """Return what can be told of a model that is not loaded. Of one on the hub, only headers are downloaded."""
+        async with self._locks[model]:
+            return (await asyncio.to_thread(self._plan, model)).description
+
+    def is_here(self, model: PooledModel[ModelWorker]) -> bool:
+        """Return whether the file of a model is on this machine, so that it can be planned before it is asked for."""
+        return not _is_remote(self._sources[model].next_config().llm)
 
     def launch(self, model: PooledModel[ModelWorker]) -> ModelWorker:
         """Start a worker of a model that `plan` has planned."""
         config = self._sources[model].next_config()
-        _, chosen, need = self._planned[model]
+        chosen, need = self._planned[model].options, self._planned[model].need
         llm = replace(config.llm, n_ctx=chosen.n_ctx, n_seq_max=chosen.n_seq_max, cache_bytes=chosen.cache_bytes)
         worker = ModelWorker(self._sources[model], replace(config, llm=llm, fit=()), self._folder)
-        fields: dict[str, Any] = {"model": model.name, "worker": worker.pid, "mib": round(need[HOST] / 2**20)}
-        if config.fit:
-            fields["chosen"] = " ".join(config.fit)
-        log.info("loading the model", extra={"fields": fields})
+        chosen_by_fit = {"chosen": " ".join(config.fit)} if config.fit else {}
+        log_load(model.name, worker.pid, mib=round(need[HOST] / 2**20), **chosen_by_fit)
         return worker
 
-    def _plan(self, model: PooledModel[ModelWorker]) -> Mapping[str, int]:
+    def _plan(self, model: PooledModel[ModelWorker]) -> _Plan:
         config = self._sources[model].next_config()
         key = config.llm.model, _stat(config.llm.model)
         known = self._planned.get(model)
-        if known is None or known[0] != key:
+        if known is None or known.key != key:
             with local_options(config.llm) as local:
                 if local.cache_bytes is None and HOST in self._shares:
                     local = replace(local, cache_bytes=int(CACHE_SHARE * self._shares[HOST]))
                 chosen = fit_options(local, config.fit, free=self._shares)
-                known = self._planned[model] = key, chosen, plan_bytes(chosen)
-        return known[2]
+                told = _describe(chosen, config.settings, model.names, whole_file=not _is_remote(config.llm))
+                known = self._planned[model] = _Plan(key, chosen, plan_bytes(chosen), told)
+        return known
 
 
-def _default_name(options: LLMOptions) -> str:
-    """Return the name of a model that was given without one."""
-    return "demo" if options.model is None else Path(str(options.model)).stem
+@dataclass(frozen=True)
+class _Plan:
+    """The plan of a model. key: what changes with its file. options: those of its worker. need: bytes by device."""
+
+    key: object
+    options: LLMOptions
+    need: Mapping[str, int]
+    description: Description
+
+
+def _describe(
+    options: LLMOptions, settings: ServerSettings, names: tuple[str, ...], *, whole_file: bool
+) -> Description:
+    """Return what a worker with these options would tell of its model, by the header of the model's file."""
+    with open_header(options) as header:
+        sampling = {**read_sampling_defaults(header.metadata)[0], **settings.sampling}
+        template = header.chat_template if options.template_source is None else options.template_source
+        n_ctx = whole_ctx(options.n_ctx or header.n_ctx_train)
+        facts = ModelFacts(header, names, template, n_ctx, options.n_seq_max, sampling, whole_file)
+        answers: dict[str, Any] = {
+            "/props": model_props(facts).model_dump(),
+            "/api/tags": model_tags(facts),
+            "/api/show": model_details(facts),
+        }
+        card = model_card(facts, names[0]).model_dump()
+    return Description(card, {path: json.dumps(answer).encode() for path, answer in answers.items()})
+
+
+def _is_remote(options: LLMOptions) -> bool:
+    return isinstance(options.model, str) and is_hub_name(options.model)
 
 
 def _stat(model: Any) -> object:

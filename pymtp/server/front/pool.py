@@ -6,11 +6,11 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic
 
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.server.errors import UnavailableError, UnknownModelError
+from pymtp.server.front.pooled_model import Description, PooledModel, Status, W
 from pymtp.server.metrics.logs import log
 from pymtp.validation import shown
 
@@ -19,77 +19,6 @@ LOAD_WAIT = 300.0  # the most seconds that a request waits for its model
 # models wait, so that it becomes idle; without this, a model that is always busy would keep the others out for ever.
 PATIENCE = 5.0
 MAX_RETRY_DELAY = 30.0  # the most seconds after a failed load until the next one may begin
-
-Status = Literal["unloaded", "loading", "loaded", "unloading"]
-
-
-class Worker(Protocol):
-    """A running worker of a model."""
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """Return the model's card in /v1/models, once the worker is ready."""
-
-    @property
-    def answers(self) -> Mapping[str, bytes]:
-        """Return what the worker says of its model, by path, once it is ready."""
-
-    async def ready(self) -> None:
-        """Wait until the model is loaded. Raises the error of a load that failed."""
-
-    async def ended(self) -> str:
-        """Wait until the worker has ended, and return why."""
-
-    async def stop(self) -> None:
-        """End the worker, and return when its memory is free."""
-
-    def terminate(self) -> None:
-        """Tell the worker to refuse new requests and to end after the running ones."""
-
-
-W = TypeVar("W", bound=Worker)
-
-
-@dataclass(eq=False)
-class PooledModel(Generic[W]):
-    """A model of a pool, and its state.
-
-    names: all names by which requests may ask for the model; the first is the name in lists.
-    users: the number of requests that wait for the model or run on it.
-    used_at: the time when a request for it last arrived or ended.
-    wanted: whether it is being loaded for a client that does not wait.
-    draining: whether the worker ends after the present requests, so that new ones must wait for the next worker.
-    drains: how often it was drained. leaving: the present requests that have not ended since the last time.
-    need: the bytes that the loaded model takes, by device.
-    loads, load_seconds: the number of loads, and the seconds of the last one.
-    card, answers: what the last worker said of the model; they stay when the model is unloaded.
-    failure: why the last load failed; "" if it did not. failures: loads that failed in succession.
-    """
-
-    names: tuple[str, ...]
-    status: Status = "unloaded"
-    worker: W | None = None
-    users: int = 0
-    used_at: float = 0.0
-    wanted: bool = False
-    draining: bool = False
-    drains: int = 0
-    leaving: int = 0
-    need: Mapping[str, int] = field(default_factory=dict)
-    failure: str = ""
-    failures: int = 0
-    retry_at: float = 0.0
-    loads: int = 0
-    load_seconds: float = 0.0
-    card: Mapping[str, Any] = field(default_factory=dict)
-    answers: Mapping[str, bytes] = field(default_factory=dict)
-    task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def name(self) -> str:
-        """Return the first name."""
-        return self.names[0]
 
 
 class ModelPool(Generic[W]):
@@ -103,6 +32,7 @@ class ModelPool(Generic[W]):
         models: Sequence[PooledModel[W]],
         launch: Callable[[PooledModel[W]], W],
         plan: Callable[[PooledModel[W]], Awaitable[Mapping[str, int]]],
+        describe: Callable[[PooledModel[W]], Awaitable[Description]],
         *,
         limits: Mapping[str, int],
         strict: bool = False,
@@ -116,6 +46,7 @@ class ModelPool(Generic[W]):
 
         launch: starts a worker of a model. Raises OSError if the system cannot.
         plan: returns the bytes that a model takes, by device. Raises PymtpError or OSError for a model without a plan.
+        describe: returns what can be told of a model that is not loaded. Raises the same errors as `plan`.
         limits: the bytes that all loaded models may take together, by device. A model may take more if it is alone.
         strict: whether a model may not even be loaded alone if it takes more than the limits.
         models_max: the most models that are loaded at a time, 0 for no limit.
@@ -126,7 +57,7 @@ class ModelPool(Generic[W]):
         """
         self.models = list(models)
         self.models_max, self.idle_seconds = models_max, idle_seconds
-        self._launch, self._plan, self._limits, self._strict = launch, plan, limits, strict
+        self._launch, self._plan, self._describe, self._limits, self._strict = launch, plan, describe, limits, strict
         self._load_wait, self._patience, self._any_name = load_wait, patience, any_name
         self._by_name = {name: model for model in models for name in model.names}
         self._turn = asyncio.Lock()  # held by the one load that makes room; the others queue in the order of arrival
@@ -145,10 +76,11 @@ class ModelPool(Generic[W]):
         return self._by_name[name]
 
     @asynccontextmanager
-    async def use(self, model: PooledModel[W], *, wake: bool = True) -> AsyncIterator[W]:
+    async def use(self, model: PooledModel[W], *, wake: bool = True, wait: float = math.inf) -> AsyncIterator[W]:
         """Keep a model loaded in the context, which gets its worker. Loads the model first if it is not loaded.
 
         wake: False for requests of monitoring: they neither load a model nor keep it from going to sleep.
+        wait: the most seconds that this request waits for its model, if that is less than for others.
 
         Raises UnavailableError if the model cannot be loaded (in time), or is not loaded and `wake` is False.
         """
@@ -157,7 +89,7 @@ class ModelPool(Generic[W]):
         if wake:
             model.used_at = asyncio.get_running_loop().time()
         try:
-            yield await self._ready(model, wake, arrived)
+            yield await self._ready(model, wake, arrived, min(self._load_wait, wait))
         finally:
             model.users -= 1
             if arrived < model.drains:
@@ -166,6 +98,19 @@ class ModelPool(Generic[W]):
                 model.used_at = asyncio.get_running_loop().time()
             self._arm_idle(model)
             self._notify()
+
+    async def describe(self, model: PooledModel[W]) -> Description:
+        """Return what is known of a model. Of one that was not loaded yet, the header of its file is read.
+
+        Raises UnavailableError for a file that cannot be read.
+        """
+        if model.description is None:
+            try:
+                found = await self._describe(model)
+            except (PymtpError, OSError) as error:
+                raise UnavailableError(f"the model {model.name} cannot be read: {error}", retry_after=5) from error
+            model.description = model.description or found
+        return model.description
 
     def load(self, model: PooledModel[W]) -> None:
         """Begin to load a model. Raises InvalidRequestError if it is loaded, or being loaded, already."""
@@ -202,9 +147,9 @@ class ModelPool(Generic[W]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(model.worker.stop() for model in self.models if model.worker is not None))
 
-    async def _ready(self, model: PooledModel[W], wake: bool, arrived: int) -> W:
+    async def _ready(self, model: PooledModel[W], wake: bool, arrived: int, wait: float) -> W:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._load_wait
+        deadline = loop.time() + wait
         while model.status != "loaded" or model.worker is None or (model.draining and arrived == model.drains):
             self._check_open()
             if not wake:
@@ -280,9 +225,9 @@ class ModelPool(Generic[W]):
             model.wanted = False
         model.failure, model.failures, model.retry_at = "", 0, 0.0
         model.load_seconds, model.loads = loop.time() - begun, model.loads + 1
-        model.used_at, model.card, model.answers = loop.time(), worker.card, worker.answers
+        model.used_at, model.description = loop.time(), worker.description
         if self._any_name:
-            model.names = (worker.card["id"],)  # as without a front, and in the worker's metrics
+            model.names = (worker.description.card["id"],)  # as without a front, and in the worker's metrics
         self._set(model, "loaded")
         self._spawn(self._watch(model, worker))
         self._arm_idle(model)

@@ -17,6 +17,7 @@ from pymtp.errors import PymtpError
 from pymtp.server.errors import UnavailableError
 from pymtp.server.front.app import create_front_app
 from pymtp.server.front.config import FrontConfig
+from pymtp.server.front.folder import remove_sockets
 from pymtp.server.front.launch import Launcher, memory_limits
 from pymtp.server.front.pool import LOAD_WAIT, ModelPool
 from pymtp.server.front.worker import ModelWorker
@@ -37,8 +38,7 @@ def run_front(control: socket.socket, message: Mapping[str, Any]) -> None:
     config = FrontConfig.from_json(message)
     logs.configure(config.settings.log_format, config.settings.log_level)
     folder = Path(config.folder)
-    for left in folder.iterdir():  # sockets of a front that was killed
-        left.unlink()
+    remove_sockets(folder)  # of a front that was killed
     _Front(control, config, folder).serve(socket.socket(fileno=message["listener"]))
 
 
@@ -51,6 +51,7 @@ class _Front:
             launcher.models,
             launcher.launch,
             launcher.plan,
+            launcher.describe,
             limits=limits,
             strict=config.models_memory is not None,
             models_max=config.models_max,
@@ -88,8 +89,9 @@ class _Front:
                 return
         send_message(self._control, {READY: ", ".join(model.name for model in models), FILE: "", HEAD: None})
         for model in models:
-            with suppress(PymtpError, OSError):  # told when the model is asked for
-                await self._launcher.plan_early(model)
+            if self._launcher.is_here(model):
+                with suppress(PymtpError):  # told when the model is asked for
+                    await self._pool.describe(model)  # which also plans it, so that the first request need not wait
 
     async def _heartbeat(self) -> None:
         send_message(self._control, {HEARTBEAT: True})

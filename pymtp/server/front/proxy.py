@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -17,16 +18,18 @@ from starlette.types import Message, Receive, Scope, Send
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.openai.request_body import CHAT, TEXT
 from pymtp.server.errors import ClientDisconnectedError, UnavailableError
-from pymtp.server.front.pool import ModelPool, PooledModel
+from pymtp.server.front.pool import ModelPool
+from pymtp.server.front.pooled_model import PooledModel
 from pymtp.server.http.errors import ANTHROPIC_PREFIX, JSON_TYPE, OLLAMA_PREFIX, error_body, error_info
 from pymtp.server.http.sse import KEEPALIVE, KEEPALIVE_SECONDS, encode_events, run_until_disconnect
+from pymtp.server.http.waited import WAITED_HEADER
 from pymtp.server.metrics.request_log import LOGGED_BY_WORKER
 from pymtp.server.responses.store import replica_of_response
 from pymtp.validation import shown
 
 # Headers of one connection (RFC 9110, 7.6.1), and those that the front or httpx writes itself
 _HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
-_REQUEST_HOP = _HOP | {b"host", b"content-length", b"x-forwarded-for", b"x-request-id"}
+_REQUEST_HOP = _HOP | {b"host", b"content-length", b"x-forwarded-for", b"x-request-id", WAITED_HEADER.encode()}
 _RESPONSE_HOP = _HOP | {b"date", b"x-request-id", b"request-id"}
 # What monitoring asks for every few seconds: it neither loads a model nor keeps it loaded
 MONITORING = ("/metrics", "/figures", "/slots")
@@ -53,12 +56,16 @@ class ProxiedWorker(Protocol):
 
 
 class _Named(BaseModel):
-    """What of a body tells its model, and whether the answer is a stream. name: `model` of Ollama's older clients."""
+    """What of a body concerns the front: its model, its time, and whether the answer is a stream.
+
+    name: `model` of Ollama's older clients.
+    """
 
     model: Any = None
     name: Any = None
     stream: Any = None
     previous_response_id: Any = None
+    timeout: Any = None
 
 
 class ModelProxy:
@@ -82,13 +89,14 @@ class ModelProxy:
         passing = _Passing(model, scope, body, send)
         wake = wakes(request, self.path)
         streams = named.stream is True and self.path in STREAMS
+        wait = named.timeout if isinstance(named.timeout, int | float) else math.inf  # the worker refuses wrong values
         del request, body  # `passing` drops the body when the answer begins, which may be long before it ends
 
         async def work() -> None:
             waiting = asyncio.ensure_future(passing.send_keepalives()) if streams else None
             try:
                 while True:
-                    async with self._pool.use(model, wake=wake) as worker:
+                    async with self._pool.use(model, wake=wake, wait=wait) as worker:
                         await _end(waiting)
                         try:
                             return await passing.forward(worker)
@@ -180,6 +188,7 @@ class _Passing:
 
     def __init__(self, model: PooledModel[Any], scope: Scope, body: bytes, send: Send) -> None:
         self._model, self._scope, self._body, self._send = model, scope, body, send
+        self._arrival_time = asyncio.get_running_loop().time()
         self.started = False
 
     async def send_keepalives(self) -> None:
@@ -233,6 +242,8 @@ class _Passing:
             raise InvalidRequestError("the path with its query is too long") from error
         headers = _without(scope["headers"], _REQUEST_HOP)
         headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
+        waited = asyncio.get_running_loop().time() - self._arrival_time
+        headers.append((WAITED_HEADER.encode(), f"{waited:.6f}".encode()))
         if scope.get("client"):
             headers.append((b"x-forwarded-for", scope["client"][0].encode()))
         return httpx.Request(scope["method"], url, headers=headers, content=self._body)
@@ -289,11 +300,14 @@ def _without(headers: Sequence[tuple[bytes, bytes]], names: set[bytes]) -> list[
     return [(name.lower(), value) for name, value in headers if name.lower() not in names]
 
 
-async def fetch(worker: ProxiedWorker, path: str) -> bytes:
-    """Return the body of a worker's answer to a GET request of the front itself. Raises UnavailableError."""
+async def fetch(worker: ProxiedWorker, path: str, method: str = "GET") -> bytes:
+    """Return the body of a worker's answer to a request of the front itself. Raises UnavailableError.
+
+    method: a POST request has an empty object as its body.
+    """
     try:
         response = await worker.transport.handle_async_request(
-            httpx.Request("GET", f"http://worker{path}", headers=worker.headers)
+            httpx.Request(method, f"http://worker{path}", headers=worker.headers, json=None if method == "GET" else {})
         )
         try:
             body = await response.aread()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
@@ -12,13 +13,16 @@ from pydantic import BaseModel
 
 from pymtp.errors import PymtpError
 from pymtp.openai.response_body import fingerprint
+from pymtp.server.errors import UnavailableError
 from pymtp.server.front.metrics import worker_families
-from pymtp.server.front.pool import ModelPool, PooledModel
-from pymtp.server.front.proxy import ModelProxy, fetch, wakes
+from pymtp.server.front.pool import ModelPool
+from pymtp.server.front.pooled_model import PooledModel
+from pymtp.server.front.proxy import ModelProxy, fetch
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses
 from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.info import START_TIME, Health
+from pymtp.server.ollama.types import OllamaShowRequest
 
 router = APIRouter()
 
@@ -90,8 +94,12 @@ async def routed_models(request: Request) -> RoutedModels:
 async def routed_model(
     request: Request, name: Annotated[str, Path(description="One of the names that /v1/models lists.")]
 ) -> RoutedModel:
-    """Return the card of a model."""
-    return _card(_pool(request).find(name), name)
+    """Return the card of a model, without loading it."""
+    pool = _pool(request)
+    model = pool.find(name)
+    with suppress(UnavailableError):  # its state can be told
+        await run_until_disconnect(request.receive, pool.describe(model))
+    return _card(model, name)
 
 
 @router.post("/models/load", tags=["llama.cpp"], responses=error_responses())
@@ -114,7 +122,7 @@ async def unload_model(request: Request, body: ModelRequest) -> Success:
 async def router_props(request: Request, model: str | None = None) -> Any:
     """Return the properties of a model; without ?model=, those of the server of several models.
 
-    A model that sleeps is not woken: `is_sleeping` is true.
+    A model that is not loaded stays so: `is_sleeping` is true.
     """
     pool = _pool(request)
     if model is None and len(pool.models) > 1:
@@ -128,14 +136,8 @@ async def router_props(request: Request, model: str | None = None) -> Any:
             "build_info": fingerprint(),
         }
     asked = pool.find(model)
-    if not asked.answers:
-        await run_until_disconnect(request.receive, _load(pool, asked, wake=wakes(request, "/props")))
-    return AsciiJSONResponse(json.loads(asked.answers["/props"]) | {"is_sleeping": asked.status != "loaded"})
-
-
-async def _load(pool: ModelPool[Any], model: PooledModel[Any], *, wake: bool) -> None:
-    async with pool.use(model, wake=wake):
-        pass
+    description = await run_until_disconnect(request.receive, pool.describe(asked))
+    return AsciiJSONResponse(json.loads(description.answers["/props"]) | {"is_sleeping": asked.status != "loaded"})
 
 
 @router.get("/metrics", include_in_schema=False, response_model=None)
@@ -152,12 +154,22 @@ async def all_metrics(request: Request, model: str | None = None) -> Any:
 
 @router.get("/api/tags", tags=["Ollama"], responses=error_responses())
 async def all_tags(request: Request) -> dict[str, Any]:
-    """List the models for Ollama's clients. Sizes and dates are known of models that have been loaded."""
+    """List the models for Ollama's clients. Sizes and dates of models of the hub are known after their first load."""
     cards: list[Any] = []
     for model in _pool(request).models:
-        known = model.answers.get("/api/tags")
-        cards += json.loads(known)["models"] if known else [_UNKNOWN | {"name": n, "model": n} for n in model.names]
+        if model.description is None:
+            cards += [_UNKNOWN | {"name": n, "model": n} for n in model.names]
+        else:
+            cards += json.loads(model.description.answers["/api/tags"])["models"]
     return {"models": cards}
+
+
+@router.post("/api/show", tags=["Ollama"], responses=error_responses(), response_model=None)
+async def show_model(request: Request, body: OllamaShowRequest) -> AsciiJSONResponse:
+    """Return the details of a model for Ollama's clients, without loading it."""
+    pool = _pool(request)
+    found = await run_until_disconnect(request.receive, pool.describe(pool.find(body.model or body.name)))
+    return AsciiJSONResponse(json.loads(found.answers["/api/show"]))
 
 
 @router.get("/api/ps", tags=["Ollama"], responses=error_responses())
@@ -199,5 +211,6 @@ def _card(model: PooledModel[Any], name: str) -> RoutedModel:
         value = "loading"  # it waits until there is room
     failed = model.failure and model.status == "unloaded"
     status = ModelStatus(value=value, failed=True if failed else None, error=model.failure if failed else None)
-    known = {key: model.card[key] for key in ("max_model_len", "meta") if key in model.card}
+    card = {} if model.description is None else model.description.card
+    known = {key: card[key] for key in ("max_model_len", "meta") if key in card}
     return RoutedModel(id=name, created=START_TIME, status=status, **known)

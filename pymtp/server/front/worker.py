@@ -7,7 +7,6 @@ import math
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from pymtp.server.front.pooled_model import Description
 from pymtp.server.front.proxy import fetch
 from pymtp.server.metrics.logs import log
 from pymtp.server.process.listener import BACKLOG
@@ -25,7 +25,7 @@ from pymtp.server.process.worker_config import CARD, FILE, HEAD, READY, WorkerCo
 from pymtp.server.settings import ServerSettings
 
 # What the front asks a worker that is ready, to tell it later without a request to the worker
-ANSWERS = ("/props", "/api/tags")
+ANSWERS = {"/props": "GET", "/api/tags": "GET", "/api/show": "POST"}
 KEEPALIVE = 60.0  # seconds that an idle connection to a worker is kept; the worker closes it after IDLE_TIMEOUT
 _numbers = count()
 
@@ -34,7 +34,7 @@ class ModelWorker:
     """A worker process of a model. Must be made, and used, in the event loop.
 
     transport: sends requests to the worker. headers: those of the front's own requests.
-    card: the model's card in /v1/models, once the worker is ready. answers: its answers to ANSWERS, by path.
+    description: what the worker tells of its model, once it is ready: see ANSWERS.
     """
 
     def __init__(self, source: ModelSource, config: WorkerConfig, folder: Path) -> None:
@@ -62,8 +62,7 @@ class ModelWorker:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE),
         )
         self.headers = own_headers(config.settings)
-        self.card: Mapping[str, Any] = {}
-        self.answers: Mapping[str, bytes] = {}
+        self.description = Description({}, {})
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._silence, self._heard = 0.0, False
@@ -84,7 +83,8 @@ class ModelWorker:
         if not self._ready.done():
             raise OSError(f"the worker ended before it was ready, with {self._ended.result()}")
         self._check_later()
-        self.answers = {path: await fetch(self, path) for path in ANSWERS}
+        answers = {path: await fetch(self, path, method) for path, method in ANSWERS.items()}
+        self.description = replace(self.description, answers=answers)
 
     async def ended(self) -> str:
         """Wait until the process has ended, and return its exit code in words."""
@@ -112,7 +112,7 @@ class ModelWorker:
         for message in messages:
             if READY in message:
                 self._source.note_loaded(message[FILE], message.get(HEAD))
-                self.card = message[CARD]
+                self.description = replace(self.description, card=message[CARD])
                 if not self._ready.done():
                     self._ready.set_result(None)
         if self._process.has_exited:

@@ -174,6 +174,10 @@ def install_error_handlers(app: FastAPI) -> None:
     async def handle_error(request: Request, error: Exception) -> AsciiJSONResponse:
         return error_response(request, error_info(error))
 
+    async def handle_unknown_error(request: Request, error: Exception) -> AsciiJSONResponse:
+        # Starlette raises the error again, and uvicorn then closes the connection
+        return error_response(request, error_info(error), {"Connection": "close"})
+
     async def handle_validation_error(request: Request, error: Exception) -> AsciiJSONResponse:
         assert isinstance(error, RequestValidationError)
         if request.method == "POST" and not JSON_TYPE.match(request.headers.get("content-type", "")):
@@ -197,7 +201,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, handle_validation_error)
     app.add_exception_handler(HTTPException, handle_http_error)
     app.add_exception_handler(ClientDisconnectedError, handle_disconnect)
-    app.add_exception_handler(Exception, handle_error)
+    app.add_exception_handler(Exception, handle_unknown_error)
 
 
 def _allowed_methods(request: Request) -> list[str]:

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.infill import read_fim_tokens
 from pymtp.server.dependencies import ServiceDep
+from pymtp.server.facts import ModelFacts
 from pymtp.server.http.response_schema import error_responses
 from pymtp.server.ollama.types import OllamaErrorBody, OllamaShowRequest
 from pymtp.server.service import Service
@@ -39,28 +40,35 @@ async def version() -> dict[str, str]:
 @router.get("/api/tags", responses=error_responses(OllamaErrorBody))
 async def tags(service: ServiceDep) -> dict[str, Any]:
     """List the model once under each of its names."""
-    return {"models": [_card(service, name) for name in service.model_names]}
+    return model_tags(service.facts)
 
 
 @router.get("/api/ps", responses=error_responses(OllamaErrorBody))
 async def running_models(service: ServiceDep) -> dict[str, Any]:
     """List the loaded model."""
-    card = _card(service, service.model_name)
-    loaded = {"expires_at": NEVER, "size_vram": 0, "context_length": service.llm.llm.context.n_ctx}
-    return {"models": [card | loaded]}
+    facts = service.facts
+    loaded = {"expires_at": NEVER, "size_vram": 0, "context_length": facts.n_ctx}
+    return {"models": [_card(facts, facts.names[0]) | loaded]}
 
 
 @router.post("/api/show", responses=error_responses(OllamaErrorBody))
 async def show(body: OllamaShowRequest, service: ServiceDep) -> dict[str, Any]:
     """Return the model's details: its template, its sampling defaults, its sizes and what it can do."""
     check_model(service, body.model or body.name)
-    llm = service.llm.llm
-    model, template = llm.model, llm.template_source or ""
-    card, capabilities = _card(service, service.model_name), _capabilities(service)
-    parameters = {"num_ctx": llm.context.n_ctx}
-    parameters |= {
-        _OLLAMA_NAMES.get(name, name): value for name, value in service.sampling.items() if value is not None
-    }
+    return model_details(service.facts)
+
+
+def model_tags(facts: ModelFacts) -> dict[str, Any]:
+    """Return the list of a model under each of its names."""
+    return {"models": [_card(facts, name) for name in facts.names]}
+
+
+def model_details(facts: ModelFacts) -> dict[str, Any]:
+    """Return the details of a model, as /api/show has them."""
+    model, template = facts.model, facts.template or ""
+    card, capabilities = _card(facts, facts.names[0]), _capabilities(facts)
+    parameters = {"num_ctx": facts.n_ctx}
+    parameters |= {_OLLAMA_NAMES.get(name, name): value for name, value in facts.sampling.items() if value is not None}
     return {
         "modelfile": f"FROM {model.path.name}\n",
         "parameters": "\n".join(f"{name} {value}" for name, value in parameters.items()),
@@ -71,7 +79,7 @@ async def show(body: OllamaShowRequest, service: ServiceDep) -> dict[str, Any]:
             "general.architecture": model.architecture,
             "general.parameter_count": model.n_params,
             f"{model.architecture}.block_count": model.n_layer,
-            f"{model.architecture}.context_length": llm.context.n_ctx,
+            f"{model.architecture}.context_length": facts.n_ctx,
             f"{model.architecture}.embedding_length": model.n_embd,
         },
         "capabilities": capabilities,
@@ -79,28 +87,29 @@ async def show(body: OllamaShowRequest, service: ServiceDep) -> dict[str, Any]:
     }
 
 
-def _capabilities(service: Service) -> list[str]:
-    llm = service.llm.llm
-    template = llm.template_source or ""
+def _capabilities(facts: ModelFacts) -> list[str]:
+    template = facts.template or ""
     found = ["completion", "embedding"]
     found += ["tools"] if "tools" in template else []
     found += ["thinking"] if "<think>" in template else []
     try:
-        read_fim_tokens(llm.model)
+        read_fim_tokens(facts.model)
     except InvalidRequestError:
         return found
     return [*found, "insert"]
 
 
-def _card(service: Service, name: str) -> dict[str, Any]:
-    model = service.llm.llm.model
-    file = model.path.stat()
+def _card(facts: ModelFacts, name: str) -> dict[str, Any]:
+    model, size, modified, digest = facts.model, 0, 0.0, ""
+    if facts.whole_file:
+        file = model.path.stat()
+        size, modified, digest = file.st_size, file.st_mtime, model.digest
     return {
         "name": name,
         "model": name,
-        "modified_at": datetime.fromtimestamp(file.st_mtime, timezone.utc).isoformat().replace("+00:00", "Z"),
-        "size": file.st_size,
-        "digest": model.digest,
+        "modified_at": datetime.fromtimestamp(modified, timezone.utc).isoformat().replace("+00:00", "Z"),
+        "size": size,
+        "digest": digest,
         "details": {
             "parent_model": "",
             "format": "gguf",

@@ -20,6 +20,7 @@ from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
 from pymtp.server.http.connection import EXTRA_CONNECTIONS, IDLE_TIMEOUT, HttpProtocol
+from pymtp.server.http.waited import WaitedMiddleware
 from pymtp.server.info import model_card
 from pymtp.server.metrics.logs import log
 from pymtp.server.process.worker_config import CARD, FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
@@ -61,10 +62,13 @@ class HttpServer:
         """load: loads the model, or raises an exception.
 
         control: the socket to the supervisor.
-        behind_front: whether all requests come from a front, whose header X-Forwarded-For is trusted.
+        behind_front: whether all requests come from a front, whose headers X-Forwarded-For and WAITED_HEADER are
+            trusted.
         """
         self._control = control
         self._app = create_app(settings, load, self._loaded)
+        if behind_front:
+            self._app.add_middleware(WaitedMiddleware)
         self._server = new_server(self._app, settings, self._heartbeat, trusted_proxies="*" if behind_front else None)
 
     def serve(self, listener: socket.socket) -> None:
@@ -77,7 +81,7 @@ class HttpServer:
             if service.sampling:
                 log.info("default sampling parameters", extra={"fields": service.sampling})
             model = service.llm.llm.model
-            card = model_card(service, service.model_name).model_dump()
+            card = model_card(service.facts, service.model_name).model_dump()
             self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head, CARD: card})
             return
         if not isinstance(error, (PymtpError, OSError)):

@@ -57,8 +57,7 @@ def supervise(listener: socket.socket, config: Launch, program: str | None = Non
     Raises the exception of the first worker if that could not load the model. If the first worker died before it was
     ready, raises SystemExit with the worker's exit code.
     """
-    if isinstance(config, WorkerConfig):
-        log.info("loading the model", extra={"fields": {"url": url(listener)}})
+    log.info("starting", extra={"fields": {"url": url(listener)}})
     with TerminationSignals() as signals, listener:
         return Supervisor(listener, config, signals, program).run()
 
@@ -82,6 +81,8 @@ class Supervisor:
             try:
                 config = self._config if self._source is None else self._source.next_config()
                 worker = WorkerProcess(self._listener, config, self._program)
+                if isinstance(config, WorkerConfig):  # a front tells it itself
+                    log_load(config.model_names[0], worker.process.pid)
             except OSError as error:  # no memory or no free process id: a later attempt may succeed
                 if not has_served:
                     raise
@@ -263,6 +264,11 @@ class TerminationSignals:
             if not selector.select(seconds):
                 return []
         return [number for number in self._reader.recv(64) if number in self._before]
+
+
+def log_load(name: str, pid: int, **fields: object) -> None:
+    """Log that a worker begins to load a model."""
+    log.info("loading the model", extra={"fields": {"model": name, "worker": pid, **fields}})
 
 
 def exit_text(code: int) -> str:

@@ -51,6 +51,12 @@ class WorkerConfig:
     fit: tuple[str, ...] = ()
     behind_front: bool = False
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of the model; without given ones, a name that is made of its file's."""
+        model = self.llm.model
+        return self.settings.served_names or ("demo" if model is None else Path(str(model)).stem,)
+
     def to_json(self) -> dict[str, Any]:
         """Return the config as a JSON object."""
         # absolute, because the worker may have another working directory
