@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pymtp.chat import render_budget
 from pymtp.chat.message_rewrites import late_system_messages, message_rewrites
@@ -133,7 +134,7 @@ class ChatTemplate:
 
         own = {"messages": list(messages), "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            return render(self._template, {"documents": None, **self._special_tokens, **variables, **own})
+            return render(self._template, {"documents": None, **self._special_tokens, **_dates(), **variables, **own})
         except RenderLimitError as error:
             raise InvalidRequestError(f"the chat template cannot make this prompt: {error}") from error
 
@@ -206,6 +207,12 @@ class ChatTemplate:
             raise
         except Exception:
             return None
+
+
+def _dates() -> dict[str, str]:
+    """Return the variables for the current date that templates of Llama and Firefunction read."""
+    now = datetime.now()
+    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _nearest_efforts(effort: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,16 @@ def test_template_features_of_transformers_render(demo: Path, tmp_path: Path) ->
         [{"role": "skip", "content": "a"}, {"role": "user", "content": "é<"}]
     )
     assert rendered == '"é<"<|im_end|>4'
+
+
+def test_template_gets_the_date_as_from_llama_cpp(demo: Path, tmp_path: Path) -> None:
+    template = template_of(demo, tmp_path, "{{ date_string }}, {{ datetime }}")
+    days = [datetime.now()]
+    rendered = template.render([{"role": "user", "content": "a"}])
+    days.append(datetime.now())
+    assert rendered in [day.strftime("%d %b %Y, %b %d %Y") for day in days]
+    own = {"date_string": "a", "datetime": "b"}
+    assert template.render([{"role": "user", "content": "a"}], chat_template_kwargs=own) == "a, b"
 
 
 def test_file_without_a_template_or_with_a_broken_one_is_refused(demo: Path, tmp_path: Path) -> None:
