@@ -161,7 +161,7 @@ class Figures:
     drafted_per_position, accepted_per_position: the same numbers for the first, second, … draft of a round.
     depths: number of rounds for each number of drafts per sequence.
     sequences: number of rounds for each number of sequences.
-    read: number of prompt tokens that were prefilled, not reused.
+    read: number of prompt tokens that were prefilled, not reused. prefills: number of decodes that did so.
     prefixes: the counters of the prefix cache.
     """
 
@@ -181,6 +181,7 @@ class Figures:
     depths: dict[int, int] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
     read: int = 0
+    prefills: int = 0
     prefixes: PrefixFigures = field(default_factory=PrefixFigures)
 
     @property
@@ -199,12 +200,13 @@ class EngineStats:
 
     finished, failed, cancelled: number of requests that ended in each of these ways.
     tokens: number of generated tokens. prefilled: number of prompt tokens that were not taken from the cache.
+    prefills: number of decodes of prompts.
     drafts: number of rounds of single sequences, by (verified, accepted) drafts.
     """
 
     def __init__(self) -> None:
         self.finished = self.failed = self.cancelled = 0
-        self.tokens = self.prefilled = 0
+        self.tokens = self.prefilled = self.prefills = 0
         self.drafts: Counter[tuple[int, int]] = Counter()
         self._rounds: Counter[tuple[int, int]] = Counter()  # rounds, by (sequences, rows per sequence)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)  # end times, and generated tokens
@@ -250,6 +252,7 @@ class EngineStats:
             depths=dict(sorted(depths.items())),
             sequences=dict(sorted(sequences.items())),
             read=self.prefilled,
+            prefills=self.prefills,
             prefixes=prefixes,
         )
 

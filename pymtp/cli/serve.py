@@ -74,7 +74,8 @@ class ServerOptions:
         typer.Option(
             "--cors-origin",
             metavar="ORIGIN",
-            help='Let web pages of this origin send requests, "*" for all. May be given several times.',
+            help='Let web pages of this origin send requests, "*" for all, localhost for those of this machine on any '
+            "port. May be given several times.",
         ),
     ] = None
     allowed_hosts: Annotated[
@@ -141,6 +142,8 @@ class ServerOptions:
         ),
     ] = ""
     page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True
+    metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer /metrics.")] = ServerSettings.metrics
+    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.slots
     log_format: Annotated[str, typer.Option(metavar="text|json", help="Log lines of text, or JSON objects.")] = (
         ServerSettings.log_format
     )

@@ -34,6 +34,7 @@ class Embedder:
     use the embedder: prompts are computed one after the other.
 
     memory: the memory of the context on each device, without the weights, which are the engine's too.
+    n_tokens, n_decodes: the tokens that were computed so far, and the decodes that it took.
     """
 
     def __init__(self, engine_context: Context, options: ContextOptions, thread: EngineThread) -> None:
@@ -42,6 +43,7 @@ class Embedder:
         self._engine_context = engine_context
         self._context: Context | None = None
         self.memory: Sequence[DeviceMemory] = ()
+        self.n_tokens = self.n_decodes = 0
         self._lock = threading.RLock()  # as it knows its thread
         self._closed = False
         tell_of_forks(self)
@@ -75,6 +77,7 @@ class Embedder:
                 if cancelled() or self._engine_context.cancels > n_cancels:
                     raise CancelledError("the embedding was cancelled")
                 rows = self._thread.call(partial(_compute, context, tokens, start))
+                self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
                 total += rows.sum(axis=0, dtype=np.float64)
                 last = rows[-1]
         return normalized(total / len(tokens) if pooling == "mean" else last)

@@ -119,6 +119,7 @@ class RequestRunner:
             end = self._chunk_end(request)
             self.context.prefill_batch({seq: request.prompt[state.n_computed : end]})
             self.stats.prefilled += end - state.n_computed
+            self.stats.prefills += 1
             self._prefix_cache.on_prefill(state, end)
             if saver is not None:
                 saver.take_checkpoint(self.context, seq, end)

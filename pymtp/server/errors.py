@@ -36,5 +36,9 @@ class UnknownResponseError(PymtpError):
     """The request names a previous response (previous_response_id) that is not stored."""
 
 
+class NotEnabledError(PymtpError):
+    """The request is for an endpoint that the options of the server switch off."""
+
+
 class ClientDisconnectedError(Exception):
     """The client disconnected before the response was complete."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request
@@ -17,11 +16,11 @@ from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
 from pymtp.server.facts import ModelFacts
 from pymtp.server.http.response_schema import error_responses
+from pymtp.server.metrics.registry import START_TIME
 from pymtp.stats import Figures
 from pymtp.validation import shown
 
 router = APIRouter()
-START_TIME = int(time.time())
 
 
 class Health(BaseModel):

@@ -14,6 +14,7 @@ from pymtp.server.metrics.logs import LogFormat, LogLevel
 from pymtp.validation import is_real, is_whole, read_bool, read_int, shown
 
 ANY_HOST = "*"
+LOCAL_ORIGINS = "localhost"  # stands for the origins of all web pages of this machine, on any port
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
@@ -25,7 +26,8 @@ class ServerSettings:
     Where the type is a tuple of strings, a list or a single string may be given.
 
     api_keys: the accepted API keys; if empty, requests need no key.
-    cors_origins: the origins of web pages whose requests browsers should allow; "*" for all origins.
+    cors_origins: the origins of web pages whose requests browsers should allow; "*" for all origins, "localhost" for
+        those of this machine, on any port.
     allowed_hosts: host names that Host headers may have besides IP addresses, localhost and `host`; "*" for any name.
     served_names: the names by which requests may ask for the model; responses have the first name. If empty, responses
         have the name of the model's file, and requests may use any name.
@@ -41,6 +43,7 @@ class ServerSettings:
     reasoning_budget_message: the text to insert before the thinking is closed because its budget is used up.
     effort_budgets: maps a reasoning effort to its thinking budget, for chats that have no budget of their own.
     page: whether to serve the web pages.
+    metrics: whether to answer /metrics. slots: whether to answer /slots.
     sampling: default sampling parameters by their names in SamplingParams; they override the values of the model file.
     log_prompts: whether to log the prompts of requests.
     replica: the name of this server, in letters and digits, if a load balancer distributes requests to several servers.
@@ -66,6 +69,8 @@ class ServerSettings:
     reasoning_budget_message: str = ""
     effort_budgets: Mapping[str, int] = field(default_factory=dict)
     page: bool = True
+    metrics: bool = True
+    slots: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
@@ -78,9 +83,10 @@ class ServerSettings:
         for name in ("api_keys", "served_names"):
             check_names(name, getattr(self, name))
         for origin in self.cors_origins:
-            if origin != "*" and not _ORIGIN.fullmatch(origin):  # no Origin header could match it
+            if origin not in ("*", LOCAL_ORIGINS) and not _ORIGIN.fullmatch(origin):  # no Origin header could match it
                 raise InvalidRequestError(
-                    f"cors_origins {origin!r} must be scheme://host or scheme://host:port, without a path, or *",
+                    f"cors_origins {origin!r} must be scheme://host or scheme://host:port, without a path, or * or "
+                    f"{LOCAL_ORIGINS}",
                     "cors_origins",
                 )
         for host in self.allowed_hosts:
@@ -115,7 +121,7 @@ class ServerSettings:
         for name, words in (("log_format", get_args(LogFormat)), ("log_level", get_args(LogLevel))):
             if not isinstance(word := getattr(self, name), str) or word not in words:
                 raise InvalidRequestError(f"{name}={shown(word)} must be one of {', '.join(words)}", name)
-        for name in ("page", "log_prompts"):
+        for name in ("page", "metrics", "slots", "log_prompts"):
             read_bool(name, getattr(self, name))
 
 

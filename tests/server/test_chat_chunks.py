@@ -39,7 +39,7 @@ def test_chat_chunks_send_the_role_first_and_join_events(llm: LLM) -> None:
         0, [], None, [ReasoningDelta("a", 0, 1), ContentDelta('b"\n', 2, 5), ContentDelta("ü", 5, 6)]
     )
     first, second = events(made.chunk(delta))
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
     assert second["choices"][0]["delta"] == {"reasoning_content": "a", "reasoning": "a", "content": 'b"\nü'}
     assert (second["id"], second["model"]) == (first["id"], 'a "name"')
     (third,) = events(made.chunk(delta))

@@ -525,3 +525,9 @@ def test_bodies_that_are_not_json_are_refused_as_fastapi_does(body: bytes, error
 def test_merged_metrics_take_no_metric_without_a_model() -> None:
     found = [family.name for family in worker_families(CollectorRegistry(), [METRICS.format("a", 1, "a", 1)]).collect()]
     assert found == ["pymtp:rounds", "pymtp:prompt_tokens"]
+
+
+def test_merged_metrics_of_one_model_keep_the_names_of_llama_server() -> None:
+    text = "# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total 3\n"
+    for texts, expected in (([text], ["llamacpp:n_decode"]), ([text, text], [])):
+        assert [family.name for family in worker_families(CollectorRegistry(), texts).collect()] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -43,6 +44,13 @@ def test_props_name_the_model_and_its_end_token(server: Server) -> None:
     props = httpx.get(f"{server.url}/props", timeout=LONG).json()
     assert (props["model_alias"], props["eos_token"]) == ("demo", "<|im_end|>")
     assert props["total_slots"] == server.llm.context.n_seq_max
+
+
+def test_slots_and_metrics_can_be_switched_off(new_server: Callable[..., Server]) -> None:
+    server = new_server(slots=False, metrics=False).ready()
+    for path in ("slots", "metrics"):
+        answer = httpx.get(f"{server.url}/{path}", timeout=LONG)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (501, "not_supported_error")
 
 
 def test_slots_tell_how_many_sequences_work(server: Server) -> None:

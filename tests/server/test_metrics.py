@@ -109,6 +109,28 @@ def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
     assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0
 
 
+def test_metrics_have_the_names_of_llama_server(served: Server) -> None:
+    usage = [ask(served)["usage"], ask(served, max_tokens=5)["usage"]]
+    httpx.post(f"{served.url}/v1/embeddings", json={"input": "def f(x):"}, timeout=LONG)
+    answer = httpx.get(f"{served.url}/metrics", timeout=LONG)
+    assert answer.headers["process-start-time-unix"].isdecimal()
+    found = {name: value for (name, labels), value in Scraped(served).samples.items() if not labels}
+    n_prompt, n_cached = usage[0]["prompt_tokens"], usage[1]["prompt_tokens_details"]["cached_tokens"]
+    assert found["llamacpp:prompt_tokens_total"] == 3 * n_prompt - n_cached
+    assert found["llamacpp:prompt_tokens_cached_total"] == n_cached
+    assert found["llamacpp:tokens_predicted_total"] == 35
+    assert found["llamacpp:n_tokens_max"] == n_prompt + 30
+    figures = served.llm.figures()
+    assert found["llamacpp:n_decode_total"] == figures.rounds + figures.prefills + 1
+    assert found["llamacpp:spec_decode_num_accepted_tokens_total"] == figures.accepted
+    assert found["llamacpp:requests_processing"] == found["llamacpp:requests_deferred"] == 0
+    assert found["llamacpp:n_busy_slots_per_decode"] == 1
+    for what in ("prompt", "predicted"):
+        assert found[f"llamacpp:{what}_tokens_seconds"] > 0
+    for what in ("prompt", "tokens_predicted"):
+        assert found[f"llamacpp:{what}_seconds_total"] > 0
+
+
 def test_stream_records_time_to_first_token_and_inter_token_latency(served: Server) -> None:
     ask(served, stream=True, max_tokens=1000)  # enough tokens for several chunks, even on a fast machine
     metrics = Scraped(served)

@@ -6,40 +6,39 @@ A test that no pattern matches should pass.
 TEXT = "text, tokens or template of the tests' models"
 MISSING = "not in pymtp"
 OTHERWISE = "as OpenAI, Anthropic or a safe default has it"
+DESIGN = "another design: prefix cache, end tokens, versions, kinds of metrics"
 
 REASONS: tuple[tuple[str, str], ...] = (
-    # whole features: adapters and slots by request, images, servers of tools, ranking, streams that are taken up again
-    (r"test_(lora|mcp_servers|proxy|rerank|slot_save|stream|compat_gcp|tools_builtin|vision_api)::", MISSING),
+    # whole features: adapters and slots by request, images, servers of tools, streams that are taken up again
+    (r"test_(lora|mcp_servers|proxy|slot_save|stream|compat_gcp|tools_builtin|vision_api)::", MISSING),
     (r"test_kv_keep_only_active::", MISSING),
     (r"test_router::test_router_(props|no_models|reload|dedup|remote|download|delete)", MISSING),
     (r"test_speculative::test_(synth|with_and_without|with_ctx_shift)", MISSING),
-    # texts, numbers of tokens, and llama-server's own templates by name with its variables of time
+    # texts, numbers of tokens, and llama-server's own templates by name
     (r"test_chat_completion::test_chat_completion(_stream|_with_openai_library|_cached_tokens)?(\[|$)", TEXT),
     (r"test_chat_completion::test_(apply_chat_template|chat_template|return_progress)", TEXT),
     (r"test_completion::test_completion(_stream)?(_with_openai_library)?(\[|$)", TEXT),
     (r"test_completion::test_completion_(response_fields|prompt_cache)", TEXT),
     (r"test_infill::test_infill_with(out)?_input_extra$", TEXT),
     (r"test_tokenize::test_tokenize_with_bos", TEXT),
-    (r"test_template::test_date_inside_prompt", TEXT),
+    (r"test_rerank::test_rerank(_tei_format|_usage\[.*)?$", TEXT),
     (r"test_embedding::test_embedding_(usage|mixed_input\[-False\])", TEXT),
     (r"test_basic::test_load_split_model", TEXT),
     (r"test_ctx_shift::test_ctx_shift_disabled", TEXT),
     (r"test_compat_oai_responses::test_responses_(with_openai_library|stream_with)", TEXT),
     (r"test_speculative::test_(slot_ctx|multi)", TEXT),
-    # errors, the first chunk of a stream, pages of other origins
-    (r"test_tool_call::.*STREAMED", OTHERWISE),
+    # errors, pages of other origins
     (r"test_chat_completion::test_context_size_exceeded", OTHERWISE),
-    (r"test_chat_completion::test_(chat_completion_with_timings_per_token|logprobs_stream)", OTHERWISE),
     (r"test_chat_completion::test_invalid_chat_completion_req\[messages7\]", OTHERWISE),
-    (r"test_security::test_(incorrect_api_key|cors_o|access_static)", OTHERWISE),
+    (r"test_security::test_cors_options\[.*(Allow-Origin|Credentials|Headers)", OTHERWISE),
+    (r"test_security::test_(cors_origins_defaults|access_static)", OTHERWISE),
     (r"test_compat_anthropic::test_anthropic_(empty_messages|tool_result_with_image|vision_format)", OTHERWISE),
-    (r"test_router::test_router_api_key_required", OTHERWISE),
-    (r"test_sleep::test_server_sleep_metrics_buckets", MISSING),
-    # options, fields, and the names of metrics
+    (r"test_ignore_eos::test_ignore_eos_populates_logit_bias", DESIGN),
+    (r"test_metrics::test_metrics_pro", DESIGN),
+    (r"test_sleep::test_server_sleep_(metrics_buckets|read_only)", DESIGN),
+    # options and fields
     (r"test_ctx_shift::test_ctx_shift_enabled", MISSING),
-    (r"test_ignore_eos::test_ignore_eos_populates_logit_bias", MISSING),
-    (r"test_metrics::test_metrics_(disabled|pro|predicted|embedding)", MISSING),
-    (r"test_basic::test_server_(multiple_addresses|slots|model_aliases_and_tags)", MISSING),
+    (r"test_basic::test_server_(multiple_addresses|model_aliases_and_tags)", MISSING),
     (r"test_chat_completion::test_verbose_debug", MISSING),
     (r"test_compat_anthropic::test_anthropic_vision_base64", MISSING),
     (r"test_embedding::test_embedding_pooling_none", MISSING),

@@ -30,7 +30,7 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         parser.add_argument(f"--{name}")
     for name in ("models-max", "spec-draft-n-max", "reasoning", "model", "model-url", "hf-repo", "hf-file"):
         parser.add_argument(f"--{name}")
-    for name in ("no-ui", "kv-unified"):
+    for name in ("no-ui", "kv-unified", "metrics", "no-slots"):
         parser.add_argument(f"--{name}", action="store_true")
     options, _ = parser.parse_known_args(given)
 
@@ -40,7 +40,7 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         arguments = ["--models", models_file(model)]
     same = {"host": "host", "port": "port", "temp": "temp", "seed": "seed", "threads": "threads"}
     same |= {"sleep_idle_seconds": "idle-seconds", "models_max": "models-max", "spec_draft_n_max": "draft-tokens"}
-    same |= {"api_key": "api-key", "chat_template_file": "chat-template-file", "cors_origins": "cors-origin"}
+    same |= {"api_key": "api-key", "chat_template_file": "chat-template-file"}
     for name, own in same.items():
         if (value := getattr(options, name)) is not None:
             arguments += [f"--{own}", value]
@@ -51,6 +51,12 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         arguments += ["--ctx", str(int(options.ctx_size) // shared)]
     # llama-server tells every template whether to think; without the variable, its own templates would not think
     arguments += ["--chat-template-kwargs", json.dumps({"enable_thinking": options.reasoning != "off"})]
+    # llama-server's own defaults: any origin, no metrics
+    arguments += ["--cors-origin", options.cors_origins or "*"]
+    if not options.metrics:
+        arguments.append("--no-metrics")
+    if options.no_slots:
+        arguments.append("--no-slots")
     if options.no_ui:
         arguments.append("--no-page")
     return arguments

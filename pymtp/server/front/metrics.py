@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from pymtp.server.front.pool import ModelPool
+from pymtp.server.metrics.llama_names import PREFIX
 
 LABEL = "model_name"  # the label that the metrics of a model have
 
@@ -43,14 +44,16 @@ class _Merged(Collector):
 def worker_families(front: CollectorRegistry, texts: Sequence[str]) -> CollectorRegistry:
     """Return a registry of the front's metrics and of those metrics of workers that belong to a model.
 
-    HTTP requests and processes are those of the front.
+    HTTP requests and processes are those of the front. Names of llama.cpp's server, which have no labels, are there if
+    the front has a single model.
 
     texts: the expositions of the workers.
     """
     merged = {family.name: family for family in front.collect()}
     for text in texts:
         for family in text_string_to_metric_families(text):
-            if not all(LABEL in sample.labels for sample in family.samples):
+            is_alone = len(texts) == 1 and family.name.startswith(PREFIX)
+            if not is_alone and not all(LABEL in sample.labels for sample in family.samples):
                 continue
             kept = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             kept.samples += family.samples

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
 from pymtp.errors import PymtpError
@@ -21,7 +20,8 @@ from pymtp.server.front.proxy import ModelProxy, fetch
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses
 from pymtp.server.http.sse import run_until_disconnect
-from pymtp.server.info import START_TIME, Health
+from pymtp.server.info import Health
+from pymtp.server.metrics.registry import START_TIME, metrics_response
 from pymtp.server.ollama.types import OllamaShowRequest
 
 router = APIRouter()
@@ -147,9 +147,7 @@ async def all_metrics(request: Request, model: str | None = None) -> Any:
     if model is not None:
         return _Passed(ModelProxy(pool, "/metrics"))
     families = [(await _ask_loaded(request, each, "/metrics")).decode() for each in pool.models]
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    registry = request.app.state.metrics.registry
-    return Response(encode(worker_families(registry, families)), headers={"Content-Type": content_type})
+    return metrics_response(request, worker_families(request.app.state.metrics.registry, families))
 
 
 @router.get("/api/tags", tags=["Ollama"], responses=error_responses())

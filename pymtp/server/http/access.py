@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.applications import Starlette
@@ -23,12 +22,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pymtp.server.http.errors import ErrorInfo, error_response
 from pymtp.server.http.middleware import KEY_DIGEST
-from pymtp.server.settings import ServerSettings
+from pymtp.server.settings import LOCAL_ORIGINS, ServerSettings
 
 # Paths that need no API key: health checks, the schema, and the web pages, which ask the user for a key themselves.
 PUBLIC_PATHS = ("/", "/favicon.ico", "/health", "/v1/health", "/figures.html", "/openapi.json")
 PUBLIC_FOLDER = "/static/"
 _PRIVATE_NETWORK = b"access-control-request-private-network"
+# an origin of pages of this machine, for LOCAL_ORIGINS
+_LOCAL_ORIGIN = r"https?://(localhost|([a-z0-9-]+\.)+localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?"
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)(?:%[^\]]*)?\]|(?P<name>[^\[\]:@/]*))(?::\d*)?")
 
 
@@ -93,7 +94,7 @@ class ApiKeyMiddleware:
         if digest is not None or _is_public(scope["path"]) or scope["method"] == "OPTIONS":
             await self._app(scope, receive, send)
             return
-        missing = ErrorInfo(401, "the API key is missing or unknown", code="invalid_api_key")
+        missing = ErrorInfo(401, "the API key is missing or unknown", "authentication_error", "invalid_api_key")
         await error_response(Request(scope), missing, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _digest_of_key(self, scope: Scope) -> bytes | None:
@@ -129,11 +130,15 @@ class PageOriginsMiddleware(CORSMiddleware):
 
     Chrome asks for this before a public page may send a request to a private or local address. Older versions of
     Starlette do not know the question, and newer ones refuse it by default.
+
+    A preflight of another origin gets the headers of any OPTIONS request, without permissions, as from llama-server.
     """
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """Extend Starlette's method."""
         others = [(name, value) for name, value in request_headers.raw if name != _PRIVATE_NETWORK]
+        if not self.is_allowed_origin(request_headers["origin"]):
+            return Response(headers={"Vary": "Origin"})
         response = super().preflight_response(Headers(raw=others))
         if len(others) < len(request_headers.raw) and response.status_code == 200:
             response.headers["Access-Control-Allow-Private-Network"] = "true"
@@ -144,6 +149,12 @@ def add_cors(app: Starlette, settings: ServerSettings) -> None:
     """Add the CORS middleware if settings.cors_origins has at least one origin."""
     if not settings.cors_origins:
         return
-    options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "max_age": 3600}
-    exposed = ["x-request-id", "retry-after"]
-    app.add_middleware(PageOriginsMiddleware, allow_origins=settings.cors_origins, expose_headers=exposed, **options)
+    app.add_middleware(
+        PageOriginsMiddleware,
+        allow_origins=[origin for origin in settings.cors_origins if origin != LOCAL_ORIGINS],
+        allow_origin_regex=_LOCAL_ORIGIN if LOCAL_ORIGINS in settings.cors_origins else None,
+        allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+        max_age=3600,
+    )

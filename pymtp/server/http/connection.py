@@ -8,6 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pymtp.server.http.header_case import capitalize_headers
 from pymtp.server.http.middleware import OVER_CONNECTION_LIMIT
 
 IDLE_TIMEOUT = 75.0  # seconds until a request's headers must be complete; nginx reuses idle connections for 60 seconds
@@ -125,6 +126,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Handle httptools' callback."""
         self.scope["state"][OVER_CONNECTION_LIMIT] = self._is_over_limit
         super().on_headers_complete()  # raises for an invalid request, and the idle timer must then keep running
+        capitalize_headers(self.cycle)
         self._cancel(self._idle_timer)
         self._idle_timer = self._header_bytes = None
         self._bytes_since_body = 0

@@ -19,6 +19,7 @@ from starlette.routing import Match
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
 from pymtp.server.errors import (
     ClientDisconnectedError,
+    NotEnabledError,
     QueueFullError,
     RequestTimeoutError,
     UnavailableError,
@@ -108,6 +109,8 @@ def error_info(error: Exception) -> ErrorInfo:
             return ErrorInfo(503, message, "overloaded_error", "unavailable", retry_after=error.retry_after)
         case ClosedError():
             return ErrorInfo(503, "the server is shutting down", "overloaded_error", "unavailable", retry_after=5)
+        case NotEnabledError():
+            return ErrorInfo(501, message, "not_supported_error", "not_enabled")
         case RequestTimeoutError():
             return ErrorInfo(504, message, "timeout_error", "timeout")
         case PymtpError():

@@ -22,6 +22,7 @@ _ERROR_DESCRIPTIONS = {
     415: "The body has a Content-Encoding that is not supported.",
     429: "The queue is full.",
     500: "The request failed.",
+    501: "The options of the server switch this endpoint off.",
     503: "The model is being loaded, the server is shutting down, or it is overloaded.",
     504: "The request timed out.",
 }

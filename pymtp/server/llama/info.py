@@ -16,6 +16,7 @@ from pymtp.llm import LLM
 from pymtp.openai.generate_request import GenerateRequest, prepare_request
 from pymtp.openai.request_body import CHAT, read_generate_request
 from pymtp.server.dependencies import ServiceDep
+from pymtp.server.errors import NotEnabledError
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses, ignored_fields_header
 from pymtp.server.openai.types import ChatRequest
@@ -95,6 +96,8 @@ async def count_tokens(body: TemplateRequest, service: ServiceDep) -> InputToken
 @router.get("/slots", responses=error_responses())
 async def slots(service: ServiceDep) -> list[Slot]:
     """List the sequences: how many there are, and how many work. What they hold is not told to other clients."""
+    if not service.settings.slots:
+        raise NotEnabledError("the server was started with --no-slots")
     context, figures = service.llm.llm.context, service.llm.figures()
     return [
         Slot(

@@ -151,6 +151,8 @@ def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
 def generation_settings(params: SamplingParams, options: NativeOptions, seed: int | None) -> dict[str, Any]:
     """Return sampling parameters by their names in llama.cpp's server, where those that pymtp lacks are switched off.
 
+    A bias of null forbids a token, because JSON has no infinity.
+
     seed: the seed that was used; None for a random one.
     """
     limit = 0 if options.only_prompt else -1 if params.max_tokens is None else params.max_tokens
@@ -175,7 +177,7 @@ def generation_settings(params: SamplingParams, options: NativeOptions, seed: in
         "ignore_eos": params.ignore_eos,
         "stream": options.stream,
         "logit_bias": [
-            {"token": token, "bias": bias if bias > -1e30 else False} for token, bias in params.logit_bias.items()
+            {"token": token, "bias": bias if bias > -1e30 else None} for token, bias in params.logit_bias.items()
         ],
         "n_probs": options.n_probs or 0,
         "grammar": params.gbnf or "",

@@ -17,12 +17,15 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.native.build_info import build_info
+from pymtp.server.errors import NotEnabledError
+from pymtp.server.metrics.llama_names import LlamaMetrics
 from pymtp.server.metrics.request_log import LogEntry, current_log_entry
-from pymtp.stats import Figures
+from pymtp.stats import Figures, Stats
 
 # Without this call, each counter and histogram would have a second series with its creation time, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+START_TIME = int(time.time())
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 PER_TOKEN_BUCKETS = (
     0.0005,
@@ -86,12 +89,15 @@ class Metrics:
             for name, (help_text, buckets) in HISTOGRAMS.items()
         }
         self._model_name = ""
+        self._llama: LlamaMetrics | None = None
         self._observe: dict[str, Any] = {}
 
     def register_engine(self, llm: AsyncLLM, model_name: str) -> None:
         """Register the metrics of the loaded model. Metrics that have a model label start at 0 now."""
         self._model_name = model_name
+        self._llama = LlamaMetrics(llm.llm)
         self.registry.register(EngineMetrics(llm.llm, model_name))
+        self.registry.register(self._llama)
         self._observe = {name: histogram.labels(model_name).observe for name, histogram in self._histograms.items()}
         self._prompt_tokens.labels(model_name)
         for reason in REASONS:
@@ -108,6 +114,18 @@ class Metrics:
     def observe(self, name: str, value: float) -> None:
         """Add a value to the histogram of this name."""
         self._observe[name](value)
+
+    def add_completion(self, stats: Stats) -> None:
+        """Count a completion that has finished."""
+        assert self._llama is not None
+        self._llama.add(stats)
+        self.observe("request_generation_tokens", stats.completion_tokens)
+        self.observe("request_queue_time_seconds", stats.queue_seconds)
+        self.observe("request_prefill_time_seconds", stats.prefill_seconds)
+        self.observe("request_decode_time_seconds", stats.decode_seconds)
+        if stats.completion_tokens > 1:
+            per_token = stats.decode_seconds / (stats.completion_tokens - 1)
+            self.observe("request_time_per_output_token_seconds", per_token)
 
     def count_prompt(self, prompt_tokens: int) -> None:
         """Count the prompt tokens of a request that the engine has accepted."""
@@ -170,15 +188,8 @@ class RequestMetrics:
             self._observe_time_to_first_token(
                 min(stats.time_to_first_token for stats in all_stats if stats.completion_tokens)
             )
-        observe = self._metrics.observe
         for stats in all_stats:
-            observe("request_generation_tokens", stats.completion_tokens)
-            observe("request_queue_time_seconds", stats.queue_seconds)
-            observe("request_prefill_time_seconds", stats.prefill_seconds)
-            observe("request_decode_time_seconds", stats.decode_seconds)
-            if stats.completion_tokens > 1:
-                tokens = stats.completion_tokens - 1
-                observe("request_time_per_output_token_seconds", stats.decode_seconds / tokens)
+            self._metrics.add_completion(stats)
         entry = self._entry
         entry.cached_tokens = all_stats[0].cached_tokens
         entry.completion_tokens = sum(stats.completion_tokens for stats in all_stats)
@@ -313,6 +324,13 @@ router = APIRouter()
 )
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format, or as OpenMetrics."""
-    served: Metrics = request.app.state.metrics
+    return metrics_response(request, request.app.state.metrics.registry)
+
+
+def metrics_response(request: Request, registry: CollectorRegistry) -> Response:
+    """Return the response with the metrics of a registry. Raises NotEnabledError if the server has none."""
+    if not request.app.state.settings.metrics:
+        raise NotEnabledError("the server was started with --no-metrics")
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(served.registry), media_type=content_type)
+    headers = {"Content-Type": content_type, "Process-Start-Time-Unix": str(START_TIME)}
+    return Response(encode(registry), headers=headers)

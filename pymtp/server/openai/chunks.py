@@ -99,7 +99,7 @@ class ChatChunks(_Chunks):
         chunks = b""
         if not self._started[index]:
             self._started[index] = True
-            chunks = self._chunk(index, b'"role": "assistant", "content": ""', b"null", None)
+            chunks = self._chunk(index, b'"role": "assistant", "content": null', b"null", None)
         if fields or tokens or extension:
             chunks += self._chunk(index, fields, logprobs, None, extension + timings_extension(stats))
         return chunks
