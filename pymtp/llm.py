@@ -281,7 +281,11 @@ class LLM(HubMixin):
         a file with more tokens than n_ctx; and OSError for a file that cannot be read. The message says what does not
         fit.
         """
-        return self._prefix_files.load(path)
+        return self._load_prefix(path)
+
+    def _load_prefix(self, path: Path, *, kept: bool = False) -> int:
+        """Load a prefix; with `kept` it is never evicted. Private to pymtp."""
+        return self._prefix_files.load(path, kept=kept)
 
     def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
         """Compute the embedding of one prompt, shape (n_embd,), or of a list of prompts, shape (len(prompts), n_embd).

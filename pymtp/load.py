@@ -27,7 +27,7 @@ def load(
 ) -> LLM:
     """Load an LLM and a saved prefix for it; if its model is a hub name, download the model first.
 
-    prefix: a file that `LLM.save_prefix` wrote; None for no prefix.
+    prefix: a file that `LLM.save_prefix` wrote, which is never evicted; None for no prefix.
     notify: called with each note for the user, about a model of the hub and about a missing head.
     adapt: returns the options to load with, from options whose files are on this machine.
     warm_up_later: as for `LLM.from_options`.
@@ -43,7 +43,7 @@ def load(
         try:
             if prefix is not None:
                 with _unreadable(prefix):
-                    llm.load_prefix(prefix)
+                    llm._load_prefix(prefix, kept=True)
         except BaseException:
             llm.close()
             raise

@@ -56,8 +56,11 @@ class PrefixFiles:
         max_rewindable = 1 + context.draft_tokens if alignment == 1 else 1
         saver.open(path, tokens, sorted(n for n in checkpoints if n > 0), settings, max_rewindable)
 
-    def load(self, path: Path) -> int:
-        """Load a saved prefix, and return its number of tokens. Raises the errors of `LLM.load_prefix`."""
+    def load(self, path: Path, *, kept: bool = False) -> int:
+        """Load a saved prefix, and return its number of tokens. Raises the errors of `LLM.load_prefix`.
+
+        kept: never evict it.
+        """
         context, engine = self._context, self._thread.engine
         if not engine.cache_prompt:
             raise InvalidRequestError(
@@ -66,7 +69,7 @@ class PrefixFiles:
         with PrefixFile(path, self._thread.call(lambda: made_with(context))) as file:
             if len(file.tokens) > context.n_ctx:
                 raise ContextFullError(f"{path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
-            self._thread.call(lambda: engine.prefix_cache.import_file(file))
+            self._thread.call(lambda: engine.prefix_cache.import_file(file, kept=kept))
             return len(file.tokens)
 
 

@@ -288,9 +288,9 @@ class PrefixCache:
         cached = {position: checkpoints[position] for position in positions if position in checkpoints}
         return {n: one.state for n, one in cached.items() if n < len(tokens) or one.has_logits}
 
-    def import_file(self, file: StoredPrefix) -> None:
+    def import_file(self, file: StoredPrefix, *, kept: bool = False) -> None:
         """Load a prefix file into host memory. Raises InvalidRequestError if the file does not fit; see load.py."""
-        import_file(self._context, self.store, file)
+        import_file(self._context, self.store, file, kept=kept)
 
     def clear(self) -> None:
         """Free all host memory, and record all sequences as empty."""

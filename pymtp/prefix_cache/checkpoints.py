@@ -6,7 +6,17 @@ import math
 from collections.abc import Callable, Container, Iterable
 from heapq import nsmallest
 
-from pymtp.prefix_cache.tree import COMMON, Bytes, Checkpoint, CheckpointReason, RadixNode, RadixTree, Space, Tokens
+from pymtp.prefix_cache.tree import (
+    COMMON,
+    Bytes,
+    Checkpoint,
+    CheckpointReason,
+    RadixNode,
+    RadixTree,
+    Space,
+    Tokens,
+    is_kept,
+)
 
 # The next turn of a chat may replace the last tokens of a prompt, such as those that open a thinking block.
 TAIL_TOKENS = 8
@@ -124,6 +134,7 @@ class EvictionPolicy:
 
     Each owner of spaces may use the same share of the limit. For an owner within its share, checkpoints of owners
     beyond theirs are evicted first, whatever their priority; those of other owners within their shares always stay.
+    Checkpoints that are kept are never evicted.
     """
 
     def __init__(self, tree: RadixTree, limit: int, cell_bytes: int, prefill_cost: Callable[[int, int], float]) -> None:
@@ -209,9 +220,10 @@ class EvictionPolicy:
 
         Returns a batch, because each call computes the priorities of all checkpoints.
         """
-        nodes = self.tree.checkpoints
+        nodes = [node for node in self.tree.checkpoints if not is_kept(node)]
         priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
-        self._lowest_known, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
+        self._lowest_known = min(priorities)[0] if priorities else math.inf
+        self.tree.changed = False
         evictable = [entry for entry in priorities if entry[2] not in protected]
         if self.tree.owner_bytes.keys() - {owner}:
             evictable = self._fair(evictable, owner, need)
@@ -251,11 +263,15 @@ class EvictionPolicy:
             return None
         return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock), space)
 
-    def refresh(self, node: RadixNode, *, public: bool = False) -> None:
-        """Set the age of the node's checkpoint to that of a new one. public: let all spaces continue from it."""
+    def refresh(self, node: RadixNode, *, public: bool = False, kept: bool = False) -> None:
+        """Set the age of the node's checkpoint to that of a new one.
+
+        public: let all spaces continue from it. kept: never evict it.
+        """
         assert node.checkpoint is not None
         node.checkpoint.clock = self.clock
         node.checkpoint.public |= public
+        node.checkpoint.kept |= kept
         self.tree.changed = True
 
     def touch(self, node: RadixNode) -> None:

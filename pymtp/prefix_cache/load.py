@@ -9,7 +9,7 @@ from typing import Protocol
 from pymtp.errors import InvalidRequestError
 from pymtp.prefix_cache.context import PrefixContext
 from pymtp.prefix_cache.store import BLOCK_TOKENS, PrefixStore
-from pymtp.prefix_cache.tree import BlockSlice, Bytes, CheckpointReason, KvBlock, RadixNode, as_tokens
+from pymtp.prefix_cache.tree import BlockSlice, Bytes, CheckpointReason, KvBlock, RadixNode, as_tokens, is_kept
 
 
 class StoredPrefix(Protocol):
@@ -40,8 +40,10 @@ def _has_state(node: RadixNode, n: int) -> bool:
     return node.checkpoint is not None and (node.end < n or node.checkpoint.has_logits)
 
 
-def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) -> None:
+def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix, *, kept: bool = False) -> None:
     """Load the missing parts of a prefix file into host memory, and evict other prefixes for them if necessary.
+
+    kept: never evict the file's prefix again.
 
     Raises InvalidRequestError if the file does not fit into the limit of host memory (the message says how many bytes
     it needs), or if the context cannot load its K, V or states. After an error the tree has nothing of the file that it
@@ -79,6 +81,7 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
         first, last = max(i * BLOCK_TOKENS, start), min((i + 1) * BLOCK_TOKENS, n)
         slices.append(BlockSlice(KvBlock(first, file.cells(first, last - first)), first, last))
     # the whole file was read before the tree changes: nothing can fail from here on
+    kept_ends = {node.end for node in tree.match_prefix(tokens)[0] if is_kept(node)}
     for position, state in states:
         # the strongest reason, as a user wants this state, also after its first use
         node = eviction.insert(tokens[:position], state, CheckpointReason.BRANCH_SEEN, has_logits=position == n)
@@ -87,4 +90,4 @@ def import_file(context: PrefixContext, store: PrefixStore, file: StoredPrefix) 
     if slices:
         tree.add_cells(nodes[n], slices)
     for position in file.checkpoints:
-        eviction.refresh(nodes[position], public=True)
+        eviction.refresh(nodes[position], public=True, kept=kept or position in kept_ends)

@@ -90,13 +90,14 @@ class Checkpoint:
     clock: the eviction clock when the checkpoint was taken or last used; see `EvictionPolicy`.
     uses: how often prompts continued from the checkpoint.
     public: whether prompts of all spaces may continue from it, because a prefix file has it.
+    kept: whether it, and the K and V before it, stay in host memory whatever else needs room.
     """
 
-    __slots__ = ("clock", "has_logits", "public", "reason", "state", "uses")
+    __slots__ = ("clock", "has_logits", "kept", "public", "reason", "state", "uses")
 
     def __init__(self, state: Bytes, reason: CheckpointReason, has_logits: bool, clock: float = 0.0) -> None:
         self.state, self.reason, self.has_logits, self.clock, self.uses = state, reason, has_logits, clock, 0
-        self.public = False
+        self.public = self.kept = False
 
 
 class RadixNode:
@@ -145,6 +146,11 @@ class RadixNode:
     def previous_checkpoint(self) -> int:
         """Return the position of the nearest checkpoint above; 0 if there is none."""
         return next((node.end for node in self.ancestors() if node.checkpoint is not None), 0)
+
+
+def is_kept(node: RadixNode) -> bool:
+    """Return whether the node has a checkpoint that is never evicted."""
+    return node.checkpoint is not None and node.checkpoint.kept
 
 
 class RadixTree:
@@ -251,10 +257,13 @@ class RadixTree:
         self.consistent = consistent
 
     def free_cells(self, path: Sequence[RadixNode]) -> bool:
-        """Free the K and V of a path, from its end up to a branch that has K and V. Return whether any were freed."""
+        """Free the K and V of a path, from its end up to a branch that has K and V, or to a checkpoint that is kept.
+
+        Return whether any were freed.
+        """
         n_tokens, self.consistent = self.n_tokens, False
         for node in reversed(path):
-            if any(child.on_host for child in node.children.values()):
+            if any(child.on_host for child in node.children.values()) or is_kept(node):
                 break
             self._release_slices(node)
         self.consistent = True

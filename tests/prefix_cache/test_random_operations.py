@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.prefix_cache import checkpoints, store
-from pymtp.prefix_cache.tree import KvBlock, RadixNode, RadixTree, as_tokens
+from pymtp.prefix_cache.tree import KvBlock, RadixNode, RadixTree, as_tokens, is_kept
 
 CELL, STATE = 3, 40
 
@@ -47,6 +47,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         )
         self.engine.random = Random(0)
         self.texts: list[Path] = [()]
+        self.kept: set[Path] = set()  # the texts of files that stay
         self.failing = ""
         self.engine.context.before = self.before
 
@@ -72,8 +73,13 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.engine.step()
             self.check()
 
-    @rule(text_index=st.integers(0, 100), n_cut=st.integers(0, 40), positions=st.lists(st.integers(0, 40), max_size=2))
-    def import_file(self, text_index: int, n_cut: int, positions: list[int]) -> None:
+    @rule(
+        text_index=st.integers(0, 100),
+        n_cut=st.integers(0, 40),
+        positions=st.lists(st.integers(0, 40), max_size=2),
+        kept=st.integers(0, 4).map(lambda n: n == 4),
+    )
+    def import_file(self, text_index: int, n_cut: int, positions: list[int], kept: bool) -> None:
         text = self.texts[text_index % len(self.texts)]
         text = text[: len(text) - n_cut] if n_cut < len(text) else text
         if not text:
@@ -82,9 +88,10 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         cache = self.engine.cache
         need = len(text) * CELL + len(file.checkpoints) * STATE
         try:
-            cache.import_file(file)
+            cache.import_file(file, kept=kept)
         except InvalidRequestError:
             protected = {*cache.store.pins.values(), *cache.store.tree.match_prefix(as_tokens(text))[0]}
+            protected |= {node for node in cache.store.tree.checkpoints if is_kept(node)}
             assert need > cache.store.eviction.limit or protected >= cache.store.tree.checkpoints.keys()
         except NativeError:
             assert self.failing == ""
@@ -94,6 +101,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             ends = {node.end: node.checkpoint for node in path}
             assert all(ends.get(position) is not None for position in file.checkpoints)
             assert ends[n].has_logits
+            self.kept |= {text} if kept else set()
 
     @rule(
         method=st.sampled_from(
@@ -124,6 +132,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def check(self) -> None:
         if hasattr(self, "engine"):
             self.check_tree()
+            assert all(self.engine.cache.store.tree.tokens_on_host(as_tokens(text)) == len(text) for text in self.kept)
             self.check_sequences()
             self.check_lookups()
 

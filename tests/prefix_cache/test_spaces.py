@@ -10,11 +10,11 @@ import pytest
 from conftest import make_llm
 from helpers.engines import EngineHarness
 from helpers.holding import check_prefix_cache
-from helpers.simulate_prefixes import SimEngine, SimRequest, text
+from helpers.simulate_prefixes import SimEngine, SimFile, SimRequest, text
 
 from pymtp import SamplingParams
 from pymtp.engine.request import Caller
-from pymtp.errors import NativeError
+from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.prefix_cache.checkpoints import EvictionPolicy
 from pymtp.prefix_cache.tree import COMMON, CheckpointReason, RadixNode, RadixTree, Space, as_tokens
 
@@ -54,6 +54,25 @@ def test_guesses_see_nothing_of_another_space(theirs: Space, mine: Space, cache_
 def test_prompts_of_one_space_share_their_beginning_as_before() -> None:
     for space in (A, SALTED, COMMON):
         assert guesses(DOCUMENT, space, space)[-1].n_prefilled < 200
+
+
+@pytest.mark.parametrize("space", [COMMON, A], ids=["without keys", "with keys"])
+@pytest.mark.parametrize("n_seq_max", [1, 3])
+def test_no_prompt_evicts_a_prefix_of_the_operator(space: Space, n_seq_max: int) -> None:
+    engine = SimEngine(n_seq_max, cache_bytes=5 * 19000, alignment=1)
+    file = SimFile(engine.context, DOCUMENT, [1000, 2000])
+    engine.cache.import_file(file, kept=True)
+    engine.cache.import_file(SimFile(engine.context, DOCUMENT[:1000], [1000]))  # the end of a file within it
+    for i in range(24):
+        mine = space if i % 2 else Space(f"{space.owner}{i}")
+        # some prompts continue the prefix in a sequence, so that host memory holds its K and V twice
+        beginning = DOCUMENT if i % 3 == 0 else text(100 + i, 1500)
+        run = engine.submit(beginning + text(200 + i, 300), text(300 + i, 30), branch_points=[1500], space=mine)
+        engine.run()
+        assert i % 3 or run.n_prefilled <= 300
+    assert engine.cache.store.tree.tokens_on_host(as_tokens(DOCUMENT)) == 2000
+    with pytest.raises(InvalidRequestError, match="in use"):
+        engine.cache.import_file(SimFile(engine.context, text(3, 3000), [3000]))
 
 
 def test_tree_forgets_spaces_without_checkpoints() -> None:
