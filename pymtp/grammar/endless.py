@@ -75,12 +75,12 @@ class EndlessReferences:
         types = schema.get("type", [name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()])
         names = types if isinstance(types, list) else [types]
         if names and not {"enum", "const"} & schema.keys() and schema.get("nullable") is not True:
-            each = [[self._has_end(part, ref_ends) for part in _needed(schema, name)] for name in names]
+            each = [[self._has_end(part, ref_ends) for part in needed_parts(schema, name)] for name in names]
             every.append(any(map(all, each)))
         return all(every)
 
 
-def _needed(schema: dict[str, Any], name: object) -> list[object]:
+def needed_parts(schema: dict[str, Any], name: object) -> list[object]:
     """Return the schemas of the parts that each value of a type has."""
     if name == "object":
         parts = schema.get("properties")

@@ -3,8 +3,7 @@
 Where a grammar cannot express everything that a schema allows, the grammar allows only a part of it: properties in the
 schema's order, tuples with all of their items, sets of listed values in the order of the list, no escapes in the names
 of additional properties, numbers of at most 16 digits (15 and no exponent if the schema bounds them), some strings of a
-format, and strings and arrays of at most 2,000 characters or items if the schema sets a maximum. `oneOf` is treated
-like `anyOf`.
+format, and strings and arrays of at most 2,000 characters or items if the schema sets a maximum.
 
 What no grammar can hold to is refused or left out, as the mode of the conversion demands, and reported by its place.
 """
@@ -128,12 +127,14 @@ class SchemaConverter:
         if keywords == {"$ref"} and not self._cycles.refers_to_itself(schema["$ref"]):
             return self.ref(schema["$ref"], path)
         if len(keywords) == 1 and (keyword := next(iter(keywords))) in ("anyOf", "oneOf", "allOf"):
-            parts = non_empty_list(schema, keyword, path)
+            parts = self.combiner.one_of(schema, path) if keyword == "oneOf" else non_empty_list(schema, keyword, path)
             if len(parts) == 1 or (keyword != "allOf" and not self._cycles.has_loop(schema)):
                 return " | ".join(self._parts(parts, f"{path}/{keyword}"))
         found = self.combiner.alternatives(schema, path)
         if not found:
             raise NoValueError(f"{path}: no value is valid for all of its parts")
+        if not self.combiner.endings.has_end(schema):
+            raise NoValueError(f"{path}: each of its values contains another one, without an end")
         return " | ".join(dict.fromkeys(self._parts(found, path, numbered=False)))
 
     def _parts(self, parts: list[Any], path: str, *, numbered: bool = True) -> Iterator[str]:
@@ -272,6 +273,8 @@ class SchemaConverter:
     def _combined_rule(self, schema: dict[str, Any], path: str, hint: str) -> str:
         if not self.combiner.alternatives(schema, path):
             raise NoValueError(f"{path}: no value is valid for all of its parts")
+        if not self.combiner.endings.has_end(schema):
+            raise NoValueError(f"{path}: each of its values contains another one, without an end")
         key = json.dumps(schema, sort_keys=True)
         if key not in self._combined:
             self._combined[key] = self.rules.fresh_name(hint)

@@ -14,7 +14,9 @@ from typing import Any
 from pymtp.grammar import keywords
 from pymtp.grammar.automaton import PatternMatcher
 from pymtp.grammar.complement import complement
+from pymtp.grammar.endings import Endings
 from pymtp.grammar.endless import EndlessReferences
+from pymtp.grammar.exclusive import ExclusiveOptions
 from pymtp.grammar.keywords import (
     ANNOTATIONS,
     COMBINERS,
@@ -49,11 +51,31 @@ class Combiner:
     endless: the references in the document whose values never end. They add no alternatives.
     """
 
-    def __init__(self, root: object, report: KeywordReport) -> None:
+    def __init__(self, root: object, report: KeywordReport, *, exact: bool = True) -> None:
+        """Prepare the conversion. exact: whether `oneOf` is held exactly; otherwise it is treated as `anyOf`."""
         self._root, self._report = root, report
         self.endless = EndlessReferences(root)
+        self._exclusive: ExclusiveOptions | None = None
+        if exact:
+            rough = Combiner(root, KeywordReport("weaken"), exact=False)
+            self._exclusive = ExclusiveOptions(
+                root,
+                report,
+                lambda part: rough.alternatives(part, "#"),
+                lambda one, other: rough._both(one, other, "#"),
+            )
+            self.endings = Endings(lambda part: rough.alternatives(part, "#"))
         self._visits = 0
         self._open = set[str]()  # the references that are being followed
+
+    def one_of(self, schema: Plain, path: str) -> list[Any]:
+        """Return schemas that mean as `anyOf` what those of a schema's `oneOf` mean.
+
+        Raises SchemaError for a `oneOf` that is no list, and in strict mode for one that no grammar can express.
+        """
+        return (
+            non_empty_list(schema, "oneOf", path) if self._exclusive is None else self._exclusive.options(schema, path)
+        )
 
     def alternatives(self, schema: object, path: str, steps: int = MAX_STEPS) -> list[Plain]:
         """Return the plain schemas of a combination; [] if no value is valid.
@@ -112,7 +134,9 @@ class Combiner:
             yield "$ref", self._referred(schema["$ref"], path, plain)
         for keyword in ("allOf", "anyOf", "oneOf"):
             try:
-                parts = non_empty_list(schema, keyword, path) if keyword in schema else []
+                parts = [] if keyword not in schema else non_empty_list(schema, keyword, path)
+                if parts and keyword == "oneOf":
+                    parts = self.one_of(schema, path)
             except SchemaError as error:
                 self._report.skip_malformed(path, keyword, error)
                 continue

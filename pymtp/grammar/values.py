@@ -61,7 +61,8 @@ class Validator:
             and (not isinstance(schema.get("enum"), list) or value_key(value) in self._keys(schema["enum"]))
             and all(map(inner, _listed(schema, "allOf")))
             and ("not" not in schema or not inner(schema["not"]))
-            and all(any(map(inner, _listed(schema, name))) for name in ("anyOf", "oneOf") if _listed(schema, name))
+            and (not (options := _listed(schema, "anyOf")) or any(map(inner, options)))
+            and (not (options := _listed(schema, "oneOf")) or sum(map(inner, options)) == 1)
             and self._fits_type(value, schema, inner)
         )
 
