@@ -145,8 +145,8 @@ class _CallRules:
         alternatives = []
         for tool in tools:
             values = ParameterRules(tool.parameters, StringRules(self._rules), strict=tool.strict)
-            schema = _tool_parameters(tool, KeywordReport("lenient")).schema
-            arguments = values.json({**schema, "type": "object"}, tool.name)
+            _tool_parameters(tool, KeywordReport("lenient"))  # refuses a strict tool that no call can fulfil
+            arguments = values.json({**tool.parameters, "type": "object"}, tool.name)
             name = quoted(f'{tool.name}", "arguments": ')
             alternatives.append(self._rules.rule(f'{name} {arguments} "}}"', tool.name))
             self.left_out += [f"tools/{place}" for place in values.report.names]
@@ -176,7 +176,7 @@ def _tool_parameters(tool: Tool, report: KeywordReport) -> ToolParameters:
     Raises SchemaError for a strict tool whose schema no grammar can express.
     """
     parameters = ToolParameters(tool)
-    for keyword in parameters.schema.keys() - ANNOTATIONS - _PARAMETER_KEYWORDS:
+    for keyword in sorted((parameters.schema.keys() - ANNOTATIONS - _PARAMETER_KEYWORDS) | parameters.combining):
         report.leave_out(tool.name, keyword, "it is about several parameters")
     if not tool.strict:
         return parameters

@@ -16,11 +16,11 @@ from typing import Any
 
 from pymtp.chat.lenient_json import NotJsonError, parse_json, parse_python_literal
 from pymtp.chat.tools import Tool
-from pymtp.grammar.keywords import ANNOTATIONS, TYPE_KEYWORDS, KeywordReport, SchemaError, find_ref
+from pymtp.grammar.keywords import COMBINERS, TYPE_KEYWORDS, KeywordReport, SchemaError, find_ref
 from pymtp.grammar.merge import Combiner
 
 ALL_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-MAX_STEPS = 64  # levels of references and alternatives that are followed
+MAX_STEPS = 8  # levels of references and `allOf` in which keywords are looked for that are not held
 # Keywords that bound values of types other than string.
 _VALUE_KEYWORDS = frozenset().union(*(keywords for name, keywords in TYPE_KEYWORDS.items() if name != "string"))
 
@@ -35,6 +35,10 @@ class ToolParameter:
     def __init__(self, schema: object, root: Mapping[str, Any]) -> None:
         self._root = root
         self.schema = schema
+
+    @cached_property
+    def _plain(self) -> list[dict[str, Any]] | None:
+        return _alternatives(self.schema, self._root)
 
     @cached_property
     def _allowed(self) -> tuple[frozenset[str], bool]:
@@ -58,11 +62,10 @@ class ToolParameter:
     @cached_property
     def choices(self) -> tuple[Any, ...]:
         """Return all allowed values if the schema lists them, otherwise ()."""
-        schema = resolve_refs(self.schema, self._root)
-        if not isinstance(schema, dict):
+        found = self._plain
+        if found is None or len(found) != 1:
             return ()
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        return tuple(values) if isinstance(values, list) else ()
+        return (found[0]["const"],) if "const" in found[0] else tuple(_listed(found[0], "enum"))
 
     def to_json(self, text: str) -> str:
         """Convert the text between the parameter's tags to JSON.
@@ -104,9 +107,8 @@ class ToolParameter:
 
     def _read(self) -> tuple[frozenset[str], bool]:
         """Return the types that the schema allows, and whether it bounds values besides strings by their type alone."""
-        try:
-            found = Combiner(self._root, KeywordReport("lenient")).alternatives(self.schema, "#")
-        except (SchemaError, RecursionError):
+        found = self._plain
+        if found is None:
             return ALL_TYPES, not isinstance(self.schema, dict)
         if not found:
             return ALL_TYPES, True
@@ -134,19 +136,19 @@ def _read_plain(schema: Mapping[str, Any], *, alone: bool) -> tuple[frozenset[st
 class ToolParameters:
     """The parameters of a tool, by name.
 
-    schema: the JSON schema of the arguments object.
+    schema: the plain JSON schema of the arguments object. If the tool's schema combines several of which one must hold,
+        it allows what some of them allow; the keywords that combine them are in `combining`.
     required: the names of the parameters that a call must have.
     """
 
     def __init__(self, tool: Tool) -> None:
-        self.root = tool.parameters
-        schema = resolve_refs(tool.parameters, tool.parameters)
-        self.schema: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
-        properties, required = self.schema.get("properties"), self.schema.get("required")
-        self.required = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-        self._by_name: dict[str, ToolParameter] = {}
-        if isinstance(properties, dict):
-            self._by_name = {name: ToolParameter(part, self.root) for name, part in properties.items()}
+        self.root = root = tool.parameters
+        found = _alternatives(root, root) or [{}]
+        self.schema: Mapping[str, Any] = found[0] if len(found) == 1 else _joined(found)
+        self.combining = frozenset() if len(found) == 1 else frozenset(_combining_keywords(root, root))
+        self.required = {name for name in _listed(self.schema, "required") if isinstance(name, str)}
+        properties = _mapping(self.schema, "properties")
+        self._by_name = {name: ToolParameter(part, root) for name, part in properties.items() if part is not False}
 
     @property
     def names(self) -> list[str]:
@@ -160,57 +162,45 @@ class ToolParameters:
         return self._by_name[name] if name in self._by_name else ToolParameter({}, {})
 
 
-def resolve_refs(schema: object, root: object) -> object:
-    """Follow a schema's references, merge its `allOf`, and return the result; {} if a reference is not resolved."""
-    for _ in range(MAX_STEPS):
-        if not isinstance(schema, dict):
-            return schema
-        if "$ref" in schema:
-            try:
-                schema = find_ref(root, schema["$ref"], "#")
-            except SchemaError:
-                return {}
-        elif "allOf" in schema:
-            schema = merge_all_of(
-                {**schema, "allOf": schema["allOf"] if isinstance(schema["allOf"], list) else []}, root
-            )
-        else:
-            return schema
-    return {}
+def _alternatives(schema: object, root: object) -> list[dict[str, Any]] | None:
+    """Return the plain schemas of which one must hold; None for a schema that is malformed, or too large to combine."""
+    try:
+        return Combiner(root, KeywordReport("lenient")).alternatives(schema, "#")
+    except (SchemaError, RecursionError):
+        return None
 
 
-def merge_all_of(schema: dict[str, Any], root: object) -> dict[str, Any]:
-    """Return the schema with the schemas of its `allOf` merged into it.
-
-    The properties and the required names of all these schemas are joined. For other keywords, the first value is used.
-    """
-    every = schema.get("allOf")
-    if not isinstance(every, list):
-        return schema
-    merged = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
-    known = set[int]()  # a part that is referred to several times is merged once
-    for part in every:
-        if len(every) > 1 or merged.keys() - ANNOTATIONS:
-            part = _follow_ref(part, root)
-        if not isinstance(part, dict) or id(part) in known:
-            continue
-        known.add(id(part))
-        for keyword, value in part.items():
-            own = merged.get(keyword)
-            if keyword == "properties" and isinstance(own, dict) and isinstance(value, dict):
-                merged[keyword] = {**value, **own}
-            elif keyword == "required" and isinstance(own, list) and isinstance(value, list):
-                merged[keyword] = [*own, *value]
-            else:
-                merged.setdefault(keyword, value)
-    return merged
+def _joined(alternatives: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a schema of objects that allows what some of the alternatives allow: it may allow more."""
+    names = dict.fromkeys(name for one in alternatives for name in _mapping(one, "properties"))
+    properties = {}
+    for name in names:
+        parts = [_mapping(one, "properties").get(name, True) for one in alternatives]
+        several = [*{json.dumps(part, sort_keys=True): part for part in parts if part is not False}.values()]
+        properties[name] = several[0] if len(several) == 1 else {"anyOf": several} if several else False
+    required = [set(map(str, _listed(one, "required"))) for one in alternatives]
+    return {"type": "object", "properties": properties, "required": sorted(set.intersection(*required))}
 
 
-def _follow_ref(part: object, root: object) -> object:
-    if isinstance(part, dict) and "$ref" in part:
-        with suppress(SchemaError):
-            return find_ref(root, part["$ref"], "#")
-    return part
+def _combining_keywords(schema: object, root: object, steps: int = MAX_STEPS) -> set[str]:
+    """Return the keywords by which a schema, its references and its `allOf` choose between schemas."""
+    if not isinstance(schema, dict) or not steps:
+        return set()
+    found = schema.keys() & (COMBINERS - {"$ref", "allOf", "nullable"})
+    parts = _listed(schema, "allOf")
+    with suppress(SchemaError):
+        parts += [find_ref(root, schema["$ref"], "#")] if "$ref" in schema else []
+    return found.union(*(_combining_keywords(part, root, steps - 1) for part in parts))
+
+
+def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    value = schema.get(keyword)
+    return [*value] if isinstance(value, list) else []
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str] | None:

@@ -1,7 +1,7 @@
 """Tests of short schemas that ask for endless work: they are converted or refused soon."""
 
 from pymtp.chat import OutputFormat, Tool
-from pymtp.chat.tool_parameters import ALL_TYPES, ToolParameter, merge_all_of
+from pymtp.chat.tool_parameters import ALL_TYPES, ToolParameter, ToolParameters
 
 XML = "<tool_call><function="
 DEEP = 60  # each level doubles the work: nobody would wait for 2**60
@@ -42,5 +42,18 @@ def test_schema_with_a_malformed_keyword_at_each_level_is_converted_once() -> No
 
 def test_repeated_references_are_merged_once() -> None:
     names = [f"r{i}" for i in range(100)]
-    root = {"part": {"required": names}, "allOf": 100 * [{"$ref": "#/part"}]}
-    assert merge_all_of({"allOf": root["allOf"]}, root) == {"required": names}
+    parameters = {"part": {"required": names}, "allOf": 100 * [{"$ref": "#/part"}]}
+    assert ToolParameters(Tool("f", parameters=parameters)).required == set(names)
+
+
+def test_parameters_are_merged_as_schemas_of_answers_are() -> None:
+    part = {"properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    both = {"$defs": {"p": part}, "allOf": [{"$ref": "#/$defs/p"}, {"properties": {"a": {"enum": ["y", "z"]}}}]}
+    parameters = ToolParameters(Tool("f", parameters=both))
+    assert (parameters.names, parameters["a"].choices, parameters.combining) == (["a"], ("y",), frozenset())
+    one = {"properties": {"a": {"const": 1}, "b": {"type": "null"}}, "required": ["a", "b"]}
+    other = {"properties": {"a": {"const": 2}, "b": {"type": "null"}}, "required": ["a"]}
+    either = ToolParameters(Tool("f", parameters={"type": "object", "oneOf": [one, other]}))
+    assert (either.names, either.required, either.combining) == (["a", "b"], {"a"}, frozenset({"oneOf"}))
+    assert "integer" in either["a"].types
+    assert "string" not in either["a"].types
