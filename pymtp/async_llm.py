@@ -16,14 +16,17 @@ from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from pymtp.chat import Chat, Message, OutputEvent, Tools
+from pymtp.chat import Chat, GivenToolChoice, Message, OutputEvent, Tools
 from pymtp.engine.embedder import Pooling
+from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, commit_saver
 from pymtp.engine.prepare import Params, Prompt
 from pymtp.engine.preparers import Preparers
 from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter, collect_completions
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
+from pymtp.engine.stream import PieceParser
 from pymtp.engine.thread import EngineThread
 from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
@@ -176,17 +179,28 @@ class AsyncLLM(HubMixin):
 
     @overload
     async def generate(  # type: ignore[overload-overlap]
-        self, prompts: Prompt, params: Params = None, *, priority: int = 0
+        self, prompts: Prompt, params: Params = None, *, priority: int = 0, **keywords: Unpack[SamplingKeywords]
     ) -> Completion: ...
     @overload
     async def generate(
-        self, prompts: Sequence[Prompt], params: Params = None, *, priority: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        params: Params = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> list[Completion]: ...
 
     async def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Completion | list[Completion]:
         """Generate the completion of one prompt, or a list of completions for a list of prompts; see `LLM.generate`."""
+        params = with_keywords("AsyncLLM.generate", params, keywords)
         single = is_prompt(prompts)
         wakeup = AsyncWakeup()
         requests = await self._submit([prompts] if single else prompts, params, wakeup, priority=priority)  # type: ignore[list-item, arg-type]
@@ -227,16 +241,23 @@ class AsyncLLM(HubMixin):
         return AsyncCompletions(self._engine_thread, requests, wakeup)
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> AsyncIterator[Piece]:
         """Generate the completion of one prompt piece by piece, see `LLM.stream`.
 
         The request is cancelled when the iterator is closed before its end.
         """
+        params = with_keywords("AsyncLLM.stream", params, keywords)
         check_stream(params)
         wakeup = AsyncWakeup()
         requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=MAX_UNREAD_PIECES)
         (request,) = requests
+        parser = None if request.output_format is None else PieceParser(request.output_format)
         try:
             while True:
                 while not request.unread and not request.ended:
@@ -245,11 +266,13 @@ class AsyncLLM(HubMixin):
                     break
                 piece = request.unread.popleft()
                 self._engine_thread.wake()  # the request may have paused until its pieces were read
-                yield piece
+                yield piece if parser is None else parser.parse(piece)
         finally:
             self._engine_thread.cancel(requests)
         if (error := request.error_copy()) is not None:
             raise error
+        if parser is not None and (last := parser.finish()) is not None:
+            yield last
 
     async def chat(
         self,
@@ -257,12 +280,15 @@ class AsyncLLM(HubMixin):
         params: SamplingParams | None = None,
         *,
         tools: Tools | None = None,
+        tool_choice: GivenToolChoice = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Completion:
         """Generate the assistant's next message in a chat, see `LLM.chat`."""
-        params = self.get_default_sampling_params() if params is None else params
-        return await self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
+        params = with_keywords("AsyncLLM.chat", params, keywords, self.get_default_sampling_params)
+        chat = Chat(messages, tools, chat_template_kwargs, tool_choice)
+        return await self.generate(chat, params, priority=priority)
 
     def stream_chat(
         self,
@@ -270,12 +296,14 @@ class AsyncLLM(HubMixin):
         params: SamplingParams | None = None,
         *,
         tools: Tools | None = None,
+        tool_choice: GivenToolChoice = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> AsyncIterator[Piece]:
         """Generate the assistant's next message piece by piece, see `LLM.stream_chat`."""
-        params = self.get_default_sampling_params() if params is None else params
-        return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
+        params = with_keywords("AsyncLLM.stream_chat", params, keywords, self.get_default_sampling_params)
+        return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
 
     async def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
         """Compute the embedding of one prompt, or of a list of prompts; see `LLM.embed`.

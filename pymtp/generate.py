@@ -13,7 +13,7 @@ from pymtp.llm import LLM
 from pymtp.native.process import in_children
 from pymtp.options import OPTION_NAMES, LLMOptions, read_options
 from pymtp.sampling import SamplingParams
-from pymtp.validation import absolute_path, is_hub_name
+from pymtp.validation import absolute_path, is_hub_name, refuse_unknown
 
 _last: tuple[LLMOptions, LLM] | None = None
 _last_lock = threading.RLock()
@@ -60,6 +60,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     """
     global _last
     names = {field.name for field in fields(SamplingParams)} - OPTION_NAMES  # both have draft_tokens: here it is LLM's
+    refuse_unknown("generate()", keywords, {"model", *names, *OPTION_NAMES})
     params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
     options = _with_absolute_paths(read_options("generate()", keywords.pop("model", None), keywords))
     with _last_lock:

@@ -11,8 +11,9 @@ from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from pymtp.chat import Chat, ChatTemplate, Message, Tools
+from pymtp.chat import Chat, ChatTemplate, GivenToolChoice, Message, Tools
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import planned_layers
@@ -21,6 +22,7 @@ from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
+from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
 from pymtp.engine.request import Completion, Request, Waiter, collect_completions
@@ -175,35 +177,59 @@ class LLM(HubMixin):
         """
         return default_chat_params(self.sampling_defaults)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
-        """Generate the completion of one prompt piece by piece.
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
+    ) -> Stream:
+        """Generate the completion of one prompt piece by piece. Takes the arguments of `generate`.
 
         Raises the errors of `generate`, before the first piece, and InvalidRequestError for a list of params and for n
         above 1.
         """
+        params = with_keywords("LLM.stream", params, keywords)
         check_stream(params)
         requests = self._make_requests([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES)
         return Stream(self, self._engine_thread, requests[0])
 
     @overload  # a string is a sequence of strings, too
-    def generate(self, prompts: Prompt, params: Params = None, *, priority: int = 0) -> Completion: ...  # type: ignore[overload-overlap]
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: Prompt, params: Params = None, *, priority: int = 0, **keywords: Unpack[SamplingKeywords]
+    ) -> Completion: ...
     @overload
-    def generate(self, prompts: Sequence[Prompt], params: Params = None, *, priority: int = 0) -> list[Completion]: ...
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: Params = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
+    ) -> list[Completion]: ...
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Completion | list[Completion]:
         """Generate the completion of one prompt, or a list of completions for a list of prompts.
 
         prompts: a prompt is a string or a sequence of token ids. The completions have the order of the prompts.
         params: SamplingParams for all prompts, or a list with one for each prompt.
         priority: of the waiting requests, those with the lowest number run first.
+        keywords: fields of SamplingParams, such as max_tokens=5; they replace those of `params`.
 
-        Raises InvalidRequestError for an empty prompt, a token id outside the vocabulary and params that are refused,
-        ContextFullError for a prompt longer than n_ctx. All prompts are checked before the first runs. A request that
-        fails later does not stop the others: when they are done, the first error is raised, and its `completions` has
-        the completion or the error of each prompt.
+        Raises TypeError for an unknown keyword, InvalidRequestError for an empty prompt, a token id outside the
+        vocabulary and params that are refused, ContextFullError for a prompt longer than n_ctx. All prompts are checked
+        before the first runs. A request that fails later does not stop the others: when they are done, the first error
+        is raised, and its `completions` has the completion or the error of each prompt.
         """
+        params = with_keywords("LLM.generate", params, keywords)
         single = is_prompt(prompts)
         waiter = Waiter()
         requests = self._make_requests([prompts] if single else prompts, params, waiter, priority=priority)  # type: ignore[list-item, arg-type]
@@ -217,23 +243,29 @@ class LLM(HubMixin):
         params: SamplingParams | None = None,
         *,
         tools: Tools | None = None,
+        tool_choice: GivenToolChoice = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Completion:
-        """Generate the assistant's next message in a chat.
+        """Generate the assistant's next message in a chat: `reasoning`, `content` and `tool_calls` of the completion.
 
         Only the tokens that changed since an earlier turn of the chat are prefilled: the rest is cached.
 
         messages: dicts with a role and a content, in OpenAI's format.
-        params: None for `get_default_sampling_params()`.
-        tools: functions that the model may call, mostly in OpenAI's format.
+        params: None for `get_default_sampling_params()`. A json_schema holds for the content, after the thinking.
+        tools: functions that the model may call, in OpenAI's format. A grammar makes their calls valid.
+        tool_choice: "auto" for text or calls, "required" for calls, "none" for text, or a function by its name:
+            {"type": "function", "function": {"name": …}}. None is "auto".
         chat_template_kwargs: variables of the template, such as {"enable_thinking": False}; each overrides the
             LLM's default for the same variable.
+        keywords: fields of SamplingParams, such as max_tokens=500; they replace those of `params`.
 
-        Raises InvalidRequestError for messages that the template refuses, and the errors of `generate`.
+        Raises InvalidRequestError for messages that the template refuses, for tools and a tool_choice in another form,
+        and for a grammar beside tools; and the errors of `generate`.
         """
-        params = self.get_default_sampling_params() if params is None else params
-        return self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
+        params = with_keywords("LLM.chat", params, keywords, self.get_default_sampling_params)
+        return self.generate(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
 
     def stream_chat(
         self,
@@ -241,12 +273,17 @@ class LLM(HubMixin):
         params: SamplingParams | None = None,
         *,
         tools: Tools | None = None,
+        tool_choice: GivenToolChoice = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Stream:
-        """Generate the assistant's next message piece by piece. Takes the arguments of `chat`."""
-        params = self.get_default_sampling_params() if params is None else params
-        return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
+        """Generate the assistant's next message piece by piece: `reasoning`, `content` and `events` of the pieces.
+
+        Takes the arguments of `chat`. `completion` of the stream has the whole message.
+        """
+        params = with_keywords("LLM.stream_chat", params, keywords, self.get_default_sampling_params)
+        return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
 
     def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.

@@ -67,8 +67,9 @@ class SamplingParams:
 
     grammar: a grammar in llama.cpp's GBNF that the text must match, from its rule "root". The model can end the text
         only where the grammar can end, and can write a control token only where the grammar names it.
-    json_schema: a JSON schema that the text must match, as a mapping or as JSON text (it is kept as text). A schema
-        with a keyword that no grammar can express is refused; see strict_schema.
+    json_schema: a JSON schema that the text must match, as a mapping, as JSON text, or as a class of Pydantic (it is
+        kept as text). In a chat, the answer after the thinking must match it. A schema with a keyword that no grammar
+        can express is refused; see strict_schema.
     distinct_calls: end the text before a tool call, in the tags of Qwen's templates, that the text already has.
     grammar_prefix: the number of tokens at the end of the prompt that already belong to the grammar's text. To
         continue the text of a completion `first` that was cut off, give `grammar_prefix=len(first.token_ids)`.
@@ -131,7 +132,7 @@ class SamplingParams:
     penalty_last_n: int = 64
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     grammar: str | None = None
-    json_schema: str | Mapping[str, Any] | None = None
+    json_schema: str | Mapping[str, Any] | type | None = None
     grammar_prefix: int = 0
     logprobs: int | None = None
     n: int = 1
@@ -160,6 +161,7 @@ class SamplingParams:
         stops = _listed(self.stop)
         object.__setattr__(self, "stop", stops)
         object.__setattr__(self, "stop_token_ids", _listed(self.stop_token_ids))
+        object.__setattr__(self, "json_schema", _schema_of_model(self.json_schema))
         bias = self.logit_bias
         if isinstance(bias, Mapping):
             bias = MappingProxyType(dict(bias))
@@ -195,7 +197,11 @@ class SamplingParams:
                 self.grammar is None or is_text(self.grammar, MAX_TEXT),
                 "GBNF of at most 2**20 characters, or None",
             ),
-            ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
+            (
+                "json_schema",
+                isinstance(self.json_schema, (str, Mapping, type(None))),
+                "a mapping, JSON text, a class of Pydantic, or None",
+            ),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
             (
@@ -236,7 +242,7 @@ class SamplingParams:
         for name in ("ignore_eos", "cache_prompt", "distinct_calls", "strict_schema"):
             object.__setattr__(self, name, read_bool(name, getattr(self, name)))
         if self.json_schema is not None:
-            object.__setattr__(self, "json_schema", schema_text(self.json_schema))
+            object.__setattr__(self, "json_schema", schema_text(self.json_schema))  # type: ignore[arg-type] # checked
         self.gbnf  # noqa: B018 — compiles the schema now, so that an invalid one is refused here
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -266,6 +272,19 @@ def _listed(stop: Any) -> tuple[Any, ...]:
     if one or (isinstance(stop, np.ndarray) and stop.ndim == 0):
         return (stop,)
     return tuple(stop)
+
+
+def _schema_of_model(schema: Any) -> Any:
+    """Return the JSON schema of a class of Pydantic, or of another that has model_json_schema; others unchanged.
+
+    Raises InvalidRequestError for a class that cannot tell its schema.
+    """
+    if not isinstance(schema, type) or not callable(getattr(schema, "model_json_schema", None)):
+        return schema
+    try:
+        return schema.model_json_schema()  # type: ignore[attr-defined]
+    except Exception as error:  # the class may raise anything
+        raise InvalidRequestError(f"json_schema={shown(schema)} tells no schema: {error}", "json_schema") from error
 
 
 def _restored(values: dict[str, Any]) -> SamplingParams:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, SupportsInt, TypeVar
 
 import numpy as np
@@ -63,8 +65,27 @@ def check_keywords(caller: str, keywords: Mapping[str, object], options: Any) ->
 
     caller: the called function, for the message.
     """
-    if unknown := keywords.keys() - {field.name for field in fields(options) if field.kw_only}:
-        raise TypeError(f"{caller} got an unexpected keyword argument {min(unknown)!r}")
+    refuse_unknown(caller, keywords, {field.name for field in fields(options) if field.kw_only})
+
+
+def refuse_unknown(
+    caller: str,
+    keywords: Iterable[str],
+    known: Collection[str],
+    other_names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    also: Collection[str] = (),
+) -> None:
+    """Raise TypeError, as Python does, for a keyword that is not in `known`, and name the nearest one that is.
+
+    other_names: names that other libraries use, and the known names for the same.
+    also: further names that the call takes.
+    """
+    if unknown := sorted(set(keywords) - set(known)):
+        name = unknown[0]
+        near = [other_names[name]] if name in other_names else get_close_matches(name, sorted({*known, *also}), 1)
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{caller} got an unexpected keyword argument {name!r}{hint}")
 
 
 def given_options(caller: str, kind: type[Options], options: Options | None, keywords: Mapping[str, Any]) -> Options:

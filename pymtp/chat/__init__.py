@@ -21,12 +21,13 @@ from pymtp.chat.output_format import OutputFormat
 from pymtp.chat.output_parser import OutputParser
 from pymtp.chat.template import Chat, ChatTemplate, assistant_message
 from pymtp.chat.template_inputs import Message, Tools, read_template, read_variables
-from pymtp.chat.tools import NamedTool, Tool, ToolChoice, read_tools
+from pymtp.chat.tools import GivenToolChoice, NamedTool, Tool, ToolChoice, read_tool_choice, read_tools
 
 __all__ = [
     "Chat",
     "ChatTemplate",
     "ContentDelta",
+    "GivenToolChoice",
     "Message",
     "NamedTool",
     "OutputEvent",
@@ -42,6 +43,7 @@ __all__ = [
     "Tools",
     "assistant_message",
     "read_template",
+    "read_tool_choice",
     "read_tools",
     "read_variables",
     "template_messages",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pymtp.chat.output_events import ParsedOutput
 from pymtp.chat.output_grammar import ThinkingState, output_grammar
 from pymtp.chat.output_parser import OutputParser
 from pymtp.chat.prompt import CacheKey
@@ -87,6 +88,13 @@ class OutputFormat:
                 is_json=TOOL_CALL_START in (template or "") and "<function=" not in (template or ""),
                 thinking="begun" if self._thinking else "may" if may_think else "no",
             )
+
+    def parse(self, text: str) -> ParsedOutput:
+        """Parse a whole output."""
+        parser = self.parser()
+        parser.push(text)
+        parser.finish()
+        return parser.output
 
     def parser(self) -> OutputParser:
         """Return a new parser for one output in this format."""

@@ -15,6 +15,7 @@ from pymtp.chat import render_budget
 from pymtp.chat.message_rewrites import late_system_messages, message_rewrites
 from pymtp.chat.render_budget import RenderLimitError
 from pymtp.chat.template_inputs import Message, Tools, check_messages, check_tools, compile_template, read_variables
+from pymtp.chat.tools import GivenToolChoice
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.validation import replace_surrogates, shown
@@ -27,13 +28,15 @@ _PROBE_WORD = "pymtpxqzv"  # a word that no template knows and no message holds
 class Chat:
     """A chat, which a template turns into a prompt.
 
-    tools: functions that the model may call; most templates expect OpenAI's format.
+    tools: functions that the model may call, in OpenAI's format.
     chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
+    tool_choice: which tools the model must call; see `read_tool_choice`. The template is not told.
     """
 
     messages: Sequence[Message]
     tools: Tools | None = None
     chat_template_kwargs: Mapping[str, object] | None = None
+    tool_choice: GivenToolChoice = None
 
 
 def assistant_message(text: str, prompt: str) -> Message:

@@ -40,6 +40,8 @@ class NamedTool:
 
 
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
+# as in OpenAI's bodies, where {"type": "function", "function": {"name": …}} demands a call of one tool
+GivenToolChoice = ToolChoice | Mapping[str, Any] | None
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
@@ -60,6 +62,32 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
             raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together", "tools")
     check_names(read)
     return tuple(read)
+
+
+def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+    """Read a tool_choice in OpenAI's form; a NamedTool counts, too. None is "auto".
+
+    Raises InvalidRequestError for another form, for a function that is none of the tools, and for "required" without
+    tools.
+    """
+    names = [tool.name for tool in tools]
+    match choice:
+        case None:
+            return "auto"
+        case "auto" | "none":
+            return choice
+        case "required" if names:
+            return "required"
+        case "required":
+            raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
+        case NamedTool(str(name)) | {"type": "function", "function": {"name": str(name)}}:
+            if name in names:
+                return NamedTool(name)
+            known = f"which is none of the tools: {', '.join(names)}" if names else "but the request has no tools"
+            raise InvalidRequestError(f"tool_choice names {name!r:.80}, {known:.400}", "tool_choice")
+    raise InvalidRequestError(
+        f"tool_choice={shown(choice):.80} must be auto, none, required or a function by its name", "tool_choice"
+    )
 
 
 def check_names(tools: Sequence[Tool]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from pymtp.chat import Chat, ChatTemplate
+from pymtp.chat import Chat, ChatTemplate, OutputFormat, read_tool_choice, read_tools
 from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
@@ -27,6 +28,18 @@ Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 NEWLINES = "\n\n"  # templates write these newlines after </think>
 N_END_TOKENS = 16  # last tokens of a prompt that are searched for an open <think>
+
+
+class CheckedPrompt(NamedTuple):
+    """A prompt that was checked.
+
+    params: the params of its request, with the grammar of the output format.
+    output_format: the format of a chat's output; None for other prompts.
+    """
+
+    prompt: ChatPrompt
+    params: SamplingParams
+    output_format: OutputFormat | None = None
 
 
 class RequestMaker:
@@ -95,7 +108,7 @@ class RequestMaker:
             Request(
                 self._model,
                 prompt.tokens,
-                one,
+                params,
                 waiter,
                 priority=priority,
                 max_unread=max_unread,
@@ -105,14 +118,13 @@ class RequestMaker:
                 branch_points=(*prompt.branch_points, *more),
                 saver=saver,
                 thinking=thinking,
+                output_format=output_format,
                 cancel_count=cancels,
             )
-            for prompt, one, more, source in zip(
-                checked, params_list, branch_points or [()] * len(checked), prompts, strict=True
-            )
-            for thinking in [plan_thinking(self._model, prompt, one, self._context.n_ctx, calls=has_tools(source))]
-            for group in [object() if one.n > 1 else None]
-            for i in range(one.n)
+            for (prompt, params, output_format), more in zip(checked, branch_points or [()] * len(checked), strict=True)
+            for thinking in [plan_thinking(self._model, prompt, params, self._context.n_ctx)]
+            for group in [object() if params.n > 1 else None]
+            for i in range(params.n)
         ]
 
     def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
@@ -140,15 +152,42 @@ class RequestMaker:
         if n_tokens > self._context.n_ctx:
             raise ContextFullError(f"the prompt has {n_tokens} tokens, n_ctx is {self._context.n_ctx}")
 
-    def _checked(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
+    def _checked(self, prompt: Prompt, params: SamplingParams) -> CheckedPrompt:
         if isinstance(prompt, Chat):
-            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params), cache_key(params))
+            checked = self._checked_chat(prompt, params)
         elif isinstance(prompt, ChatPrompt):
-            checked = prompt._replace(tokens=self.prompt_tokens(prompt.tokens))
+            checked = CheckedPrompt(prompt._replace(tokens=self.prompt_tokens(prompt.tokens)), params)
         else:
-            checked = ChatPrompt(self.prompt_tokens(prompt), ())
-        self.check_length(checked.tokens)
+            checked = CheckedPrompt(ChatPrompt(self.prompt_tokens(prompt), ()), params)
+        self.check_length(checked.prompt.tokens)
         return checked
+
+    def _checked_chat(self, chat: Chat, params: SamplingParams) -> CheckedPrompt:
+        """Render a chat, and make the format of its output from its tools and the json_schema of its params."""
+        tools = () if chat.tools is None else read_tools(chat.tools)
+        choice, key = read_tool_choice(chat.tool_choice, tools), cache_key(params)
+        offered = chat if tools and choice != "none" else replace(chat, tools=None)
+        prompt = self.chat_prompts.prompt(apply_thinking_budget(offered, params), key)
+        output_format = OutputFormat(
+            self.template_source,
+            prompt.end,
+            tools=tools,
+            tool_choice=choice,
+            schema=json.loads(params.json_schema) if isinstance(params.json_schema, str) else None,
+            strict_schema=params.strict_schema,
+            cache_key=key,
+        )
+        if output_format.gbnf is None:
+            return CheckedPrompt(prompt, params, output_format)
+        if params.grammar is not None:
+            raise InvalidRequestError("grammar cannot be combined with tools: they have their own", "grammar")
+        params = replace(
+            params,
+            json_schema=None,
+            grammar=output_format.gbnf,
+            distinct_calls=params.distinct_calls or output_format.needs_distinct_calls,
+        )
+        return CheckedPrompt(prompt, params, output_format)
 
 
 def _read_params(params: Params, n_prompts: int) -> Sequence[SamplingParams]:
@@ -178,15 +217,12 @@ def _token_ids(prompt: Sequence[int]) -> list[int]:
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
 
 
-def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int, *, calls: bool) -> ThinkingPlan:
-    """Plan the thinking after a prompt. calls: whether the prompt offers tools.
-
-    Raises InvalidRequestError for a budget beyond the context.
-    """
+def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int) -> ThinkingPlan:
+    """Plan the thinking after a prompt. Raises InvalidRequestError for a budget beyond the context."""
     end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-N_END_TOKENS:])).decode(errors="ignore")
     begun, no_stop_in_thinking = end.rstrip().endswith(THINK_START), prompt.end != ""
     budget, gbnf = params.thinking_budget, params.gbnf
-    calls = calls or (gbnf is not None and TOOL_CALL_START in gbnf)
+    calls = gbnf is not None and TOOL_CALL_START in gbnf
     if budget is None:
         return ThinkingPlan(begun, no_stop_in_thinking, calls)
     if budget > n_ctx:
@@ -210,11 +246,6 @@ def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ct
         grammar=output_grammar or gbnf,
         grammar_prefix=len(close) if names_end else 0,
     )
-
-
-def has_tools(prompt: object) -> bool:
-    """Return whether a prompt is a chat that offers tools."""
-    return isinstance(prompt, Chat) and bool(prompt.tools)
 
 
 def apply_thinking_budget(chat: Chat, params: SamplingParams) -> Chat:

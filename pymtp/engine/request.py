@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from pymtp.chat import ContentDelta, OutputEvent, OutputFormat, ParsedOutput, ReasoningDelta, ToolCall
 from pymtp.chat.prompt import CacheKey
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
@@ -37,12 +38,14 @@ ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 class Completion:
     """The completion of a prompt.
 
+    text: the whole text. Of a chat, `reasoning`, `content` and `tool_calls` are its parts.
     finish_reason: "stop" (an end token or a stop string), "length" (max_tokens, or the context is full), or
         "cancelled".
     token_ids: the generated tokens, with the end token; `text` has neither the end token nor the stop string.
     seed: the sampling seed that was used.
     logprobs: the log-probabilities of each token of `token_ids`; None if SamplingParams(logprobs=…) was not given.
     others: the other completions of the prompt, if SamplingParams(n=…) asked for several.
+    parsed: the parts of a chat's text, with a call that was cut off; None for other prompts.
     """
 
     text: str
@@ -53,9 +56,25 @@ class Completion:
     seed: int
     logprobs: list[TokenLogprobs] | None = None
     others: tuple[Completion, ...] = ()
+    parsed: ParsedOutput | None = None
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def reasoning(self) -> str | None:
+        """Return the thinking of a chat's answer; None without thinking."""
+        return None if self.parsed is None else self.parsed.reasoning
+
+    @property
+    def content(self) -> str:
+        """Return the text without thinking and tool calls, "" if nothing is left. Not of a chat: the whole text."""
+        return self.text if self.parsed is None else self.parsed.content or ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Return the complete tool calls of a chat's answer, each with a name and its arguments as JSON text."""
+        return () if self.parsed is None else self.parsed.tool_calls
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,7 @@ class Piece:
     drafted: the number of drafts that the round verified; 0 for the first token, which is sampled after the prefill.
     accepted: the number of accepted drafts among the tokens. They come first, the i-th from draft step i; the target
         model sampled the other tokens.
+    events: of a chat, the new reasoning, content and parts of tool calls. The last piece may have events alone.
     """
 
     text: str
@@ -73,6 +93,17 @@ class Piece:
     logprobs: list[TokenLogprobs] | None = None
     drafted: int = 0
     accepted: int = 0
+    events: tuple[OutputEvent, ...] = ()
+
+    @property
+    def reasoning(self) -> str:
+        """Return the new text of a chat's thinking."""
+        return "".join(event.text for event in self.events if isinstance(event, ReasoningDelta))
+
+    @property
+    def content(self) -> str:
+        """Return the new text of a chat's answer, without thinking and tool calls."""
+        return "".join(event.text for event in self.events if isinstance(event, ContentDelta))
 
 
 class Caller(NamedTuple):
@@ -173,6 +204,7 @@ class Request:
         branch_points: tuple[int, ...] = (),
         saver: PrefixSaver | None = None,
         thinking: ThinkingPlan | None = None,
+        output_format: OutputFormat | None = None,
         cancel_count: int | None = None,
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
@@ -187,6 +219,7 @@ class Request:
         branch_points: numbers of prompt tokens after which later prompts are likely to differ from this one.
         saver: saves the prompt's prefix to a file; the request ends after that, without output.
         thinking: the plan for the thinking block of the output; None if nothing is known of the block.
+        output_format: the format of a chat's output, by which it is parsed; None for other prompts.
         cancel_count: the value of Context.cancels when the caller began to make the request; None for its value when
             the request is submitted. Every cancel() after that ends the request.
 
@@ -194,7 +227,7 @@ class Request:
         """
         self.prompt, self.params, self.waiter = prompt, params, waiter
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
-        self.saver, self.caller = saver, caller
+        self.saver, self.caller, self.output_format = saver, caller, output_format
         self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
@@ -407,14 +440,16 @@ class Request:
         """Return the completion of a request that has ended. Raises InvalidRequestError before the end."""
         if self.finish_reason is None:
             raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
+        text = "".join(self._texts)
         return Completion(
-            text="".join(self._texts),
+            text=text,
             token_ids=list(self.tokens),
             finish_reason=self.finish_reason,
             prompt_token_ids=list(self.prompt),
             stats=self.stats,
             seed=self.sampler.seed,
             logprobs=None if self.logprobs is None else list(self.logprobs),
+            parsed=None if self.output_format is None else self.output_format.parse(text),
         )
 
     @property

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 
+from pymtp.chat import OutputFormat
 from pymtp.engine.request import Completion, Piece, Request
 from pymtp.engine.thread import EngineThread
+
+
+class PieceParser:
+    """A parser of the pieces of a chat, which adds their events. Threads may share it, if they hold `lock`.
+
+    lock: is held while a piece is taken from its queue and parsed, so that pieces are parsed in their order.
+    """
+
+    def __init__(self, output_format: OutputFormat) -> None:
+        self.lock = threading.RLock()
+        self._parser = output_format.parser()
+        self._finished = False
+
+    def parse(self, piece: Piece) -> Piece:
+        """Return the next piece with its events."""
+        return replace(piece, events=tuple(self._parser.push(piece.text)))
+
+    def finish(self) -> Piece | None:
+        """Return a last piece with the events that the end of the text shows; None without any, and the second time."""
+        events = () if self._finished else tuple(self._parser.finish())
+        self._finished = True
+        return Piece("", [], events=events) if events else None
 
 
 class Stream:
@@ -24,6 +49,7 @@ class Stream:
         thread: the thread of the LLM's engine.
         """
         self._owner, self._thread, self._request = owner, thread, request
+        self._parser = None if request.output_format is None else PieceParser(request.output_format)
         thread.submit([request])
 
     def __iter__(self) -> Stream:
@@ -36,16 +62,29 @@ class Stream:
             if not unread:
                 self._thread.wake()  # the request may have paused
                 self._thread.wait(request.waiter, [request], self._ready)
-            try:
-                piece = unread.popleft()
-            except IndexError:  # the request has ended, or another thread took the piece
-                if not request.ended:
-                    continue
-            else:
+            ended = request.ended  # before the pieces: later ones would be lost
+            if (piece := self._take()) is not None:
+                return piece
+            if not ended:  # another thread took the piece
+                continue
+            if (piece := self._finish()) is not None:
                 return piece
             if (error := request.error_copy()) is not None:
                 raise error
             raise StopIteration
+
+    def _take(self) -> Piece | None:
+        """Take the next piece, and parse it if it is of a chat; None if there is none."""
+        with nullcontext() if self._parser is None else self._parser.lock, suppress(IndexError):
+            piece = self._request.unread.popleft()
+            return piece if self._parser is None else self._parser.parse(piece)
+        return None
+
+    def _finish(self) -> Piece | None:
+        if self._parser is None or self._request.error is not None:
+            return None
+        with self._parser.lock:
+            return self._parser.finish()
 
     def _ready(self) -> bool:
         return bool(self._request.unread) or self._request.ended

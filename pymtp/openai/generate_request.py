@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from pymtp.chat import Chat, OutputFormat, OutputParser, ParsedOutput, Tool, ToolChoice, template_messages
+from pymtp.chat import Chat, OutputFormat, ParsedOutput, Tool, ToolChoice, template_messages
 from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine.prepare import Prompt, apply_thinking_budget
 from pymtp.engine.request import Completion, cache_key
@@ -160,9 +160,9 @@ def _continuation_prompt(llm: LLM, chat: Chat, key: CacheKey | None) -> ChatProm
     return prompt._replace(tokens=tokens, end=prompt.end + begun)
 
 
-def output_finish_reason(completion_reason: OutputFinishReason, parser: OutputParser | None) -> OutputFinishReason:
+def output_finish_reason(completion_reason: OutputFinishReason, parsed: ParsedOutput | None) -> OutputFinishReason:
     """Return the finish reason for the client: "tool_calls" for calls that ended with "stop", else the completion's."""
-    called = parser is not None and completion_reason == "stop" and parser.output.tool_calls
+    called = parsed is not None and completion_reason == "stop" and parsed.tool_calls
     return "tool_calls" if called else completion_reason
 
 
@@ -170,10 +170,6 @@ def parse_outputs(output_format: OutputFormat | None, completion: Completion) ->
     """Parse all completions of a prompt."""
     outputs = []
     for one in (completion, *completion.others):
-        parser = None if output_format is None else output_format.parser()
-        if parser is not None:
-            parser.push(one.text)
-            parser.finish()
-        parsed = None if parser is None else parser.output
-        outputs.append(Output(one, parsed, output_finish_reason(one.finish_reason, parser)))
+        parsed = None if output_format is None else output_format.parse(one.text)
+        outputs.append(Output(one, parsed, output_finish_reason(one.finish_reason, parsed)))
     return outputs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from pymtp.chat import Chat, NamedTool, Tool, ToolChoice, read_tools
+from pymtp.chat import Chat, read_tool_choice, read_tools
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS, AnswerRule, read_rules
 from pymtp.openai.generate_request import GenerateRequest
@@ -198,7 +198,7 @@ def chat_request(
     """
     tools = [_with_strict_flag(tool) for tool in tools] if isinstance(tools, list) else tools
     offered = read_tools(tools)
-    choice = _tool_choice(tool_choice, offered)
+    choice = read_tool_choice(tool_choice, offered)
     schema, rule = _answer_rule(body, schema)
     field, strict = _schema_field(body)
     if rule is not None and offered and choice != "none":
@@ -263,27 +263,6 @@ def _with_strict_flag(tool: Any) -> Any:
         case {"function": {"strict": str(text)} as function}:
             return {**tool, "function": {**function, "strict": _flag(text)}}
     return tool
-
-
-def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
-    names = [tool.name for tool in tools]
-    match choice:
-        case None:
-            return "auto"
-        case "auto" | "none":
-            return choice
-        case "required" if names:
-            return "required"
-        case "required":
-            raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
-        case {"type": "function", "function": {"name": str(name)}} if name in names:
-            return NamedTool(name)
-        case {"type": "function", "function": {"name": str(name)}}:
-            known = f"which is none of the tools: {', '.join(names)}" if names else "but the request has no tools"
-            raise InvalidRequestError(f"tool_choice names {name!r:.80}, {known:.400}", "tool_choice")
-    raise InvalidRequestError(
-        f"tool_choice={choice!r:.80} must be auto, none, required or a function by its name", "tool_choice"
-    )
 
 
 def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta, PromptProgress
-from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser
+from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser, ParsedOutput
 from pymtp.context.memory import DeviceMemory
 from pymtp.engine.embedder import Pooling, add_memory
 from pymtp.engine.prepare import Prompt
@@ -397,11 +397,14 @@ class RunningRequest:
 
     def output(self, index: int) -> Output:
         """Return the output of a completion whose last delta was read."""
-        return self._output(index, output_finish_reason(self.completion(index).finish_reason, self._parsers[index]))
+        return self._output(index, output_finish_reason(self.completion(index).finish_reason, self._parsed(index)))
 
     def _output(self, index: int, reason: OutputFinishReason) -> Output:
+        return Output(self.completion(index), self._parsed(index), reason)
+
+    def _parsed(self, index: int) -> ParsedOutput | None:
         parser = self._parsers[index]
-        return Output(self.completion(index), None if parser is None else parser.output, reason)
+        return None if parser is None else parser.output
 
     async def __aiter__(self) -> AsyncIterator[CompletionDelta]:
         """Yield deltas with their events until all completions have finished.
@@ -464,7 +467,7 @@ class RunningRequest:
             events += parser.push(text[at : at + PARSE_SLICE])
         if delta.reason is not None:
             events += parser.finish()
-            delta.reason = output_finish_reason(delta.reason, parser)
+            delta.reason = output_finish_reason(delta.reason, parser.output)
         delta.events = events
 
 

@@ -56,7 +56,9 @@ def test_generate_reloads_the_model_after_a_change_in_a_list_keyword(monkeypatch
 
 
 def test_generate_errors_name_unknown_keywords_and_missing_models() -> None:
-    with pytest.raises(TypeError, match=r"^generate\(\) got an unexpected keyword argument 'max_token'$"):
+    with pytest.raises(
+        TypeError, match=r"^generate\(\) got an unexpected keyword argument 'max_token'. Did you mean 'max_tokens'\?$"
+    ):
         pymtp.generate("import ", max_token=8)
     with pytest.raises(ModelLoadError, match="no such file"):
         pymtp.generate("import ", model="nowhere.gguf")

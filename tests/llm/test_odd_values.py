@@ -91,7 +91,7 @@ def test_odd_prefix_paths_are_refused(llm: LLM, path: Any) -> None:
 
 @pytest.mark.parametrize("tools", [3, "x", [3], {}, [HUGE]], ids=["3", "x", "[3]", "{}", "huge"])
 def test_tools_must_be_a_list_of_mappings(llm: LLM, tools: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="tools must be a list of mappings"):
+    with pytest.raises(InvalidRequestError, match=r"tools(\[0\])? must be"):
         llm.chat([{"role": "user", "content": "Hi"}], tools=tools)
 
 
