@@ -1,6 +1,8 @@
 """The exceptions of pymtp: everything that pymtp raises on purpose is a PymtpError."""
 
 from collections.abc import Sequence
+from copy import copy
+from typing import TypeVar
 
 
 class PymtpError(Exception):
@@ -46,3 +48,13 @@ class NativeError(PymtpError):
 
 class CancelledError(PymtpError):
     """A native call that cancel() ended. The sequences of the call were emptied."""
+
+
+Error = TypeVar("Error", bound=PymtpError)
+
+
+def copied(error: Error) -> Error:
+    """Return a copy of an error, with its fields and its cause, and without its traceback."""
+    other = copy(error)
+    other.__cause__ = error.__cause__
+    return other

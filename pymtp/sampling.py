@@ -28,10 +28,26 @@ from pymtp.grammar.json_schema import MAX_TEXT, SchemaGrammar, schema_grammar, s
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
-from pymtp.samplers import DEFAULT_BREAKERS, SAMPLER_RULES, SAMPLERS, read_breakers, read_order
+from pymtp.samplers import (
+    DEFAULT_BREAKERS,
+    SAMPLER_RULES,
+    SAMPLERS,
+    LogitsProcessor,
+    RowProcessor,
+    read_breakers,
+    read_order,
+    read_processors,
+)
 from pymtp.validation import is_real, is_text, is_whole, read_bool, shown
 
 Logits = NDArray[np.float32]
+
+
+@ffi.def_extern(error=False)  # type: ignore[untyped-decorator]
+def pymtp_on_logits(data: Any, logits: Any, n_vocab: int, prefix: Any, n: int) -> bool:
+    processor: RowProcessor = ffi.from_handle(data)
+    return processor.run(logits, n_vocab, prefix, n)
+
 
 MAX_LOGPROBS = 100
 MAX_MAGNITUDE = 1e30  # the largest bias or penalty: the changed logits stay within float32
@@ -112,6 +128,13 @@ class SamplingParams:
         "top_p", "min_p", "xtc" and "temperature", or llama.cpp's letters for them, "edskypmxt". A sampler that is left
         out has no effect, and without "temperature" the temperature is 1. None for all, in this order.
 
+    logits_processor: a function, or a sequence of functions, that changes the logits before everything else. It gets
+        the ids of all tokens so far, the prompt's included, as int32 of shape (n,), and the model's row of logits as
+        float32 of shape (n_vocab,). It changes the row in place and returns None, or returns another row; -inf forbids
+        a token. It is called once for each sampled token, and again where tokens are computed again: the result must
+        depend on the arguments alone. It runs on any thread, and must not call the LLM. An exception ends its request.
+        Drafts are made without it, and verified with it.
+
     Grammar and bias are applied first, then the samplers, with llama.cpp's definitions and defaults.
 
     Raises InvalidRequestError for values outside their range and a schema that no grammar can express. A grammar with
@@ -156,6 +179,7 @@ class SamplingParams:
     dynatemp_range: float = 0.0
     dynatemp_exponent: float = 1.0
     samplers: str | Sequence[str] | None = None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
 
     def __post_init__(self) -> None:
         stops = _listed(self.stop)
@@ -224,6 +248,11 @@ class SamplingParams:
                 "thinking_end",
                 is_thinking_end(self.thinking_end),
                 THINKING_END_RULE,
+            ),
+            (
+                "logits_processor",
+                self.logits_processor is None or read_processors(self.logits_processor) is not None,
+                "a function, a sequence of functions, or None",
             ),
             (
                 "cache_salt",
@@ -327,6 +356,7 @@ class Sampler:
     """The native form of SamplingParams. Safe to share between threads.
 
     params: the SamplingParams. seed: the seed in use. native: a struct pymtp_sampling *, without the grammar.
+    processor: the logits processor, with its error; None without one.
     """
 
     def __init__(self, params: SamplingParams, seed_offset: int = 0) -> None:
@@ -363,6 +393,11 @@ class Sampler:
         if params.samplers is not None:
             self._order = ffi.new("int32_t[]", [SAMPLERS.index(name) for name in params.samplers] or 1)
             self.native.samplers, self.native.n_samplers = self._order, len(params.samplers)
+        functions = read_processors(params.logits_processor) if params.logits_processor is not None else None
+        self.processor = None if functions is None else RowProcessor(functions)
+        if self.processor is not None:
+            self._processor_handle = ffi.new_handle(self.processor)
+            self.native.processor, self.native.processor_data = lib.pymtp_on_logits, self._processor_handle
         self._gbnf = params.gbnf
         self._kept: Any = None  # the compiled grammar, from `keep_grammar` to `free_grammar`
         self._n_vocab = 0  # number of logits that `sample` requires; 0 for any number
@@ -423,7 +458,8 @@ class Sampler:
         is computed among the most likely tokens at temperature 1, from 0 to 1. With a grammar, call `sample` inside
         `compiled`.
 
-        Raises InvalidRequestError for logits of another shape, tokens outside the vocabulary, and a negative position.
+        Raises the errors of the logits processor, and InvalidRequestError for logits of another shape, tokens outside
+        the vocabulary, and a negative position.
         """
         with self._lock:
             with np.errstate(over="ignore"):  # a logit beyond float32 becomes infinite
@@ -436,6 +472,8 @@ class Sampler:
                     raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
             if not is_whole(position, 0, 2**63 - 1):
                 raise InvalidRequestError(f"position={shown(position)} must be a whole number, 0 or more")
+            if self.processor is not None:
+                row = self.processor.process(np.array(before, np.int32), row)
             confidence = ffi.new("float *")
             token = lib.pymtp_sample(
                 self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence

@@ -69,7 +69,10 @@ class Context:
         check_room(model, params, pair_options)
         watch_quotas()
         self._handle = Handle(
-            "Context", lambda: lib.pymtp_pair_init(model.handle, params, pair_options), lib.pymtp_pair_free
+            "Context",
+            lambda: lib.pymtp_pair_init(model.handle, params, pair_options),
+            lib.pymtp_pair_free,
+            samples=True,
         )
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
@@ -90,6 +93,8 @@ class Context:
         self._cancel_numbers = count(1)
         self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
         self._logprobs: dict[int, list[TokenLogprobs]] = {}
+        # the samplers with a logits processor, to which the native samplers refer: of each sequence the last one first
+        self._processing: dict[int, list[Sampler]] = {}
 
     @property
     def n_past(self) -> int:
@@ -232,8 +237,13 @@ class Context:
         self.model.check_tokens(list(bias))
         if list(bias.values()).count(-math.inf) == self._n_vocab:
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
+        old = self._processing.pop(seq, [])[:1]
+        if new := [sampler] if sampler.processor is not None else []:
+            self._processing[seq] = [*new, *old]
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_set_sampling(self._handle.pointer, seq, native))
+        if new:
+            self._processing[seq] = new
         self._logprobs.pop(seq, None)
         (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
@@ -241,9 +251,13 @@ class Context:
     def first_token(self, seq: int = 0) -> int:
         """Sample the token after a prompt from the logits of the last prefill.
 
-        Raises InvalidRequestError when the grammar allows no token; the sequence keeps its tokens.
+        Raises InvalidRequestError when the grammar allows no token, and the error of a logits processor; the sequence
+        keeps its tokens.
         """
-        check(lib.pymtp_pair_first_token(self._handle.pointer, seq, self._token))
+        try:
+            check(lib.pymtp_pair_first_token(self._handle.pointer, seq, self._token))
+        except InvalidRequestError as error:
+            raise self._processor_error(seq) or error from None
         self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
@@ -310,8 +324,8 @@ class Context:
 
         Sequences with consecutive numbers share a decode, in which each chain is padded to the length of the longest
         one; all these rows must fit into the context. Padding rows are neither sampled nor kept. If a single sequence
-        fails, its value in the result is its error, and the other sequences have their tokens. If the call raises an
-        exception, all its sequences are empty.
+        fails, as by its logits processor, its value in the result is its error, and the other sequences have their
+        tokens. If the call raises an exception, all its sequences are empty.
         """
         seqs, out, pair = sorted(chains), self._outcomes, self._handle.pointer
         lengths = [len(chains[seq]) for seq in seqs]
@@ -320,7 +334,17 @@ class Context:
         if self._reports:
             for k, seq in enumerate(seqs):
                 self._keep_logprobs(seq, out.native[k].n)  # also for tokens before a dead end
-        return out.sampled(seqs, lengths)
+        outcomes = out.sampled(seqs, lengths)
+        if self._processing:
+            for seq, outcome in outcomes.items():
+                if isinstance(outcome, PymtpError):
+                    outcomes[seq] = self._processor_error(seq) or outcome
+        return outcomes
+
+    def _processor_error(self, seq: int) -> PymtpError | None:
+        """Return the error of the sequence's logits processor; None without one."""
+        samplers = self._processing.get(seq)
+        return None if not samplers or samplers[0].processor is None else samplers[0].processor.error
 
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
         """Return the log-probabilities of the tokens of the last `first_token` or verification.
@@ -368,6 +392,8 @@ class Context:
         """Move a sequence, with its sampling, into an empty one; `source` is empty afterwards. Raises as `copy`."""
         check(lib.pymtp_pair_move(self._handle.pointer, source, seq))
         (self._reports.add if source in self._reports else self._reports.discard)(seq)
+        if source in self._processing or seq in self._processing:
+            self._processing[seq], self._processing[source] = (self._processing.get(n, []) for n in (source, seq))
         self._logprobs.pop(seq, None)
         if source in self._logprobs:
             self._logprobs[seq] = self._logprobs.pop(source)

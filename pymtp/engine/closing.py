@@ -70,7 +70,8 @@ def _sample_next(context: EngineContext, request: Request) -> None:
         state.token = context.first_token(state.seq)
     except (InvalidRequestError, NativeError) as error:  # the grammar is refused or allows no token; logits not finite
         state.error = error.with_traceback(None)
-        if isinstance(error, InvalidRequestError) and request.thinking.grammar_prefix:
+        refused = isinstance(error, InvalidRequestError) and error.param is None  # not by a logits processor
+        if refused and request.thinking.grammar_prefix:
             state.error = InvalidRequestError(
                 f"thinking_budget={request.thinking.budget} closed the thinking where the grammar does not allow "
                 "</think>: let the grammar allow it anywhere, or give a grammar of the answer alone"

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from pymtp.samplers import OTHER_NAMES
+from pymtp.samplers import OTHER_NAMES, LogitsProcessor
 from pymtp.sampling import SamplingParams
 from pymtp.validation import refuse_unknown
 
@@ -66,6 +66,7 @@ class SamplingKeywords(TypedDict, total=False):
     dynatemp_range: float
     dynatemp_exponent: float
     samplers: str | Sequence[str] | None
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
 
 
 def with_keywords(

@@ -17,7 +17,7 @@ from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText, ThinkingPlan
-from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.errors import InvalidRequestError, PymtpError, copied
 from pymtp.model.model import Model
 from pymtp.prefix_cache.cache import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
@@ -321,8 +321,8 @@ class Request:
     def sampler_of(self, token: int) -> Sampler:
         """Return a sampler that samples one token for certain, to get its log-probability."""
         bias = {token: MAX_MAGNITUDE}
-        alone = replace(self.params, grammar=None, json_schema=None, temperature=0.0, logit_bias=bias, samplers=())
-        return Sampler(alone)
+        plain = replace(self.params, grammar=None, json_schema=None, logits_processor=None, samplers=())
+        return Sampler(replace(plain, temperature=0.0, logit_bias=bias))
 
     @property
     def paused(self) -> bool:
@@ -331,7 +331,7 @@ class Request:
 
     def error_copy(self) -> PymtpError | None:
         """Return a copy of the request's error, to raise: a raised error keeps the frames of its traceback alive."""
-        return None if self.error is None else type(self.error)(*self.error.args)
+        return None if self.error is None else copied(self.error)
 
     def max_output_tokens(self, n_ctx: int) -> int:
         """Return the largest number of output tokens, of which the last one needs no room in the context."""
@@ -495,6 +495,6 @@ def _with_completions(results: list[Completion | PymtpError]) -> PymtpError:
     The results contain the first error itself: without a copy, it would be a reference cycle, which is freed late.
     """
     first = next(result for result in results if isinstance(result, PymtpError))
-    raised = type(first)(*first.args)
+    raised = copied(first)
     raised.completions = tuple(results)
     return raised

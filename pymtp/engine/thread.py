@@ -19,7 +19,7 @@ from pymtp.engine.request import Request, Waiter
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.model.model import Model
-from pymtp.native.process import exiting, tell_of_forks, wait_before_forks
+from pymtp.native.process import exiting, in_processor, tell_of_forks, wait_before_forks
 
 T = TypeVar("T")
 POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
@@ -202,6 +202,7 @@ class EngineThread:
         Streams and waiting requests end with ClosedError. In a signal or log handler that interrupts a call, that call
         is cancelled instead of waited for, and its end frees the context. A second close() only waits.
         """
+        in_processor.refuse()
         self._closing = True
         in_call = self._wait.begun or self._is_this_thread() or self._context.in_call_of_this_thread
         if in_call:
@@ -241,6 +242,7 @@ class EngineThread:
         return self._thread is threading.current_thread()
 
     def _refuse_handlers(self) -> None:
+        in_processor.refuse()
         if self._wait.begun or self._is_this_thread():
             raise InvalidRequestError(
                 "this thread is in a call of the LLM: a signal or log handler may only cancel() or close() it"

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError, NativeError
-from pymtp.native.process import exiting, in_children, tell_of_forks
+from pymtp.native.process import exiting, in_children, in_processor, tell_of_forks
 from pymtp.native.variants import choose
 
 P = ParamSpec("P")
@@ -142,9 +142,10 @@ class Handle:
 
     pointer: the C object; None after it was freed.
     closed: whether close() was called.
+    samples: whether calls may wait for a logits processor.
     """
 
-    def __init__(self, name: str, make: Callable[[], Any], free: Any) -> None:
+    def __init__(self, name: str, make: Callable[[], Any], free: Any, *, samples: bool = False) -> None:
         """Make the C object.
 
         name: the name of the owner in messages.
@@ -153,7 +154,7 @@ class Handle:
 
         Raises NativeError if the object cannot be made.
         """
-        self._name = name
+        self._name, self.samples = name, samples
         self.lock = threading.RLock()
         self.caller = 0  # id of the thread that is in a call; 0 if none is
         self.closed = False
@@ -225,6 +226,8 @@ def alone(method: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Ow
     @wraps(method)
     def call(self: Owner, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         handle = self._handle
+        if handle.samples:
+            in_processor.refuse()
         # a KeyboardInterrupt between acquire() and a `try` would leave the lock taken; the lock's own `with` is safe
         with handle.lock:
             if handle.closed or handle.caller:

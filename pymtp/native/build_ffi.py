@@ -63,6 +63,8 @@ MEMBER_TYPES = rf"u?int\d+_t|float|double|bool|enum (?:{ENUMS})"
 CALLBACKS = """
 extern "Python" void pymtp_on_log(int level, const char * text);
 extern "Python" bool pymtp_on_poll(void);
+extern "Python" bool pymtp_on_logits(
+    void * data, float * logits, int32_t n_vocab, const llama_token * prefix, int32_t n);
 """
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 from weakref import WeakSet
 
+from pymtp.errors import InvalidRequestError
+
 exiting = threading.Event()  # set when the interpreter exits: native calls end, and other threads begin no more of them
 
 
@@ -64,3 +66,26 @@ def _tell_all() -> None:
 def refuse_copies(owner: object) -> NoReturn:
     """Raise TypeError from __reduce__, which copy and pickle call: a C handle belongs to one Python object."""
     raise TypeError(f"{type(owner).__name__} holds native state: it cannot be copied or pickled")
+
+
+class _InProcessor(threading.local):
+    """Tells whether this thread runs a logits processor. Use it as a context manager around the call.
+
+    A native call waits for the processor, so that a call of the same context in the processor would wait for ever.
+    """
+
+    running = False
+
+    def __enter__(self) -> None:
+        self.running = True
+
+    def __exit__(self, *_: object) -> None:
+        self.running = False
+
+    def refuse(self) -> None:
+        """Raise InvalidRequestError in a logits processor."""
+        if self.running:
+            raise InvalidRequestError("a logits_processor must not call the LLM or its context, which wait for it")
+
+
+in_processor = _InProcessor()

@@ -12,7 +12,8 @@ company    Random requests of all kinds (random_requests.py) that one LLM runs t
 prefixes   The same requests with prefixes that sequences, host memory and files hold. Against no prefix cache.
 http       Requests of all APIs to a server under load (http_load.py). Against LLM.generate.
 
-The first samples greedily and at two temperatures, with every filter, and also with penalties and a bias. Models:
+The first samples greedily and at two temperatures, with every filter, and also with penalties, a bias and a logits
+processor. Models:
 the shipped one and its F16 and F32 twins; for `company` and `prefixes` also random weights of each type, dense and with
 experts. A file can be given in place of a name. A difference is printed with the options that repeat it. After a
 differing token, the rest of a text differs too: count the texts.
@@ -28,10 +29,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import http_load
+import numpy as np
 import together
 import typer
 from common import MODELS, SCREEN, SHIPPED, Output, Seed, differing, model_file, run_command, show_table, write_json
 from makers.demo_corpus import held_out_prompts
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -39,6 +42,13 @@ from pymtp import LLM, SamplingParams
 from pymtp.model.model import Model
 
 Vary = Enum("Vary", {name: name for name in ("drafts", "company", "prefixes", "http")}, type=str)
+
+
+def process(tokens: NDArray[np.int32], row: NDArray[np.float32]) -> None:
+    """Change a row of logits by the tokens before it: a logits processor."""
+    row *= 0.9
+    row[tokens[-1] % 5 :: 5] -= 1.0
+
 
 FILTERS: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1}
@@ -50,6 +60,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "T=0.7, penalized": {"temperature": 0.7, "seed": 8, **FILTERS, **PENALTIES},
     "T=1.0": {"temperature": 1.0, "seed": 9, **FILTERS},
     "T=1.0, penalized": {"temperature": 1.0, "seed": 10, **FILTERS, **PENALTIES, **BIAS},
+    "T=0, processed": {"logits_processor": process},
+    "T=0.7, processed": {"temperature": 0.7, "seed": 11, **FILTERS, **PENALTIES, "logits_processor": process},
 }
 PREFIX_MODELS = (*SHIPPED, *(f"{kind} dense" for kind in ("f32", "f16", "q8_0", "q4_0", "q4_k")))
 PREFIX_MODELS += ("f16 experts", "q4_k experts")

@@ -72,7 +72,7 @@ bool pymtp_sampler::has_penalties() const {
 }
 
 size_t pymtp_sampler::n_candidates_needed(bool draft) const {
-    if (!bias.empty() || has_penalties() || grammar || (!draft && params.n_logprobs >= 0)) {
+    if (!bias.empty() || has_penalties() || grammar || (!draft && (params.n_logprobs >= 0 || params.processor))) {
         return 0;
     }
     if (chain) {
@@ -215,7 +215,15 @@ pymtp_sampler::result pymtp_sampler::sample(
     if (!has_begun) {
         begin(n);
     }
-    const pymtp_logits logits = adjust(from, prefix, n);
+    pymtp_logits row = from;
+    if (params.processor && !confidence) { // `from` is a whole row, see n_candidates_needed
+        processed.assign(from.values, from.values + n_vocab);
+        if (!params.processor(params.processor_data, processed.data(), n_vocab, prefix, n)) {
+            return {0, 0.0f, false};
+        }
+        row = full_row(processed.data());
+    }
+    const pymtp_logits logits = adjust(row, prefix, n);
     if (grammar && !grammar->go_to(prefix, n)) {
         return dead_end(logits);
     }

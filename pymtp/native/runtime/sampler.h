@@ -28,7 +28,8 @@ public:
         llama_token token = LLAMA_TOKEN_NULL; // LLAMA_TOKEN_NULL if a logit is not a number
         // probability of the token among the most likely candidates, at temperature 1
         float       confidence = 0.0f;
-        // whether the grammar allows a token at this position; if not, `token` is one that it does not allow
+        // false if the grammar allows no token at this position, and `token` is one that it does not allow; or if the
+        // logits processor failed
         bool        allowed = true;
     };
 
@@ -41,8 +42,8 @@ public:
     size_t n_candidates_needed(bool draft) const;
 
     // Samples the token at a position.
-    // prefix: the n tokens before the sample, which only penalties and grammar use.
-    // confidence: whether to compute result.confidence
+    // prefix: the n tokens before the sample, which only penalties, grammar and logits processor use.
+    // confidence: whether to compute result.confidence, as for a draft, to which no logits processor applies
     result sample(const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence);
 
     // If the request asks for log-probabilities, appends those of a token and of the top tokens to `out`.
@@ -68,6 +69,7 @@ private:
     std::unique_ptr<pymtp_grammar_matcher> grammar; // null: the request has no grammar
     std::unique_ptr<pymtp_sampler_chain>   chain;   // null: the request does not need one
 
+    std::vector<float>           processed;
     std::vector<float>           adjusted;
     std::vector<float>           masked;
     std::vector<llama_token>     tokens;
