@@ -81,7 +81,8 @@ def normalize_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
         if is_real(value := normalized.get(name, 0)) and value < 0:
             normalized[name] = 0.0
     if isinstance(order := normalized.get("samplers"), (list, tuple)):
-        normalized["samplers"] = [name for name in order if name not in _ABSENT_SAMPLERS]
+        absent = [name for name in order if isinstance(name, str) and name in _ABSENT_SAMPLERS]
+        normalized["samplers"] = [name for name in order if name not in absent]
     return normalized
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 from pymtp.cli.model_file import show_note
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import screen, write_text
 from pymtp.engine.request import Completion
 from pymtp.engine.stream import Stream
 from pymtp.stats import Stats
@@ -21,8 +20,7 @@ def print_stream(stream: Stream) -> Completion:
         with screen.status("reading the prompt …"):
             first = next(stream)
         for piece in chain([first], stream):
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
+            write_text(piece.text)
     return stream.completion
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
+from rich.style import Style
 
 UNLIMITED_WIDTH = 10_000  # columns
 
@@ -60,6 +61,23 @@ def tables() -> Console:
     return Console(file=cast(IO[str], _Unpadded()), highlight=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
+# control characters that a terminal may obey: all but newline, tab, and the carriage return of a line end
+_CONTROL = re.compile(r"\r(?!\n|$)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def write_text(text: str, style: Style | None = None) -> None:
+    """Write generated text to stdout at once.
+
+    On a terminal, control characters become U+FFFD, since a model may have read or made up commands for terminals.
+
+    style: for a terminal.
+    """
+    if sys.stdout.isatty():
+        text = _CONTROL.sub("\ufffd", text)
+    sys.stdout.write(text if style is None else style.render(text))
+    sys.stdout.flush()
+
+
 class _WarningHandler(logging.Handler):
     """A log handler that shows each warning once."""
 
@@ -103,3 +121,8 @@ def show_error(error: Exception | str) -> None:
     """Print an error as one line on stderr."""
     text = "; ".join(str(error).splitlines())
     screen.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+
+
+def show_remark(text: str) -> None:
+    """Print a remark about what was done on stderr, in brackets."""
+    screen.print(f"({text})", style="dim", markup=False, soft_wrap=True)

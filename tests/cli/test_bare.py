@@ -75,7 +75,17 @@ def run(*arguments: str, program: str = MAIN) -> subprocess.CompletedProcess[str
 
 def test_install_without_extras_lacks_the_packages_of_extras() -> None:
     left_out = absent()
-    extras = {"fastapi", "uvicorn", "prometheus_client", "huggingface_hub", "ray", "matplotlib", "gguf", "safetensors"}
+    extras = {
+        "fastapi",
+        "uvicorn",
+        "prometheus_client",
+        "huggingface_hub",
+        "prompt_toolkit",
+        "ray",
+        "matplotlib",
+        "gguf",
+        "safetensors",
+    }
     assert extras <= set(left_out)
     assert not {"pymtp", "numpy", "cffi", "jinja2", "rich", "typer"} & set(left_out)
 

@@ -206,11 +206,12 @@ def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
     given = {"temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1, "presence_penalty": 0.3, "seed": 4}
     with make_llm(tuned) as llm:
         assert (
-            run("chat", *small, stdin="Hello.\n").stdout == llm.chat(messages, SamplingParams(24, **TUNED)).text + "\n"
+            run("chat", *small, "--seed", "0", stdin="Hello.\n").stdout
+            == llm.chat(messages, SamplingParams(24, **TUNED)).text + "\n"
         )
         expected = llm.chat(messages, SamplingParams(24, **(TUNED | given))).text
         assert run("chat", *small, *options, stdin="Hello.\n").stdout == expected + "\n"
-        short = run("chat", *small[:-4], "-m", str(tuned), stdin="Hello.\n").stdout  # without -n
+        short = run("chat", *small[:-4], "-m", str(tuned), "--seed", "0", stdin="Hello.\n").stdout  # without -n
         assert short == llm.chat(messages).text + "\n"
 
 
