@@ -10,7 +10,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from rich.console import Group as Stack
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from pymtp.bench import table
 from pymtp.bench.machine import machine
@@ -122,7 +123,7 @@ class Report:
         """Format all tables and notes as Markdown."""
         return table.as_markdown(self.tables(), self.notes())
 
-    def as_tables(self) -> Stack:
+    def as_tables(self) -> list[RichTable | Text]:
         """Format all tables and notes for a terminal."""
         return table.as_tables(self.tables(), self.notes())
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from rich.console import Group as Stack
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -103,9 +102,9 @@ def as_markdown(tables: Iterable[Table], notes: Sequence[str]) -> str:
     return "\n\n".join([*blocks, *notes])
 
 
-def as_tables(tables: Iterable[Table], notes: Sequence[str]) -> Stack:
+def as_tables(tables: Iterable[Table], notes: Sequence[str]) -> list[RichTable | Text]:
     """Format tables and notes for a terminal. A line separates rows that differ in the first column."""
-    rich_tables = []
+    rich_tables: list[RichTable | Text] = []
     for table in tables:
         rich_table, rows = RichTable(*table.headings, title=Text(table.title), title_justify="left"), table.rows
         for column in rich_table.columns[2:]:
@@ -113,7 +112,7 @@ def as_tables(tables: Iterable[Table], notes: Sequence[str]) -> Stack:
         for row, following in zip(rows, [*rows[1:], None], strict=True):
             rich_table.add_row(*row, end_section=following is not None and following[0] != row[0])
         rich_tables.append(rich_table)
-    return Stack(*rich_tables, *map(Text, notes))
+    return [*rich_tables, *map(Text, notes)]
 
 
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:

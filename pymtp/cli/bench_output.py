@@ -13,15 +13,14 @@ import typer
 
 from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.model_file import model_file
-from pymtp.cli.screen import loading_status, screen, tables
+from pymtp.cli.screen import loading_status, screen
+from pymtp.cli.tables import print_tables
 from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
     from pymtp.bench.paired import BenchSettings, PairedBench
     from pymtp.bench.report import Report
     from pymtp.model.model import Model
-
-TABLE_WIDTH = 140  # least width of tables, in columns, if the output is not a terminal
 
 
 class ReportFormat(str, Enum):
@@ -144,10 +143,7 @@ class ReportOptions:
 
     def _show(self, report: Report) -> None:
         if self.output is ReportFormat.table:
-            out = tables()
-            if not out.is_terminal:
-                out.width = max(out.width, TABLE_WIDTH)
-            out.print(report.as_tables())
+            print_tables(*report.as_tables())
         else:
             forms = {"json": report.as_json, "csv": report.as_csv, "md": report.as_markdown}
             print(forms[self.output.value]())

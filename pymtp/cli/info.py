@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from pymtp.cli.model_file import model_headers, model_name, show_note
 from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
 from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
-from pymtp.cli.screen import tables
+from pymtp.cli.tables import print_tables
 from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes, host_memory
 from pymtp.context.options import whole_ctx
@@ -50,7 +49,7 @@ def info(
     options = placing.options(model_name(name), n_seq_max=n_seq_max)
     if memory:
         with option_names(PlacementOptions):
-            _show_memory(options, placing.cache_type, json_output)
+            _show_memory(options, json_output)
         return
     build = build_info()
     with model_headers(options) as local:
@@ -65,14 +64,13 @@ def info(
     if json_output:
         print(json.dumps({kind: about, "build": build}, ensure_ascii=False))
         return
-    out = tables()
     for title, facts in ((kind, about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
             if name == "sampling" and isinstance(value, dict):
                 value = ", ".join(f"{field} {number}" for field, number in value.items())
             table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
-        out.print(table)
+        print_tables(table)
 
 
 def _check_needs_memory(context: typer.Context) -> None:
@@ -113,7 +111,7 @@ def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dic
         }
 
 
-def _show_memory(given: LLMOptions, cache_type: str, json_output: bool) -> None:
+def _show_memory(given: LLMOptions, json_output: bool) -> None:
     given.check_machine()  # before a download of headers
     adapter_bytes = given.adapter_bytes()  # shown separately, because the plan does not count adapters
     with model_headers(given) as local:
@@ -139,7 +137,8 @@ def _show_memory(given: LLMOptions, cache_type: str, json_output: bool) -> None:
         "n_seq_max": planned.n_seq_max,
         "draft_tokens": planned.draft_tokens,
         "draft_vocab": planned.draft_vocab,
-        "cache_type": cache_type,
+        "type_k": planned.type_k,
+        "type_v": planned.type_v,
         "gpu_layers": gpu_layers,
     }
     build, total = build_info(), host_memory()
@@ -155,23 +154,21 @@ def _show_memory(given: LLMOptions, cache_type: str, json_output: bool) -> None:
         }
         print(json.dumps(result))
         return
-    out = tables()
-    out.print(f"{escape(header.file_names)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    print_tables(f"{header.file_names}: {', '.join(f'{k} {v}' for k, v in options.items())}")
     descriptions = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
-        out.print(as_table(plan, descriptions.get(plan.without.device, plan.without.device)))
+        print_tables(as_table(plan, descriptions.get(plan.without.device, plan.without.device)))
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
-        out.print(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
+        print_tables(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
     if adapter_bytes:
-        out.print(
+        print_tables(
             f"Adapters take {adapter_bytes / 2**20:,.1f} MiB more, on the devices of the tensors that they change."
         )
-    out.print(
+    print_tables(
         f"Cached prompts take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
         f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB per token and "
         f"{prefixes.checkpoint_bytes / 2**20:,.1f} MiB per checkpoint, so {prefixes.prompts(ctx):,} prompts of {ctx:,} "
-        "tokens.",
-        soft_wrap=True,
+        "tokens."
     )
 
 

@@ -1,4 +1,4 @@
-"""The consoles for stdout, which gets generated text and tables, and for stderr, which gets all other output."""
+"""The console for stderr, which gets all output except generated text and tables; and the text on stdout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.markup import escape
 from rich.style import Style
-
-UNLIMITED_WIDTH = 10_000  # columns
 
 
 class _Stderr:
@@ -42,23 +40,6 @@ class _Stderr:
 
 # emoji is off because rich would replace ":new:" in "auto:new: 12" by an emoji
 screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
-
-
-class _Unpadded:
-    """A wrapper of sys.stdout without the spaces with which tables fill their lines: a file needs none."""
-
-    def write(self, text: str) -> int:
-        return sys.stdout.write(re.sub(r" +(?=\n)", "", text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
-
-
-def tables() -> Console:
-    """Return a console for stdout, as wide as the terminal, or practically unlimited if stdout is not a terminal."""
-    if sys.stdout.isatty():
-        return Console(highlight=False, emoji=False)
-    return Console(file=cast(IO[str], _Unpadded()), highlight=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
 # control characters that a terminal may obey: all but newline, tab, and the carriage return of a line end

@@ -10,7 +10,8 @@ import typer
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, ModelArgument, expand_options
 from pymtp.cli.running import RunOptions
-from pymtp.cli.screen import loading_status, screen, tables
+from pymtp.cli.screen import loading_status, screen
+from pymtp.cli.tables import print_tables
 from pymtp.model.model import Model
 
 
@@ -36,7 +37,4 @@ def tap(
     if json_output:
         print(json.dumps(as_dict(judgement), ensure_ascii=False))
         return
-    out = tables()
-    out.print(as_table(judgement))
-    for line in verdict(judgement):
-        out.print(line, soft_wrap=True, markup=False)
+    print_tables(as_table(judgement), *verdict(judgement))

@@ -223,7 +223,7 @@ def test_csv_and_tables_have_a_line_for_each_cell(report: BatchReport) -> None:
     assert float(lines[2]["of_best_median"]) == pytest.approx(1.25)
     assert float(lines[0]["gaps_p99_seconds"]) == 0.2
     shown = StringIO()
-    Console(width=200, file=shown).print(report.as_tables())
+    Console(width=200, file=shown).print(*report.as_tables(), sep="\n")
     for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("auto ") >= 4 * 4
         assert text.index("Requests, real acceptance: m.gguf") < text.index("Waiting, real acceptance, ms")

@@ -314,7 +314,7 @@ def test_csv_and_tables_have_a_line_for_each_cell(report: DecodeReport) -> None:
     assert lines[-1]["accepted_per_position"] == "1.0000 1.0000"
     assert float(lines[2]["verify_seconds"]) == pytest.approx(0.1)
     shown = StringIO()
-    Console(width=200, file=shown).print(report.as_tables())
+    Console(width=200, file=shown).print(*report.as_tables(), sep="\n")
     for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("auto ") == 2 * n_cells // 4
         assert text.index("Decoding, greedy: m.gguf") < text.index("A round, greedy, µs")

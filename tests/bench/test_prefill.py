@@ -230,7 +230,7 @@ def test_csv_and_tables_have_a_line_for_each_cell(report: PrefillReport) -> None
     assert len(lines) == n_cells
     assert float(lines[-1]["prefill_ratio_median"]) == pytest.approx(0.8, abs=0.01)
     shown = StringIO()
-    Console(width=200, file=shown).print(report.as_tables())
+    Console(width=200, file=shown).print(*report.as_tables(), sep="\n")
     for text in (report.as_markdown(), shown.getvalue()):
         assert text.count("fused") == 2 * 4
         assert text.index("Prefill: m.gguf") < text.index("Code output: 7 tokens after each prompt")

@@ -135,7 +135,7 @@ def test_prefix_tables_show_tokens_times_memory_and_the_prefix_file(report: Pref
     assert "| disk | 8,208 | 128.0 | 21.000 | 1.000 | 0.055 |" in text
     assert "| four | 3 | 2,048 | 48 | 60 | 4.000 | 0.200 | 0.050 | 0.050 |" in text
     console = Console(width=160, record=True, file=StringIO())
-    console.print(report.as_tables())
+    console.print(*report.as_tables(), sep="\n")
     assert "a processor" in console.export_text()
     assert PrefixReport.describe_result(report.measurements[1]) == (
         "round 1: four: 2,668 of 8,192 tokens read, first tokens in 0.331 of the time"

@@ -233,7 +233,7 @@ def test_rows_tables_show_times_operations_memory_and_the_processor(report: Rows
     assert "|  | one row, weights of products | 100.0 | 10.0 | 0.50 |" in text
     assert "| a processor | AVX512_VNNI | 2 | 10.0 | 1.20 | 1.60 | 0.10 | 0.50 |" in text
     console = Console(width=160, record=True, file=StringIO())
-    console.print(report.as_tables())
+    console.print(*report.as_tables(), sep="\n")
     assert "1.10 to 1.10 times as long" in console.export_text()
 
 

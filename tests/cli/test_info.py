@@ -52,7 +52,7 @@ def test_info_shows_the_sampling_defaults_of_the_model(tuned: Path, tmp_path: Pa
     assert json.loads(output.stdout)["model"]["sampling"] == TUNED
     assert output.stderr == ""
     words = ", ".join(f"{name} {value}" for name, value in TUNED.items())
-    assert re.search(rf"^sampling +{re.escape(words)} *$", run("info", tuned).stdout, re.MULTILINE)
+    assert re.search(rf"^sampling\t{re.escape(words)}$", run("info", tuned).stdout, re.MULTILINE)
     assert json.loads(run("info", "--json").stdout)["model"]["sampling"] == {}
     odd = run("info", write_tuned(tmp_path / "odd.gguf", top_k=-7, mirostat=1, temp=0.5), "--json")
     assert json.loads(odd.stdout)["model"]["sampling"] == {"temperature": 0.5}
@@ -82,8 +82,8 @@ def test_info_escapes_markup_and_control_characters(tmp_path: Path) -> None:
     )
     shown = run("info", saved)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert re.search(r"^model +\[/b\] \[red\]m\[/red\] \ufffd\[31m *$", shown.stdout, re.MULTILINE)
-    assert re.search(r"^a b \[/c\] +\ufffd *$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^model\t\[/b\] \[red\]m\[/red\] \ufffd\[31m$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^a b \[/c\]\t\ufffd$", shown.stdout, re.MULTILINE)
     about = json.loads(run("info", saved, "--json").stdout)["prefix"]
     assert (about["file"], about["tokens"]) == (str(saved), 3)
 

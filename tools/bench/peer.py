@@ -26,6 +26,7 @@ from serving import NotServedError
 from pymtp import PymtpError, build_info
 from pymtp.bench.machine import machine
 from pymtp.bench.table import SPREAD, Column, Spread, Table, as_tables
+from pymtp.cli.tables import print_tables
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -105,7 +106,7 @@ class Comparison(Generic[T]):
 
 def show(*tables: Table, notes: Sequence[str] = ()) -> None:
     """Print tables and notes."""
-    Console(highlight=False, width=max(Console().width, 140)).print(as_tables(tables, notes))
+    print_tables(*as_tables(tables, notes))
 
 
 def write_json(path: Path | None, bench: str, **parts: Any) -> None:
