@@ -17,6 +17,7 @@ from pymtp.cli.bench_prefill import prefill as bench_prefill
 from pymtp.cli.bench_prefix import prefix as bench_prefix
 from pymtp.cli.bench_rows import rows as bench_rows
 from pymtp.cli.chat import chat
+from pymtp.cli.command import Command, Group
 from pymtp.cli.exit_codes import FAILED, MISUSED, NOT_LOADED
 from pymtp.cli.generate import generate
 from pymtp.cli.info import info
@@ -29,12 +30,18 @@ from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.native.build_info import build_info
 
 # rich_markup_mode is None because the tables that rich makes of a help page would cut long option names
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 for command in (generate, chat, serve, prefix, batch, info, tap, pull):
-    app.command()(command)
-bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True, rich_markup_mode=None)
+    app.command(cls=Command)(command)
+bench = typer.Typer(cls=Group, help="Measure pymtp on this machine.", no_args_is_help=True, rich_markup_mode=None)
 for command in (bench_decode, bench_batch, bench_prefill, bench_prefix, bench_rows):
-    bench.command()(command)
+    bench.command(cls=Command)(command)
 app.add_typer(bench, name="bench")
 
 

@@ -46,9 +46,7 @@ def batch(
     temperature: Annotated[float, typer.Option("--temperature", "-T", min=0.0, help="0 is greedy.")] = 0.0,
     rounds: Annotated[
         int,
-        typer.Option(
-            "--rounds", "-r", min=1, help="Measurements of each number of sequences, acceptance and number of drafts."
-        ),
+        typer.Option("--rounds", "-r", min=1, help="Measurements of each combination."),
     ] = 3,
     run_options: BenchOptions,
     draft_vocab: DraftVocab = "auto",

@@ -19,19 +19,14 @@ def decode(
     model: ModelName = None,
     depths: Annotated[
         str,
-        typer.Option(
-            help="Drafts per round. With 3:host-copy, hidden states are copied through the host; with 3:new, each "
-            "completion gets a new LLM."
-        ),
+        typer.Option(help="Drafts per round."),
     ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
     tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 128,
     rounds: Annotated[
         int,
-        typer.Option(
-            "--rounds", "-r", min=1, help="Measurements of each kind of prompt, temperature and number of drafts."
-        ),
+        typer.Option("--rounds", "-r", min=1, help="Measurements of each combination."),
     ] = 3,
     synthetic_acceptance: Synthetic = None,
     run_options: BenchOptions,
@@ -41,7 +36,8 @@ def decode(
     """Compare numbers of drafts for one request at a time.
 
     Text is generated without drafts, with fixed numbers of drafts, and with `auto`. Each has its own context; all share
-    one copy of the weights. Ctrl-C ends the bench and shows the measurements made so far.
+    one copy of the weights. With --depths 3:host-copy, hidden states are copied through the host; with 3:new, each
+    completion gets a new LLM. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench.decode import ARMS, NONE, DecodeSettings, open_bench
     from pymtp.bench.decode_report import DecodeReport

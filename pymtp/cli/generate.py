@@ -28,20 +28,24 @@ from pymtp.sampling import SamplingParams
 @expand_options
 def generate(
     *,
-    prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
+    prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" for standard input.')] = None,
     file: File = None,
     prefix: Prefix = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     sampling: SamplingOptions,
     samplers: SamplerOptions,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string. May be given several times.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", "--reverse-prompt", "-r", help="Stop before this string. May be repeated."),
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")] = False,
     grammar_file: Annotated[
         Path | None, typer.Option(help="Constrain the text to the GBNF grammar in this file.")
     ] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(help="Constrain the text to the JSON schema in this file.")
+        Path | None,
+        typer.Option("--json-schema", "--json-schema-file", "-jf", help="Constrain the text to this JSON schema."),
     ] = None,
     logprobs: Annotated[
         int | None,

@@ -12,7 +12,7 @@ and what it sets holds, whatever the command line says:
     [small]
     model = "small.gguf"     # as on the command line, relative paths begin in the working directory
     n_seq_max = 4
-    n_ubatch = 256           # an option of LLM that the command line does not have
+    draws = "host"           # an option of LLM that the command line does not have
 """
 
 from __future__ import annotations

@@ -22,32 +22,44 @@ from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.validation import shown
 
 # options of the model, and of the devices that run it
-MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
+MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="FILE|hf:NAME", help=MODEL_HELP)]
-LAYERS = ("--gpu-layers", "--n-gpu-layers", "-g", "-ngl")
+LAYERS = ("--gpu-layers", "--n-gpu-layers", "-ngl", "-g")
 Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for all.")]
 LayersOrAuto = Annotated[
-    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU, -1 for all, auto for as many as fit.")
+    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU; -1: all, auto: what fits.")
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
         "--threads",
         "-t",
-        help="Largest number of CPU threads.",
-        show_default="one for each fast core, within the CPU limit of a container",
+        help="CPU threads.",
+        show_default="one for each fast core",
     ),
 ]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
-Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for that of the training.")]
+CacheTypeK = Annotated[
+    str | None, typer.Option("--cache-type-k", "-ctk", help="Type of the K cache.", show_default="--cache-type")
+]
+CacheTypeV = Annotated[
+    str | None, typer.Option("--cache-type-v", "-ctv", help="Type of the V cache.", show_default="--cache-type")
+]
+FlashAttn = Annotated[
+    str, typer.Option("--flash-attn", "-fa", metavar="auto|on|off", help="Compute attention in one operation.")
+]
+Batch = Annotated[int, typer.Option("--batch-size", "-b", help="Largest number of prompt tokens in a decode.")]
+Ubatch = Annotated[int, typer.Option("--ubatch-size", "-ub", help="Largest number of tokens in a computed graph.")]
+CTX = ("--ctx", "--ctx-size", "-c")
+Ctx = Annotated[int, typer.Option(*CTX, help="Context in tokens; 0: as trained.")]
 AllThreads = Annotated[
     bool,
     typer.Option("--all-threads", help="Always compute with all --threads; slower if other programs use the CPU."),
 ]
-SeqMax = Annotated[
-    int, typer.Option("--n-seq-max", "-s", help="Largest number of sequences at once, with --ctx tokens each.")
-]
+SEQ_MAX = ("--n-seq-max", "--parallel", "-s", "-np")
+SEQ_MAX_HELP = "Sequences at once, --ctx tokens each."
+SeqMax = Annotated[int, typer.Option(*SEQ_MAX, help=SEQ_MAX_HELP)]
 
 # options of prompts
 File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")]
@@ -59,6 +71,8 @@ Cache = Annotated[
     int | None,
     typer.Option(
         "--cache",
+        "--cache-ram",
+        "-cram",
         min=0,
         max=2**40,
         metavar="MIB",
@@ -81,7 +95,8 @@ TemplateVariables = Annotated[
 ]
 
 # options of drafts
-Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]
+DRAFTS = ("--draft-tokens", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max", "-d")
+Drafts = Annotated[str, typer.Option(*DRAFTS, metavar="auto|N", help="Drafts per round.")]
 DraftVocab = Annotated[
     str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts are chosen from.")
 ]
@@ -126,7 +141,7 @@ class SamplingOptions:
 
 
 # options whose parameter has another name, or is not in a group
-_SHARED = {"type_k": "--cache-type", "type_v": "--cache-type", "n_seq_max": "--n-seq-max"}
+_SHARED = {"n_seq_max": "--n-seq-max"}
 
 
 @cache

@@ -9,18 +9,36 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.cli.options import (
+    Batch,
     Cache,
     CacheType,
+    CacheTypeK,
+    CacheTypeV,
     Ctx,
     Drafts,
     DraftVocab,
+    FlashAttn,
     LayersOrAuto,
+    Ubatch,
     option_names,
     read_word,
 )
+from pymtp.context.options import CACHE_TYPES
 from pymtp.errors import InvalidRequestError
 from pymtp.model.placement import MAX_NUMBER
 from pymtp.options import LLMOptions
+
+# further words that llama.cpp takes for --flash-attn
+FLASH_ATTN_WORDS = {
+    "enabled": "on",
+    "true": "on",
+    "1": "on",
+    "disabled": "off",
+    "false": "off",
+    "0": "off",
+    "-1": "auto",
+}
+ALL_LAYERS = "all"  # llama.cpp's word for -1
 
 
 @dataclass(frozen=True)
@@ -29,7 +47,14 @@ class WeightOptions:
 
     head: Annotated[
         str | None,
-        typer.Option("--head", "-md", metavar="FILE", help="The GGUF file of the head, if it is a separate file."),
+        typer.Option(
+            "--head",
+            "--model-draft",
+            "--spec-draft-model",
+            "-md",
+            metavar="FILE",
+            help="The GGUF file of the head, if it is a separate file.",
+        ),
     ] = None
     n_cpu_moe: Annotated[
         int, typer.Option("--n-cpu-moe", "-ncmoe", help="Keep the experts of the first N layers in the host's memory.")
@@ -93,7 +118,8 @@ class WeightOptions:
             lora.append((path, number))
         given["lora"] = lora
         if "cache_type" in given:
-            given["type_k"] = given["type_v"] = given.pop("cache_type")
+            both = _cache_type(given.pop("cache_type"))
+            given |= {name: both for name in ("type_k", "type_v") if given.get(name) is None}
         return given
 
     def options(self, model: str | None = None, **more: Any) -> LLMOptions:
@@ -114,7 +140,12 @@ class PlacementOptions(WeightOptions):
     draft_vocab: DraftVocab = "auto"
     n_ctx: Ctx = LLMOptions.n_ctx
     n_gpu_layers: LayersOrAuto = "-1"
+    n_batch: Batch = LLMOptions.n_batch
+    n_ubatch: Ubatch = LLMOptions.n_ubatch
+    flash_attn: FlashAttn = LLMOptions.flash_attn
     cache_type: CacheType = LLMOptions.type_k
+    type_k: CacheTypeK = None
+    type_v: CacheTypeV = None
     cache_bytes: Cache = None
     offload_kqv: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
@@ -146,10 +177,19 @@ class PlacementOptions(WeightOptions):
         given = super().keywords()
         given["draft_tokens"] = read_word("--draft-tokens", self.draft_tokens, "auto")
         given["draft_vocab"] = read_word("--draft-vocab", self.draft_vocab, "auto", "all")
-        given["n_gpu_layers"] = read_word("--gpu-layers", self.n_gpu_layers, "auto")
+        layers = "-1" if self.n_gpu_layers == ALL_LAYERS else self.n_gpu_layers
+        given["n_gpu_layers"] = read_word("--gpu-layers", layers, "auto")
+        given["flash_attn"] = FLASH_ATTN_WORDS.get(self.flash_attn, self.flash_attn)
         if self.cache_bytes is not None:
             given["cache_bytes"] = self.cache_bytes * 2**20
         return given
+
+
+def _cache_type(name: str) -> str:
+    """Check the value of --cache-type. Raises InvalidRequestError if it is not a type of a cache."""
+    if name not in CACHE_TYPES:
+        raise InvalidRequestError(f"--cache-type {name!r} is not known, use one of {', '.join(CACHE_TYPES)}")
+    return name
 
 
 def _number(option: str, value: str, text: str) -> float:

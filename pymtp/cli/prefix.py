@@ -22,7 +22,7 @@ from pymtp.prefix_cache.file_writer import target_path
 @expand_options
 def prefix(
     *,
-    prompt: Annotated[str | None, typer.Argument(help='The text, or "-" to read it from standard input.')] = None,
+    prompt: Annotated[str | None, typer.Argument(help='The text, or "-" for standard input.')] = None,
     file: File = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The prefix file to write.")],
     system: Annotated[bool, typer.Option("--system", help="Save the text as the system message of a chat.")] = False,

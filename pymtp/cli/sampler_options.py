@@ -15,7 +15,7 @@ REPEAT_LAST_N = "--repeat-last-n"
 REPEAT_LAST_N_HELP = "Tokens that penalties look at, -1 for all."
 XTC_PROBABILITY_HELP = "How often XTC drops the likeliest tokens, all but the last of --xtc-threshold or more."
 XTC_THRESHOLD_HELP = "The probability from which on XTC drops a token; above 0.5, XTC is off."
-SAMPLERS = ("--samplers", "--sampler-seq")
+SAMPLERS = ("--samplers", "--sampler-seq", "--sampling-seq")
 SAMPLERS_HELP = 'The samplers to apply, in their order: "top_k;min_p;temperature", or llama.cpp\'s letters, "kmt".'
 _NO_BREAKERS = "none"
 

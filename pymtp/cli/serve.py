@@ -16,7 +16,10 @@ from pymtp.cli.model_file import model_name
 from pymtp.cli.model_sampling import ModelSamplingOptions
 from pymtp.cli.models_file import FileModel, is_given, read_models
 from pymtp.cli.options import (
+    CTX,
     MODEL_HELP,
+    SEQ_MAX,
+    SEQ_MAX_HELP,
     Prefix,
     ReasoningBudget,
     ReasoningBudgetMessage,
@@ -54,8 +57,8 @@ G = TypeVar("G")
 class ServerOptions:
     """Options for the fields of ServerSettings, with their names."""
 
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 and :: stand for all.")] = ServerSettings.host
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on, 0 for any free port.")] = (
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = ServerSettings.host
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = (
         ServerSettings.port
     )
     api_keys: Annotated[
@@ -68,7 +71,7 @@ class ServerOptions:
             "processes; with --api-key-file or the variable they cannot.",
         ),
     ] = None
-    api_key_file: Annotated[Path | None, typer.Option(help="Read API keys from this file, one per line.")] = None
+    api_key_file: Annotated[Path | None, typer.Option(help="Read API keys from this file, one a line.")] = None
     cors_origins: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,10 +95,11 @@ class ServerOptions:
         list[str] | None,
         typer.Option(
             "--served-name",
+            "--alias",
             "-a",
             metavar="NAME",
-            help="Name of the model for clients. May be given several times.",
-            show_default="the name of the file",
+            help="Name of the model for clients. May be repeated.",
+            show_default="that of the file",
         ),
     ] = None
     max_queue: Annotated[
@@ -121,6 +125,7 @@ class ServerOptions:
         float | None,
         typer.Option(
             "--timeout",
+            "-to",
             min=0.001,
             metavar="SECONDS",
             help="Longest time of a request, including its wait.",
@@ -141,7 +146,12 @@ class ServerOptions:
             show_default="none",
         ),
     ] = ""
-    page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--page/--no-page", "--ui/--no-ui", "--webui/--no-webui", help="Serve the pages at / and /figures.html."
+        ),
+    ] = True
     metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer /metrics.")] = ServerSettings.metrics
     slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.slots
     log_format: Annotated[str, typer.Option(metavar="text|json", help="Log lines of text, or JSON objects.")] = (
@@ -204,10 +214,9 @@ class ServedModelOptions(InferenceOptions):
     n_ctx: Annotated[
         int,
         typer.Option(
-            "--ctx",
-            "-c",
-            help="Tokens of a request, its prompt included; 0 for the length of the training.",
-            show_default="what fits, at most 131072 and that of the training",
+            *CTX,
+            help="Tokens of a request, with its prompt; 0: as trained.",
+            show_default="what fits, at most 131072",
         ),
     ] = LLMOptions.n_ctx
 
@@ -235,7 +244,13 @@ class SeveralOptions:
     ] = None
     idle_seconds: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="Unload a model after this time without requests, 0 for never."),
+        typer.Option(
+            "--idle-seconds",
+            "--sleep-idle-seconds",
+            min=0,
+            metavar="SECONDS",
+            help="Unload a model after this time without requests, 0 for never.",
+        ),
     ] = 0.0
 
 
@@ -254,15 +269,14 @@ def serve(
     several: SeveralOptions,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=f"{MODEL_HELP} May be given several times."),
+        typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=f"{MODEL_HELP} May be repeated."),
     ] = None,
     n_seq_max: Annotated[
         int,
         typer.Option(
-            "--n-seq-max",
-            "-s",
-            help="Largest number of sequences at once, with --ctx tokens each.",
-            show_default="what fits beside the first, at most 4",
+            *SEQ_MAX,
+            help=SEQ_MAX_HELP,
+            show_default="what fits, at most 4",
         ),
     ] = 1,
     prefix: Prefix = None,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from pymtp.cli import app_main
+from pymtp.cli.app import app
 from pymtp.cli.screen import screen
 
 # -I: use the installed package, not a source folder in the working directory
@@ -34,6 +38,26 @@ def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[
         sys.stderr.flush()
         outputs = [(folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
     return subprocess.CompletedProcess(words, int(end.value.code or 0), *outputs)
+
+
+@cache
+def typer_command() -> Any:
+    """Return the group of all commands, as typer makes it."""
+    return get_command(app)
+
+
+def parse(*arguments: str) -> Any:
+    """Parse the arguments of a command, which does not run. Return its context, as typer makes it."""
+    command = typer_command()
+    words = ["pymtp", *arguments]
+    context = None
+    while words:
+        name = words.pop(0)
+        command = command.commands[name] if context is not None else command
+        context = command.make_context(name, list(words), parent=context)
+        if not hasattr(command, "commands"):
+            break
+    return context
 
 
 def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:

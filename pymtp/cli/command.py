@@ -1,0 +1,130 @@
+"""The classes of all commands: their help pages, and the arguments that they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from pymtp.cli.arguments import read_arguments, spellings
+from pymtp.cli.help_pages import PAGES, TOPICS, HelpPage
+
+MORE = "More options"
+RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # of a number, in typer's help
+NAME = re.compile(r"--?[\w-]+")
+
+
+class Command(TyperCommand):
+    """A command whose help page shows the common options first, and which takes options of llama.cpp."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        params = self.get_params(ctx)
+        takes_prompt = any(param.name == "prompt" and param.param_type_name == "argument" for param in params)
+        others = _options_of_all(ctx.find_root().command)
+        args = read_arguments(args, spellings(params), others, takes_prompt=takes_prompt)
+        return list(super().parse_args(ctx, args))
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        _write_intro(self, _page(ctx), formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        params = [param for param in self.get_params(ctx) if param.get_help_record(ctx) is not None]
+        for title, chosen in _sections(params, _page(ctx)):
+            with formatter.section(title):
+                formatter.write_dl([_record(param, ctx) for param in chosen])
+        if further := [record for param in params if (record := _further_names(param))]:
+            with formatter.section("Other names of options"):
+                formatter.write_dl(further)
+        if more := _paragraphs(self)[1:]:
+            formatter.write_paragraph()
+            for paragraph in more:
+                formatter.write_text(paragraph)
+
+
+class Group(TyperGroup):
+    """A command with subcommands, whose help page has an example."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        _write_intro(self, _page(ctx), formatter)
+
+
+def _page(ctx: Any) -> HelpPage:
+    """Return the help page of the command of a context."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    return PAGES[" ".join(words)]
+
+
+def _paragraphs(command: Any) -> list[str]:
+    return [" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n")]
+
+
+def _write_intro(command: Any, page: HelpPage, formatter: Any) -> None:
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(_paragraphs(command)[0])
+        formatter.write_text(f"Example: {page.example}")
+
+
+def _sections(params: Sequence[Any], page: HelpPage) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the title of each section of options with its parameters. The first section has the common ones."""
+    by_name = {param.name: param for param in params}
+    common = [by_name[name] for name in page.common]
+    rest = [param for param in params if param not in common]
+    yield "Common options", [param for param in params if param.param_type_name == "argument"] + common
+    rest = [param for param in rest if param.param_type_name == "option"]
+    topics = {name: title for title, names in TOPICS.items() for name in names}
+    for title in (*TOPICS, MORE):
+        if chosen := [param for param in rest if topics.get(param.name, MORE) == title]:
+            yield title, chosen
+
+
+def _shown_names(names: Sequence[str]) -> list[str]:
+    """Return the short name and the first long name of an option."""
+    short = [name for name in names if not name.startswith("--")]
+    long = [name for name in names if name.startswith("--")]
+    return [*short[:1], *long[:1]]
+
+
+def _record(param: Any, ctx: Any) -> tuple[str, str]:
+    """Return the names and the help of a parameter, as a help page shows them."""
+    names, text = param.get_help_record(ctx)
+    text = re.sub(r"\[default: \((.*?)\)", r"[default: \1", text.replace("  [", " ["))
+    text = re.sub(rf" \[{RANGE}\]", "", re.sub(rf"; {RANGE}", "", text))
+    if param.param_type_name == "argument":
+        return names, text
+    kind = "" if getattr(param, "is_flag", False) else NAME.sub("", names).strip(" ,/;")
+    kind = re.sub(r"<list\[(\w+)\]>", r"<\1>", kind).replace(" range>", ">")
+    kind = kind.strip("<>") if "|" in kind else kind
+    spelled = ", ".join(_shown_names(param.opts))
+    if param.secondary_opts:
+        spelled += " / " + ", ".join(_shown_names(param.secondary_opts))
+    return f"{spelled} {kind}".strip(), text
+
+
+def _further_names(param: Any) -> tuple[str, str] | None:
+    """Return the names of an option that `_record` does not show, and what they stand for; None if there are none."""
+    if param.param_type_name != "option":
+        return None
+    further = [
+        name for names in (param.opts, param.secondary_opts) for name in names if name not in _shown_names(names)
+    ]
+    return (", ".join(further), f"the same as {_shown_names(param.opts)[-1]}") if further else None
+
+
+def _options_of_all(root: Any) -> dict[str, str]:
+    """Return the names of the options of all commands, each with the first command that has it."""
+    found: dict[str, str] = {}
+    groups = [("pymtp", root)]
+    while groups:
+        path, group = groups.pop(0)
+        for name, command in getattr(group, "commands", {}).items():
+            if hasattr(command, "commands"):
+                groups.append((f"{path} {name}", command))
+            for option in spellings(command.params):
+                found.setdefault(option, f"`{path} {name}`")
+    return found
