@@ -16,10 +16,12 @@ from pymtp.engine.text import stop_spellings
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest, OutputFinishReason
 from pymtp.openai.response_body import DraftingStats, draft_stats
+from pymtp.openai.timings import PromptProgress, prompt_progress, timings
 from pymtp.server.http.errors import ErrorInfo, error_info
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.sse import KEEPALIVE, EventStream, encode_events, run_until_disconnect
 from pymtp.server.service import RunningRequest, Service
+from pymtp.stats import Stats
 
 Events = list[dict[str, Any]]
 
@@ -53,6 +55,8 @@ async def respond(
     last: bytes = b"",
     keepalive: bytes = KEEPALIVE,
     headers: Mapping[str, str] | None = None,
+    on_progress: Callable[[PromptProgress], Events] | None = None,
+    timings_per_token: bool = False,
 ) -> Response:
     """Run a request, and return the HTTP response with its answer.
 
@@ -60,6 +64,8 @@ async def respond(
     last: the last bytes of the stream.
     keepalive: the data to send while there is no event.
     headers: further headers of the response.
+    on_progress: returns the events of a stream that tell how much of the prompt is computed; None for no such events.
+    timings_per_token: whether the events of output in a stream, and its last event, have timings.
     """
 
     def finished(running: RunningRequest, delta: CompletionDelta) -> FinishInfo:
@@ -77,12 +83,18 @@ async def respond(
     async def events(running: RunningRequest) -> AsyncIterator[bytes]:
         async with stack:
             yield encode_events(writer.begin(running.prompt_tokens))
+            if on_progress is not None:
+                async for progress in running.prompt_progress():
+                    yield encode_events(on_progress(prompt_progress(progress)))
             async for delta in running:
                 if events := writer.push(delta.events):
-                    yield encode_events(events)
+                    yield encode_events(timed(events, running.stats(0)))
             events = writer.end(finished(running, delta))
             on_end()
-            yield encode_events(events) + last
+            yield encode_events([*events[:-1], *timed(events[-1:], running.stats(0))]) + last
+
+    def timed(events: Events, stats: Stats) -> Events:
+        return [event | {"timings": timings(stats)} for event in events] if timings_per_token else events
 
     if not generate_request.stream:
         return AsciiJSONResponse(await run_until_disconnect(request.receive, whole()), headers=headers)

@@ -81,6 +81,20 @@ def test_stream_has_several_text_deltas(client: OpenAI) -> None:
     assert kinds.count("response.output_text.delta") > 1
 
 
+def test_stream_tells_progress_and_timings_on_request(client: OpenAI) -> None:
+    asked = {"return_progress": True, "timings_per_token": True}
+    events = [event.model_dump() for event in client.responses.create(**GREEDY, stream=True, extra_body=asked)]
+    progress = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    assert {event["type"] for event in events if "prompt_progress" in event} == {"response.in_progress"}
+    assert progress[0]["processed"] == progress[0]["cache"]
+    assert progress[-1]["processed"] == progress[-1]["total"] == events[-1]["response"]["usage"]["input_tokens"]
+    assert all("timings" in event for event in events if event["type"] == "response.output_text.delta")
+    assert events[-1]["timings"]["predicted_n"] == 24
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    plain = client.responses.create(**GREEDY, stream=True)
+    assert not any({"timings", "prompt_progress"} & event.model_dump().keys() for event in plain)
+
+
 def test_stream_of_the_client_joins_to_the_whole_response(client: OpenAI) -> None:
     request_body = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
     whole = client.responses.create(**request_body)

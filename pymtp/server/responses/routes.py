@@ -70,7 +70,17 @@ async def responses(
             store.put(StoredResponse(writer.response, [*messages, *writer.messages()]), owner)
 
     ignored = ignored_header([*ignored_names(fields), *unknown_names(body)])
-    return await respond(request, service, generate_request, writer, on_end=keep, last=DONE, headers=ignored)
+    return await respond(
+        request,
+        service,
+        generate_request,
+        writer,
+        on_end=keep,
+        last=DONE,
+        headers=ignored,
+        on_progress=writer.progress if body.return_progress else None,
+        timings_per_token=bool(body.timings_per_token),
+    )
 
 
 def _with_stored_items(given: str | Sequence[Mapping[str, Any]], store: ResponseStore, owner: str) -> Any:

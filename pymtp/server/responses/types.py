@@ -286,6 +286,8 @@ class ResponseRequest(SamplingFields, TemplateFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
+    timings_per_token: bool | None = Field(None, description="Whether the events of output have timings.")
+    return_progress: bool | None = Field(None, description="Whether a stream tells how much of the prompt is computed.")
     background: OnlyFalse | None = Field(None, description="Not supported.")
     conversation: None = Field(None, description="Not supported: use previous_response_id.")
     prompt: None = Field(None, description="Not supported.")

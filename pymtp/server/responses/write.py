@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pymtp.chat import OutputEvent
+from pymtp.openai.timings import PromptProgress
 from pymtp.sampling import SamplingParams
 from pymtp.server.event_response import Events, FinishInfo
 from pymtp.server.http.errors import ErrorInfo
@@ -43,6 +44,11 @@ class ResponseWriter:
         """Return the first events of the stream, which precede the output."""
         names = ("response.created", "response.in_progress")
         return self._number_events({"type": name, "response": self.response} for name in names)
+
+    def progress(self, progress: PromptProgress) -> Events:
+        """Return the event that tells how much of the prompt is computed."""
+        event = {"type": "response.in_progress", "response": self.response, "prompt_progress": progress}
+        return self._number_events([event])
 
     def push(self, events: Sequence[OutputEvent]) -> Events:
         """Return the events for new output. events: the new events of the output parser."""
