@@ -53,7 +53,7 @@ IGNORED: Mapping[str, Ignored] = {
     **_each("-cb --cont-batching", Ignored("requests always run together")),
     **_each("--warmup --no-warmup", Ignored("pymtp chooses by itself when to warm up")),
     "--no-context-shift": Ignored("a context is never shifted"),
-    **_each("--props --embedding --embeddings --rerank --reranking --models-autoload", Ignored(_PATHS)),
+    **_each("--props --embedding --embeddings --rerank --reranking", Ignored(_PATHS)),
     **_each("--ui --webui", Ignored("`pymtp serve` has its pages unless --no-page is given")),
     "--swa-full": Ignored("these models have no sliding window"),
     **_each("-kvu --kv-unified -no-kvu --no-kv-unified", Ignored("each sequence has --ctx tokens of its own")),

@@ -35,7 +35,7 @@ from pymtp.server.front.config import FRONT_PROGRAM, FrontConfig
 from pymtp.server.front.folder import socket_folder
 from pymtp.server.memory import FITTED
 from pymtp.server.metrics import logs
-from pymtp.server.process.listener import is_local, listen, open_standard_streams
+from pymtp.server.process.listener import is_local, listen_all, open_standard_streams
 from pymtp.server.process.supervisor import supervise
 from pymtp.server.process.worker_config import WorkerConfig
 from pymtp.server.settings import ANY_HOST, ServerSettings
@@ -57,7 +57,9 @@ G = TypeVar("G")
 class ServerOptions:
     """Options for the fields of ServerSettings, with their names."""
 
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = ServerSettings.host
+    host: Annotated[str, typer.Option(help="Address to listen on, or several with commas; 0.0.0.0: all.")] = (
+        ServerSettings.host
+    )
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = (
         ServerSettings.port
     )
@@ -252,6 +254,14 @@ class SeveralOptions:
             help="Unload a model after this time without requests, 0 for never.",
         ),
     ] = 0.0
+    autoload: Annotated[
+        bool,
+        typer.Option(
+            "--autoload/--no-autoload",
+            "--models-autoload/--no-models-autoload",
+            help="Load a model when a request names it.",
+        ),
+    ] = True
 
 
 MODEL_PARAMS = frozenset(
@@ -291,13 +301,14 @@ def serve(
     # already here, so that invalid options and missing files are found before a worker starts
     config = _launch(context, settings, several, models)
     open_standard_streams()
-    listener = listen(settings.host, settings.port)
-    if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
+    listeners = listen_all(settings.hosts, settings.port)
+    all_local = all(map(is_local, listeners))
+    if not settings.allowed_hosts and (settings.api_keys or not all_local):
         # The check of host names protects a server without a key on loopback from web pages (DNS rebinding). With a key
         # it is not needed, and a server that is open to the network has nothing to protect.
         config = replace(config, settings=replace(config.settings, allowed_hosts=(ANY_HOST,)))
     logs.configure(settings.log_format, settings.log_level)
-    if not settings.api_keys and not is_local(listener):
+    if not settings.api_keys and not all_local:
         logs.log.warning(
             "anybody who can reach %s:%d can use the server: set --api-key-file or PYMTP_API_KEY to require a key",
             settings.host,
@@ -306,9 +317,9 @@ def serve(
     with option_names(ServedModelOptions, **_SERVED):
         if isinstance(config, FrontConfig):
             with socket_folder() as folder:
-                code = supervise(listener, replace(config, folder=folder), FRONT_PROGRAM)
+                code = supervise(listeners, replace(config, folder=folder), FRONT_PROGRAM)
         else:
-            code = supervise(listener, config)
+            code = supervise(listeners, config)
     if code:
         raise typer.Exit(code)
 
@@ -325,9 +336,10 @@ def _launch(
         model = models[0] if models else None
         config = _worker_config(settings, model, context.params, given)
         if not several.idle_seconds:
-            if several.models_max or several.models_memory is not None:
-                option = "--models-max" if several.models_max else "--models-memory"
-                raise InvalidRequestError(f"{option} is for several models: give --model several times, or --models")
+            own = {"--models-max": several.models_max, "--models-memory": several.models_memory}
+            own |= {"--no-autoload": not several.autoload}
+            if wrong := [option for option, value in own.items() if value]:
+                raise InvalidRequestError(f"{wrong[0]} is for several models: give --model several times, or --models")
             return config
         configs = [config]
     else:
@@ -344,7 +356,7 @@ def _launch(
             ]
     _check_names_differ(configs)
     memory = None if several.models_memory is None else several.models_memory * MIB
-    return FrontConfig(settings, tuple(configs), "", several.models_max, memory, several.idle_seconds)
+    return FrontConfig(settings, tuple(configs), "", several.models_max, memory, several.idle_seconds, several.autoload)
 
 
 def _named_config(

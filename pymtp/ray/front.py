@@ -82,7 +82,7 @@ def with_middleware(forward: ASGIApp, settings: ServerSettings) -> ASGIApp:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
     add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
-        app.add_middleware(AllowedHostsMiddleware, names=(settings.host, *settings.allowed_hosts))
+        app.add_middleware(AllowedHostsMiddleware, names=(*settings.hosts, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(ProxyAdapter)
     return app

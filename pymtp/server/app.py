@@ -91,7 +91,7 @@ def add_limits(app: FastAPI, settings: ServerSettings) -> None:
         add_security_schemes(app)
     add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
-        app.add_middleware(AllowedHostsMiddleware, names=(settings.host, *settings.allowed_hosts))
+        app.add_middleware(AllowedHostsMiddleware, names=(*settings.hosts, *settings.allowed_hosts))
     app.add_middleware(ConnectionLimitMiddleware)
     app.add_middleware(RequestLogMiddleware, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(RequestIdMiddleware)

@@ -25,6 +25,7 @@ class ServerSettings:
 
     Where the type is a tuple of strings, a list or a single string may be given.
 
+    host: the host to listen on, or several with commas between them.
     api_keys: the accepted API keys; if empty, requests need no key.
     cors_origins: the origins of web pages whose requests browsers should allow; "*" for all origins, "localhost" for
         those of this machine, on any port.
@@ -76,6 +77,11 @@ class ServerSettings:
     log_level: LogLevel = "info"
     log_prompts: bool = False
     replica: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the hosts to listen on."""
+        return tuple(host.strip() for host in self.host.split(","))
 
     def __post_init__(self) -> None:
         for name in ("api_keys", "served_names", "cors_origins", "allowed_hosts"):

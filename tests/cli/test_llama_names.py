@@ -43,6 +43,7 @@ PASTED = {
     "--cache-ram 512": {"cache_bytes": 512},
     "--no-webui": {"page": False},
     "--sleep-idle-seconds 60": {"idle_seconds": 60.0},
+    "--no-models-autoload": {"autoload": False},
     "-to 600": {"request_timeout": 600.0},
     "--jinja --rerank -cb --reasoning-format deepseek --spec-type draft-mtp -c 512": {"n_ctx": 512},
     "-tb 8 -c 512 --metrics --no-slots": {"n_ctx": 512, "slots": False},

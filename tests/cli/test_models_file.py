@@ -47,7 +47,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr("pymtp.server.metrics.logs.configure", lambda *_: None)
-    monkeypatch.setattr("pymtp.cli.serve.supervise", lambda listener, *more: listener.close() or found.append(more[0]))
+    monkeypatch.setattr(
+        "pymtp.cli.serve.supervise", lambda listeners, *more: listeners[0].close() or found.append(more[0])
+    )
     return found
 
 
@@ -56,7 +58,19 @@ def serve(*options: str | Path) -> None:
 
 
 def test_several_models_have_the_names_of_their_files_and_share_the_options(folder: Path, launched: list[Any]) -> None:
-    serve("-m", folder / "a.gguf", "-m", "hf:owner/name:Q4_K_M", "-c", "512", "--models-max", "1", "--temp", "0.5")
+    serve(
+        "-m",
+        folder / "a.gguf",
+        "-m",
+        "hf:owner/name:Q4_K_M",
+        "-c",
+        "512",
+        "--models-max",
+        "1",
+        "--temp",
+        "0.5",
+        "--no-autoload",
+    )
     (front,) = launched
     assert isinstance(front, FrontConfig)
     assert [model.settings.served_names for model in front.models] == [
@@ -65,7 +79,7 @@ def test_several_models_have_the_names_of_their_files_and_share_the_options(fold
     ]
     assert [(model.llm.n_ctx, model.fit) for model in front.models] == [(512, ("n_seq_max",))] * 2
     assert front.models[1].settings.sampling == {"temperature": 0.5}
-    assert (front.models_max, front.models_memory, front.idle_seconds) == (1, None, 0.0)
+    assert (front.models_max, front.models_memory, front.idle_seconds, front.autoload) == (1, None, 0.0, False)
     assert FrontConfig.from_json(json.loads(json.dumps(front.to_json()))) == front
 
 

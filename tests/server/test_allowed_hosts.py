@@ -76,7 +76,7 @@ def test_serve_checks_hosts_on_local_addresses_without_a_key(
         "pymtp.server.metrics.logs.configure", lambda *_: None
     )  # CliRunner's stderr is closed behind it
     monkeypatch.setattr(
-        "pymtp.cli.serve.supervise", lambda listener, launch: listener.close() or launched.append(launch)
+        "pymtp.cli.serve.supervise", lambda listeners, launch: listeners[0].close() or launched.append(launch)
     )
     CliRunner().invoke(app, ["serve", "--port", "0", *options], catch_exceptions=False)
     assert [launch.settings.allowed_hosts for launch in launched] == [allowed]

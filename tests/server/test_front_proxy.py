@@ -228,6 +228,23 @@ def test_props_and_metrics_without_a_model_are_those_of_the_front() -> None:
     play(ask)
 
 
+def test_models_are_not_loaded_by_requests_without_autoload() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        fakes.pool.autoload = False
+        assert (await client.get("/props")).json()["models_autoload"] is False
+        refused = await client.post("/tokenize", json={"model": "a"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+        assert "POST /models/load" in refused.json()["error"]["message"]
+        assert (await client.get("/slots?model=a")).status_code == 503
+        assert fakes.events == []
+        assert (await client.post("/models/load", json={"model": "a"})).status_code == 200
+        assert (await client.post("/tokenize", json={"model": "a"})).status_code == 418
+        assert (await client.post("/tokenize?autoload=true", json={"model": "b"})).status_code == 418
+        assert (await client.post("/tokenize?autoload=false", json={"model": "c"})).status_code == 400
+
+    play(ask, say)
+
+
 METRICS = '# HELP pymtp:rounds_total R.\n# TYPE pymtp:rounds_total counter\npymtp:rounds_total{{model_name="{}"}} {}\n'
 METRICS += '# TYPE pymtp:prompt_tokens_total counter\npymtp:prompt_tokens_total{{model_name="{}"}} {}\n'
 METRICS += "# TYPE process_open_fds gauge\nprocess_open_fds 3.0\n"

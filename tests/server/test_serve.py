@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from helpers.command import run
 from helpers.served import FIRST_LINES, Served
+from helpers.servers import LONG
 from typer.testing import CliRunner
 from uvicorn import Config
 
@@ -20,7 +22,7 @@ from pymtp.cli.app import app
 from pymtp.errors import InvalidRequestError
 from pymtp.server.process import http_server
 from pymtp.server.process.http_server import _UvicornServer
-from pymtp.server.process.listener import is_local, listen, url
+from pymtp.server.process.listener import is_local, listen, listen_all, url
 
 Serve = Callable[..., Served]
 
@@ -152,6 +154,20 @@ def test_public_server_without_a_key_warns_once(serve: Serve, options: tuple[str
     served = serve("--host", "0.0.0.0", *options).ready()
     assert sum("anybody" in line for line in served.lines) == times
     assert served.url.startswith("http://127.0.0.1:")
+
+
+def test_server_listens_on_several_addresses(serve: Serve) -> None:
+    served = serve("--host", "127.0.0.1, 127.0.0.2").ready()
+    for host in ("127.0.0.1", "127.0.0.2"):
+        answer = httpx.get(f"http://{host}:{served.url.rpartition(':')[2]}/health", timeout=LONG)
+        assert answer.json() == {"status": "ok"}
+    served.process.terminate()
+    assert served.exit_code() == 0
+
+
+def test_wrong_address_among_several_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="'' has no address"):
+        listen_all(("127.0.0.1", ""), 0)
 
 
 def test_listener_url_of_ipv6_has_brackets() -> None:

@@ -30,7 +30,7 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         parser.add_argument(f"--{name}")
     for name in ("models-max", "spec-draft-n-max", "reasoning", "model", "model-url", "hf-repo", "hf-file"):
         parser.add_argument(f"--{name}")
-    for name in ("no-ui", "kv-unified", "metrics", "no-slots"):
+    for name in ("no-ui", "kv-unified", "metrics", "no-slots", "no-models-autoload"):
         parser.add_argument(f"--{name}", action="store_true")
     options, _ = parser.parse_known_args(given)
 
@@ -57,6 +57,8 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         arguments.append("--no-metrics")
     if options.no_slots:
         arguments.append("--no-slots")
+    if options.no_models_autoload:
+        arguments.append("--no-autoload")
     if options.no_ui:
         arguments.append("--no-page")
     return arguments

@@ -30,6 +30,7 @@ class FrontConfig:
     models_max: the most models that are loaded at a time, 0 for no limit.
     models_memory: the bytes of host memory that all loaded models may take, None for a share of the free memory.
     idle_seconds: the seconds without requests after which a model is unloaded, 0 for never.
+    autoload: whether a request loads its model.
     """
 
     settings: ServerSettings
@@ -38,6 +39,7 @@ class FrontConfig:
     models_max: int = 0
     models_memory: int | None = None
     idle_seconds: float = 0.0
+    autoload: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as a JSON object."""
@@ -46,6 +48,6 @@ class FrontConfig:
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> FrontConfig:
         """Return the config that `to_json` has converted to a JSON object. Ignores unknown keys of the object."""
-        rest = {name: message[name] for name in ("folder", "models_max", "models_memory", "idle_seconds")}
+        rest = {name: message[name] for name in ("folder", "models_max", "models_memory", "idle_seconds", "autoload")}
         models = tuple(map(WorkerConfig.from_json, message["models"]))
         return cls(ServerSettings(**message["settings"]), models, **rest)

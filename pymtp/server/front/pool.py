@@ -38,6 +38,7 @@ class ModelPool(Generic[W]):
         strict: bool = False,
         models_max: int = 0,
         idle_seconds: float = 0.0,
+        autoload: bool = True,
         load_wait: float = LOAD_WAIT,
         patience: float = PATIENCE,
         any_name: bool = False,
@@ -51,12 +52,13 @@ class ModelPool(Generic[W]):
         strict: whether a model may not even be loaded alone if it takes more than the limits.
         models_max: the most models that are loaded at a time, 0 for no limit.
         idle_seconds: the seconds without requests after which a model is unloaded, 0 for never.
+        autoload: whether a request loads its model.
         load_wait: the most seconds that a request waits for its model.
         patience: see PATIENCE.
         any_name: whether requests may use any name, for a single model.
         """
         self.models = list(models)
-        self.models_max, self.idle_seconds = models_max, idle_seconds
+        self.models_max, self.idle_seconds, self.autoload = models_max, idle_seconds, autoload
         self._launch, self._plan, self._describe, self._limits, self._strict = launch, plan, describe, limits, strict
         self._load_wait, self._patience, self._any_name = load_wait, patience, any_name
         self._by_name = {name: model for model in models for name in model.names}

@@ -39,7 +39,7 @@ def run_front(control: socket.socket, message: Mapping[str, Any]) -> None:
     logs.configure(config.settings.log_format, config.settings.log_level)
     folder = Path(config.folder)
     remove_sockets(folder)  # of a front that was killed
-    _Front(control, config, folder).serve(socket.socket(fileno=message["listener"]))
+    _Front(control, config, folder).serve([socket.socket(fileno=file) for file in message["listeners"]])
 
 
 class _Front:
@@ -56,6 +56,7 @@ class _Front:
             strict=config.models_memory is not None,
             models_max=config.models_max,
             idle_seconds=config.idle_seconds,
+            autoload=config.autoload,
             load_wait=min(LOAD_WAIT, config.settings.request_timeout or LOAD_WAIT),
             any_name=len(config.models) == 1 and not config.models[0].settings.served_names,
         )
@@ -63,9 +64,9 @@ class _Front:
         # a request takes a connection to its client, and one to its worker
         self._server = new_server(self._app, config.settings, self._heartbeat, files_each=2)
 
-    def serve(self, listener: socket.socket) -> None:
+    def serve(self, listeners: list[socket.socket]) -> None:
         """Serve until SIGTERM; then wait for the running requests, at most for the grace, and return."""
-        self._server.run([listener])
+        self._server.run(listeners)
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:

@@ -87,7 +87,7 @@ class ModelProxy:
         named = read_named(body) if body else _Named()
         model = self.find_model(request, named)
         passing = _Passing(model, scope, body, send)
-        wake = wakes(request, self.path)
+        wake = wakes(request, self.path, model, autoload=self._pool.autoload)
         streams = named.stream is True and self.path in STREAMS
         wait = named.timeout if isinstance(named.timeout, int | float) else math.inf  # the worker refuses wrong values
         del request, body  # `passing` drops the body when the answer begins, which may be long before it ends
@@ -169,10 +169,20 @@ def read_named(body: bytes) -> _Named:
     return _Named.model_construct(**{name: parsed.get(name) for name in _Named.model_fields})
 
 
-def wakes(request: Request, path: str) -> bool:
-    """Return whether a request for a path loads its model, and keeps it loaded."""
+def wakes(request: Request, path: str, model: PooledModel[Any], *, autoload: bool) -> bool:
+    """Return whether a request for a path loads its model, and keeps it loaded.
+
+    autoload: whether requests load models, unless they say otherwise with ?autoload=.
+
+    Raises InvalidRequestError if the model is not loaded, and the request may not load it.
+    """
     asked = request.query_params.get("autoload")
-    return path not in MONITORING if asked is None else asked not in ("false", "0")
+    loads = path not in MONITORING and autoload if asked is None else asked not in ("false", "0")
+    if loads or path in MONITORING:
+        return loads
+    if model.status not in ("loading", "loaded"):
+        raise InvalidRequestError(f"the model {model.name} is not loaded: load it with POST /models/load", "model")
+    return True
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

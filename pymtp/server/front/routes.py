@@ -129,7 +129,7 @@ async def router_props(request: Request, model: str | None = None) -> Any:
         return {
             "role": "router",
             "max_instances": pool.models_max,
-            "models_autoload": True,
+            "models_autoload": pool.autoload,
             "model_alias": "pymtp",
             "model_path": "none",
             "default_generation_settings": {"params": None, "n_ctx": 0},

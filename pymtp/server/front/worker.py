@@ -53,7 +53,7 @@ class ModelWorker:
             listener.listen(BACKLOG)
             try:
                 # on this thread: a worker ends with the thread that started it (PR_SET_PDEATHSIG)
-                self._process = WorkerProcess(listener, config)
+                self._process = WorkerProcess([listener], config)
             except OSError:
                 self._path.unlink()
                 raise

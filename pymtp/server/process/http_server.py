@@ -71,9 +71,9 @@ class HttpServer:
             self._app.add_middleware(WaitedMiddleware)
         self._server = new_server(self._app, settings, self._heartbeat, trusted_proxies="*" if behind_front else None)
 
-    def serve(self, listener: socket.socket) -> None:
+    def serve(self, listeners: list[socket.socket]) -> None:
         """Serve until SIGTERM; then wait for the running requests, at most for the grace, and return."""
-        self._server.run([listener])
+        self._server.run(listeners)
 
     def _loaded(self, error: Exception | None) -> None:
         if error is None:

@@ -1,10 +1,11 @@
-"""The listening socket of the server."""
+"""The listening sockets of the server."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
+from collections.abc import Sequence
 
 from pymtp.errors import InvalidRequestError, PymtpError
 
@@ -20,6 +21,22 @@ def open_standard_streams() -> None:
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)
+
+
+def listen_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Return sockets that listen on each of several hosts, all on one port.
+
+    Port 0 selects a port that is free on the first host. Raises the errors of `listen`.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        for host in hosts:
+            listeners.append(listen(host, listeners[0].getsockname()[1] if listeners else port))
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
 def listen(host: str, port: int) -> socket.socket:

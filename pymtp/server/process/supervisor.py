@@ -1,6 +1,6 @@
 """The supervisor of `pymtp serve`: it runs one worker process at a time, and starts a new one when the worker dies.
 
-All workers serve on the same listening socket. Clients that connect while no worker runs wait in the socket's backlog.
+All workers serve on the same listening sockets. Clients that connect while no worker runs wait in the backlog.
 The worker runs in a session of its own, so that Ctrl-C in a terminal sends SIGINT to the supervisor only; the
 supervisor then sends SIGTERM to the worker.
 """
@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -48,7 +49,7 @@ class Launch(Protocol):
         """Return the config as a JSON object."""
 
 
-def supervise(listener: socket.socket, config: Launch, program: str | None = None) -> int:
+def supervise(listeners: Sequence[socket.socket], config: Launch, program: str | None = None) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code: 0, or 128 + the number of a second signal.
 
     config: sent to the process that serves.
@@ -57,19 +58,21 @@ def supervise(listener: socket.socket, config: Launch, program: str | None = Non
     Raises the exception of the first worker if that could not load the model. If the first worker died before it was
     ready, raises SystemExit with the worker's exit code.
     """
-    log.info("starting", extra={"fields": {"url": url(listener)}})
-    with TerminationSignals() as signals, listener:
-        return Supervisor(listener, config, signals, program).run()
+    log.info("starting", extra={"fields": {"url": url(listeners[0])}})
+    with TerminationSignals() as signals, ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        return Supervisor(listeners, config, signals, program).run()
 
 
 class Supervisor:
-    """The supervisor of the workers of a listening socket; see `supervise`."""
+    """The supervisor of the workers of listening sockets; see `supervise`."""
 
     def __init__(
-        self, listener: socket.socket, config: Launch, signals: TerminationSignals, program: str | None
+        self, listeners: Sequence[socket.socket], config: Launch, signals: TerminationSignals, program: str | None
     ) -> None:
-        self._listener, self._config, self._signals, self._program = listener, config, signals, program
-        self._url = url(listener)
+        self._listeners, self._config, self._signals, self._program = listeners, config, signals, program
+        self._url = url(listeners[0])
         self._received: list[int] = []  # the received signals
         self._failures = 0  # the number of failed workers in succession
         self._source = ModelSource(config) if isinstance(config, WorkerConfig) else None
@@ -80,7 +83,7 @@ class Supervisor:
         while True:
             try:
                 config = self._config if self._source is None else self._source.next_config()
-                worker = WorkerProcess(self._listener, config, self._program)
+                worker = WorkerProcess(self._listeners, config, self._program)
                 if isinstance(config, WorkerConfig):  # a front tells it itself
                     log_load(config.model_names[0], worker.process.pid)
             except OSError as error:  # no memory or no free process id: a later attempt may succeed
@@ -157,7 +160,8 @@ class Supervisor:
                         "shutting down: new requests are refused",
                         extra={"fields": {"grace": self._config.settings.grace}},
                     )
-                    self._listener.close()  # the worker closes its own copy, so that new connections are refused
+                    for listener in self._listeners:
+                        listener.close()  # the worker closes its own copy, so that new connections are refused
                     worker.process.terminate()
                     end = time.monotonic() + self._config.settings.grace + KILL_DELAY
                 now = time.monotonic()
@@ -184,15 +188,16 @@ class WorkerProcess:
     has_exited: whether the worker has exited by itself.
     """
 
-    def __init__(self, listener: socket.socket, config: Launch, program: str | None = None) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], config: Launch, program: str | None = None) -> None:
         """Start the process. program: its program, None for the worker's."""
         self.control, theirs = socket.socketpair()
+        files = [listener.fileno() for listener in listeners]
         with theirs:
             try:
                 self.process = subprocess.Popen(
                     [sys.executable, "-I", "-c", program or WORKER_PROGRAM, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(listener.fileno(), theirs.fileno()),
+                    pass_fds=(*files, theirs.fileno()),
                     start_new_session=True,
                 )
             except OSError:
@@ -203,7 +208,7 @@ class WorkerProcess:
         self.has_exited = False
         self._unread = b""
         with suppress(OSError):  # the worker has exited already, and the next read notices it
-            self.control.sendall(encode_message({"path": sys.path, "listener": listener.fileno(), **config.to_json()}))
+            self.control.sendall(encode_message({"path": sys.path, "listeners": files, **config.to_json()}))
 
     def read_messages(self) -> list[dict[str, Any]]:
         """Return the messages that have arrived from the worker. Also sets ready_time, error and has_exited."""

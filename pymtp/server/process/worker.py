@@ -43,7 +43,7 @@ def run_worker(control: socket.socket, message: Mapping[str, Any]) -> None:
     from pymtp.server.process.http_server import HttpServer
 
     server = HttpServer(config.settings, loading.result, control, behind_front=config.behind_front)
-    server.serve(socket.socket(fileno=message["listener"]))
+    server.serve([socket.socket(fileno=file) for file in message["listeners"]])
 
 
 def load_model(config: WorkerConfig) -> LLM:
