@@ -211,14 +211,14 @@ PYMTP_API struct pymtp_dry_breakers * pymtp_dry_breakers_init(
         const struct pymtp_model * model, const char * const * strings, int32_t n);
 PYMTP_API void pymtp_dry_breakers_free(struct pymtp_dry_breakers * breakers);
 
-// Sampling parameters. They are applied in llama.cpp's default order, unless `samplers` names another. The native
-// functions check only counts and token ids; the caller must check the ranges of the other parameters.
 // Changes a row of n_vocab logits, from which the token after the n tokens of `prefix` is sampled. Returns false if no
 // token must be sampled from the row: then the sequence fails with PYMTP_DEAD_END. Threads of ggml may call it, and it
 // must not throw.
 typedef bool (*pymtp_logits_processor)(
         void * data, float * logits, int32_t n_vocab, const llama_token * prefix, int32_t n);
 
+// Sampling parameters. They are applied in llama.cpp's default order, unless `samplers` names another. The native
+// functions check only counts and token ids; the caller must check the ranges of the other parameters.
 struct pymtp_sampling {
     // 0: greedy sampling, which ignores top_k, top_p and min_p; the samplers after n_logprobs come before it
     double   temperature;
