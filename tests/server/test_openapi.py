@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from pymtp import LLM
 from pymtp.server.app import create_app
@@ -37,3 +39,16 @@ def test_errors_are_described_in_the_form_of_their_api(schema: dict[str, Any]) -
                     described = response["content"]["application/json"]["schema"]["$ref"]
                     assert described == f"#/components/schemas/{form}", f"{path} {status}"
     assert schema["components"]["schemas"]["OllamaErrorBody"]["properties"]["error"]["type"] == "string"
+
+
+def test_schema_of_a_server_with_keys_is_made_once_and_not_at_the_start(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FastAPI] = []
+    monkeypatch.setattr(FastAPI, "openapi", lambda app: made.append(app) or deepcopy(schema))
+    app = create_app(ServerSettings(api_keys=("secret",)), LLM)
+    assert made == []
+    paths = app.openapi()["paths"]
+    assert app.openapi()["paths"] is paths
+    assert made == [app]
+    assert ["security" in paths[path]["get"] for path in ("/v1/models", "/health")] == [True, False]

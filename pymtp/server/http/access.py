@@ -10,8 +10,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.applications import Starlette
@@ -114,15 +116,25 @@ def _is_public(path: str) -> bool:
 
 
 def add_security_schemes(app: FastAPI) -> None:
-    """Mark the paths that need an API key in the application's OpenAPI schema."""
-    schema = app.openapi()  # the application caches this object, so the changes below stay
-    schema.setdefault("components", {})["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-    }
-    for path, operations in schema["paths"].items():
-        for operation in operations.values() if not _is_public(path) else ():
-            operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+    """Mark the paths that need an API key in the application's OpenAPI schema.
+
+    The schema takes a second to make, so it is made for the first request, and not at the start.
+    """
+    without = app.openapi
+
+    @cache
+    def schema() -> dict[str, Any]:
+        found = without()
+        found.setdefault("components", {})["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        for path, operations in found["paths"].items():
+            for operation in operations.values() if not _is_public(path) else ():
+                operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+        return found
+
+    app.openapi = schema  # type: ignore[method-assign]
 
 
 class PageOriginsMiddleware(CORSMiddleware):
