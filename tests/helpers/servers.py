@@ -37,6 +37,8 @@ class Server:
         keywords = {"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm
         self.app = create_app(self.settings, load or (lambda: make_llm(**keywords)), on_loaded)
         self._socket = socket.socket()
+        # Otherwise the system buffers 4 MiB (net.ipv4.tcp_wmem) for a client that does not read
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

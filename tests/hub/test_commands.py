@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from helpers.command import PYMTP, run
 from helpers.hub import HEAD_ALONE, Hub, gguf
+from helpers.warm import Program, WarmProcess
 
 from pymtp import Model
 from pymtp.cli import app_main
@@ -22,6 +23,7 @@ from pymtp.cli.exit_codes import MISUSED, NOT_LOADED
 from pymtp.errors import ModelLoadError
 from pymtp.model.options import ModelOptions
 
+Pull = Callable[..., tuple[int, str]]
 Started = Callable[..., subprocess.Popen[str]]
 Made = list[tuple[str, str | None]]
 NAME, HEAD_NAME = "model-Q4_K_M.gguf", "mtp-model-Q8_0.gguf"
@@ -44,10 +46,33 @@ def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
 
 
 @pytest.fixture
-def started(hub: Hub, tmp_path: Path) -> Started:
-    """Return a function that starts a command, with the hub in its environment variables."""
+def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """Return the environment variables of a command that uses the hub."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment = others | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+    return others | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+
+
+@pytest.fixture
+def pull(environment: dict[str, str]) -> Pull:
+    """Return a function that runs `pymtp pull owner/name`, and returns the exit code and all that was printed.
+
+    huggingface_hub reads its environment variables at its import, so each command is a process of its own.
+    """
+    to_stderr = "import sys; sys.stdout = open(2, 'w', closefd=False)"
+    program = Program(f"{to_stderr}\nfrom pymtp.cli import app_main; app_main()", ["pull", "owner/name"])
+
+    def run(**variables: str) -> tuple[int, str]:
+        process = WarmProcess(program, environment | variables)
+        with process.stderr:
+            printed = process.stderr.read()
+        return process.wait(), printed
+
+    return run
+
+
+@pytest.fixture
+def started(environment: dict[str, str]) -> Started:
+    """Return a function that starts a command, with the hub in its environment variables."""
 
     def start(*arguments: str, stderr: int = subprocess.PIPE, **variables: str) -> subprocess.Popen[str]:
         command = [*PYMTP, *arguments]
@@ -272,11 +297,10 @@ def test_invalid_hub_name_ends_a_command_with_a_usage_error(capsys: pytest.Captu
     ],
 )
 def test_invalid_environment_variable_ends_a_command_with_a_usage_error(
-    started: Started, variable: str, value: str, message: str
+    pull: Pull, variable: str, value: str, message: str
 ) -> None:
-    run = started("pull", "owner/name", **{variable: value})
-    out, err = run.communicate(timeout=100)
-    assert (run.returncode, out, err.count("\n")) == (MISUSED, "", 1), out + err
+    code, err = pull(**{variable: value})
+    assert (code, err.count("\n")) == (MISUSED, 1), err
     assert err.startswith(("error: huggingface_hub cannot be loaded", f"error: {variable} must be "))
     assert message in err
     assert variable in err
@@ -294,44 +318,40 @@ def test_endpoint_scheme_may_be_uppercase(hub: Hub, started: Started) -> None:
 @pytest.mark.parametrize("found", ["pipe", "UTF-16", "long name"])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
 def test_unreadable_token_file_ends_a_command_with_a_usage_error(
-    started: Started, tmp_path: Path, found: str, token: str
+    pull: Pull, tmp_path: Path, found: str, token: str
 ) -> None:
     file = tmp_path / ("t" * 300 if found == "long name" else "token")
     if found == "pipe":
         os.mkfifo(file)
     elif found == "UTF-16":
         file.write_text("hf_secret", encoding="utf-16")
-    run = started("pull", "owner/name", HF_TOKEN_PATH=str(file), HF_TOKEN=token)
-    _, err = run.communicate(timeout=100)
-    assert (run.returncode, err.count("\n")) == (MISUSED, 1), err
+    code, err = pull(HF_TOKEN_PATH=str(file), HF_TOKEN=token)
+    assert (code, err.count("\n")) == (MISUSED, 1), err
     assert err.startswith(f"error: the file of the token, {file}, ")
 
 
 @pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret"])
-def test_error_hides_the_password_of_a_proxy(started: Started, password: str) -> None:
-    run = started("pull", "owner/name", HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
-    _, err = run.communicate(timeout=100)
-    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+def test_error_hides_the_password_of_a_proxy(pull: Pull, password: str) -> None:
+    code, err = pull(HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
+    assert (code, err.count("\n")) == (NOT_LOADED, 1), err
     assert "the address of the hub or of a proxy is invalid" in err
     assert "se" not in err.partition("proxy is invalid; ")[0].split("owner/name")[1]
     assert "cret" not in err
 
 
-def test_error_names_the_package_that_a_proxy_needs(started: Started) -> None:
-    run = started("pull", "owner/name", HTTP_PROXY="socks5://127.0.0.1:1", ALL_PROXY="socks5://127.0.0.1:1")
-    _, err = run.communicate(timeout=100)
-    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+def test_error_names_the_package_that_a_proxy_needs(pull: Pull) -> None:
+    code, err = pull(HTTP_PROXY="socks5://127.0.0.1:1", ALL_PROXY="socks5://127.0.0.1:1")
+    assert (code, err.count("\n")) == (NOT_LOADED, 1), err
     assert err.startswith("error: cannot reach http://127.0.0.1")
 
 
 @pytest.mark.parametrize("found", ["", "no certificate", "a folder"])
-def test_unreadable_certificates_are_an_error(started: Started, tmp_path: Path, found: str) -> None:
+def test_unreadable_certificates_are_an_error(pull: Pull, tmp_path: Path, found: str) -> None:
     if found == "a folder":
         (tmp_path / "c.pem").mkdir()
     elif found:
         (tmp_path / "c.pem").write_text(found)
-    run = started("pull", "owner/name", SSL_CERT_FILE=str(tmp_path / "c.pem"))
-    _, err = run.communicate(timeout=100)
-    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+    code, err = pull(SSL_CERT_FILE=str(tmp_path / "c.pem"))
+    assert (code, err.count("\n")) == (NOT_LOADED, 1), err
     assert f"SSL_CERT_FILE is {tmp_path / 'c.pem'}" in err
     assert "cache" not in err

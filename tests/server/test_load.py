@@ -97,6 +97,6 @@ def test_same_text_check_detects_another_seed(open_server: Server, alone: LLM, m
         return answer(service, replace(ask, params=params), *admission)
 
     monkeypatch.setattr(Service, "run_request", other)
-    differences, by_api = same_text(open_server, alone, 80)
-    assert sum(one.differ for one in by_api.values()) > 50
+    differences, by_api = same_text(open_server, alone, 20)
+    assert sum(one.differ for one in by_api.values()) > 10
     assert "by the LLM" in differences[0]
