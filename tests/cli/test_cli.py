@@ -125,8 +125,15 @@ def test_closed_pipe_ends_the_command_without_a_traceback() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
-@pytest.mark.parametrize("command", ["info", "info --json", "generate x -t 1 -c 256 -n 4"])
-@pytest.mark.parametrize(("output", "words"), [("> /dev/full", "No space left"), (">&-", "output is closed")])
+@pytest.mark.parametrize(
+    ("command", "output", "words"),
+    [
+        ("info", "> /dev/full", "No space left"),
+        ("info --json", ">&-", "output is closed"),
+        ("generate x -t 1 -c 256 -n 4", "> /dev/full", "No space left"),
+        ("generate x -t 1 -c 256 -n 4", ">&-", "output is closed"),
+    ],
+)
 def test_unwritable_output_prints_one_error_line_and_exits_with_1(command: str, output: str, words: str) -> None:
     if "full" in output and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
@@ -139,8 +146,7 @@ def test_unwritable_output_prints_one_error_line_and_exits_with_1(command: str, 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("lost", ["2>/dev/full", "2>&-"])
-@pytest.mark.parametrize("more", ["", "--json"])
+@pytest.mark.parametrize(("lost", "more"), [("2>/dev/full", "--json"), ("2>&-", "")])
 def test_closed_stderr_does_not_lose_text_on_stdout(lost: str, more: str, expected: str) -> None:
     command = shlex.join([*PYMTP, "generate", PROMPT, "-t", "1", "-c", "1024", "-n", "16", *more.split()])
     done = subprocess.run(f"{command} {lost}", shell=True, stdout=subprocess.PIPE, text=True, timeout=60)

@@ -15,7 +15,7 @@ RUNS = {
     "bench decode": "--depths none --kinds code --tokens 2 --rounds 1",
     "bench batch": "--sequences 1 --depths none --prompt 8 --tokens 4 --warm-up 1 --rounds 1",
     "bench prefill": "--sizes 64 --depths 1 --gen 2 --rounds 1 --modes none",
-    "bench prefix": "--scale 0.1 --requests 2 --rounds 1 --n-seq-max 1",
+    "bench prefix": "--traces alone --scale 0.1 --requests 2 --rounds 1 --n-seq-max 1",
     "bench rows": "--rows 2 --drafts 1 --rounds 1 --memory 1",
     "tap": "--tokens 2",
 }

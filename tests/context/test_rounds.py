@@ -227,7 +227,7 @@ def test_graphs_are_reused_until_the_context_doubles(dense: Model) -> None:
         decodes = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
         return decodes - (after.graphs_reused - before.graphs_reused)
 
-    with sampling_context(dense) as c:
+    with sampling_context(dense, n_ctx=2048) as c:
         assert [built(c, n_past) for n_past in (20, 300, 1000, 100, 1030, 1500, 1100)] == [6, 0, 0, 0, 6, 0, 0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.contexts import BOTH, EACH, EXACT, context, some_tokens
+from helpers.contexts import EACH, EXACT, context, some_tokens
 from helpers.moments import (
     BOTH_MODES,
     CACHES,
@@ -17,7 +17,7 @@ from helpers.moments import (
     after_a_prompt,
     after_plain_rounds,
     continue_text,
-    each_cache_type,
+    each_model_and_cache_type,
     head_kv,
     prefill_and_sample,
     without_drafts,
@@ -36,8 +36,7 @@ ODD = 300  # the token whose embedding is NaN, in the model nan_head
 ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
 
 
-@BOTH
-@each_cache_type(ALL_CACHES)
+@each_model_and_cache_type(ALL_CACHES)
 def test_loaded_state_continues_bit_for_bit(model: Model, caches: dict[str, Any], mode: str) -> None:
     with (
         context(model, mode, **caches) as other,

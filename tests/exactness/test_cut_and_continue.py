@@ -23,7 +23,7 @@ def params(n: int, way: str, **more: Any) -> SamplingParams:
     return SamplingParams(n, ignore_eos=True, **WAYS[way], **more)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 5, 8, "auto"])
+@pytest.fixture(scope="module", params=[1, 3, 8, "auto"])
 def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
     """Make an LLM of the F32 model with a fixed number of drafts, or with one that changes."""
     with make_llm(demo_f32, draft_tokens=request.param, **FOR_CUTS) as llm:

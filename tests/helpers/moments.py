@@ -21,12 +21,19 @@ CACHES: dict[str, dict[str, Any]] = {
 BOTH_MODES = pytest.mark.parametrize("mode", ["fused", "host-copy"])
 
 
-def each_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test with each type of K and V in the fused mode, and with the first one in the other mode."""
-    pairs = [(name, options, "fused") for name, options in caches.items()]
-    pairs += [(name, options, "host-copy") for name, options in list(caches.items())[:1]]
-    ids = [f"{name}, {mode}" for name, _, mode in pairs]
-    return pytest.mark.parametrize(("caches", "mode"), [(options, mode) for _, options, mode in pairs], ids=ids)
+def each_model_and_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with each type of K and V, and with each model and mode of prefill.
+
+    Models differ in their recurrent states and layers, which the type of K and V does not affect: the dense model has
+    each type, and the others have the first one.
+    """
+    first, *others = caches
+    runs = [(model, first, mode) for model in ("dense", "moe", "qwen3next") for mode in ("fused", "host-copy")]
+    runs += [("dense", name, "fused") for name in others]
+    values = [(model, caches[name], mode) for model, name, mode in runs]
+    return pytest.mark.parametrize(
+        ("model", "caches", "mode"), values, ids=[", ".join(run) for run in runs], indirect=["model"]
+    )
 
 
 SAMPLED = Sampler(SamplingParams(temperature=1.0, seed=4, repetition_penalty=1.2))

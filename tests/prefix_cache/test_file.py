@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.contexts import BOTH, context, some_tokens
-from helpers.moments import CACHES, MOMENTS, SAMPLED, continue_text, each_cache_type, without_drafts
+from helpers.contexts import context, some_tokens
+from helpers.moments import CACHES, MOMENTS, SAMPLED, continue_text, each_model_and_cache_type, without_drafts
 from helpers.prefix_files import load_prefix, save_prefix, write_prefix
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
@@ -22,8 +22,7 @@ from pymtp.context.context import Context
 from pymtp.prefix_cache.file import FORMAT, VERSION, PrefixFile, made_with
 
 
-@BOTH
-@each_cache_type(CACHES)
+@each_model_and_cache_type(CACHES)
 def test_sequence_loaded_from_a_prefix_file_continues_with_the_same_bits(
     model: Model, path: Path, caches: dict[str, Any], mode: str
 ) -> None:

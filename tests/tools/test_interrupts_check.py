@@ -19,7 +19,7 @@ def app() -> object:
 
 
 def test_check_of_interrupts_finds_no_faults(app: object) -> None:
-    result = CliRunner().invoke(app, ["--moments", "4", "--only", "ctrl-c,cancel,close,del,fork"])  # type: ignore[arg-type]
+    result = CliRunner().invoke(app, ["--moments", "2", "--only", "ctrl-c,cancel,close,del,fork"])  # type: ignore[arg-type]
     assert result.exit_code == 0, result.output
     assert result.output.count("0 faults") == 10
 

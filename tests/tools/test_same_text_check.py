@@ -83,10 +83,10 @@ def played(
 
 def test_concurrent_requests_generate_the_same_tokens_as_alone(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare requests that run by steps, and by threads with an event loop, with requests that run alone."""
-    found = played(model, range(1, 3), monkeypatch, cached=False, requests=6)
+    found = played(model, range(1, 2), monkeypatch, cached=False, requests=6)
     assert not found.differences
-    assert found.counts["tokens"] > 50
-    assert found.counts["logprobs"] > 10
+    assert found.counts["tokens"] > 25
+    assert found.counts["logprobs"] > 5
     assert found.counts["sequences"] > found.counts["rounds"]
     assert not found.counts["lookups"]
 
