@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
+from threading import Lock
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
@@ -65,6 +67,7 @@ def base_app(settings: ServerSettings, lifespan: Callable[[FastAPI], AbstractAsy
         title="pymtp",
         version=version("pymtp"),
         lifespan=lifespan,
+        openapi_url=None,  # FastAPI would make the schema on the event loop
         docs_url=None,  # FastAPI's documentation pages would load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,  # many clients do not repeat a POST request after a redirection
@@ -76,6 +79,14 @@ def base_app(settings: ServerSettings, lifespan: Callable[[FastAPI], AbstractAsy
     app.state.refuse = lambda: None  # called once when the server shuts down
     app.state.abort = lambda: None  # called after the grace, to abort the requests that still run
     errors.install_error_handlers(app)
+    making = Lock()
+
+    def schema(request: Request) -> JSONResponse:
+        """Return the schema. The first call takes a second, so it must not run on the event loop."""
+        with making:
+            return JSONResponse(app.openapi())
+
+    app.add_route("/openapi.json", schema, include_in_schema=False)
     if settings.page:
         app.include_router(pages.router)
     return app

@@ -10,7 +10,7 @@ from typing import Any
 from pymtp import InvalidRequestError
 from pymtp.bench.report import Report
 
-MEASUREMENTS = 6  # wrong values that are enough
+MEASUREMENTS = 3  # wrong values that are enough
 WRONG: tuple[Any, ...] = ("x", None, [], 0)
 
 

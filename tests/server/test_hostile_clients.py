@@ -62,7 +62,7 @@ def text_of(stream: bytes) -> str:
         at = begin + int(stream[at:begin], 16) + 2
         body += stream[begin : at - 2]
     events = [json.loads(line[6:]) for line in bytes(body).split(b"\n") if line.startswith(b"data: {")]
-    return "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
+    return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
 
 
 @pytest.fixture

@@ -1,14 +1,19 @@
-"""Tests of the server's OpenAPI schema, without a server: its names, and the errors of each API."""
+"""Tests of the server's OpenAPI schema: its names, the errors of each API, and when it is made."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from threading import Event
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
+from helpers.servers import LONG, Server
 
 from pymtp import LLM
 from pymtp.server.app import create_app
@@ -52,3 +57,26 @@ def test_schema_of_a_server_with_keys_is_made_once_and_not_at_the_start(
     assert app.openapi()["paths"] is paths
     assert made == [app]
     assert ["security" in paths[path]["get"] for path in ("/v1/models", "/health")] == [True, False]
+
+
+def test_schema_that_takes_long_delays_no_other_request(
+    new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = Event(), Event()
+    server = new_server().ready()
+
+    def slow() -> dict[str, Any]:
+        begun.set()
+        may_end.wait(LONG)
+        return {}
+
+    monkeypatch.setattr(server.app, "openapi", slow)
+    with ThreadPoolExecutor() as pool:
+        schema = pool.submit(httpx.get, f"{server.url}/openapi.json", timeout=LONG)
+        try:
+            assert begun.wait(LONG)
+            assert httpx.get(f"{server.url}/health", timeout=LONG).status_code == 200
+            assert not schema.done()
+        finally:
+            may_end.set()
+        assert schema.result().json() == {}
