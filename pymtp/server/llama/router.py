@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from pymtp.server.llama import embeddings, info, rerank, routes
+from pymtp.server.llama import embeddings, info, predict, rerank, routes
 
 router = APIRouter()
-for part in (routes, embeddings, rerank, info):
+for part in (routes, embeddings, rerank, predict, info):
     router.include_router(part.router)
