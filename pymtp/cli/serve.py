@@ -154,6 +154,10 @@ class ServerOptions:
             "--page/--no-page", "--ui/--no-ui", "--webui/--no-webui", help="Serve the pages at / and /figures.html."
         ),
     ] = True
+    pooling: Annotated[
+        str,
+        typer.Option(metavar="last|mean|none", help="Hidden states that an embedding has; none: those of all tokens."),
+    ] = ServerSettings.pooling
     metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer /metrics.")] = ServerSettings.metrics
     slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.slots
     log_format: Annotated[str, typer.Option(metavar="text|json", help="Log lines of text, or JSON objects.")] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -66,10 +66,24 @@ class Embedder:
         """
         if pooling not in get_args(Pooling):
             raise InvalidRequestError(f"pooling={shown(pooling)} must be last or mean", "pooling")
+        total, last = np.zeros(self._model.n_embd), np.zeros(self._model.n_embd, np.float32)
+        for rows in self._chunks(tokens, cancelled):
+            total += rows.sum(axis=0, dtype=np.float64)
+            last = rows[-1]
+        return normalized(total / len(tokens) if pooling == "mean" else last)
+
+    def embed_tokens(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> NDArray[np.float32]:
+        """Return the hidden states of a prompt, after the final norm. Shape (len(tokens), n_embd).
+
+        cancelled: see `embed`, which also raises the same errors.
+        """
+        return np.concatenate(list(self._chunks(tokens, cancelled)))
+
+    def _chunks(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[NDArray[np.float32]]:
+        """Yield the hidden states of each chunk of CHUNK tokens."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise InvalidRequestError("this thread computes an embedding: a signal handler may only cancel or close")
         n_cancels = self._engine_context.cancels
-        total, last = np.zeros(self._model.n_embd), np.zeros(self._model.n_embd, np.float32)
         with self._lock:
             # on this thread: the steps of the engine go on while memory is allocated
             context = self._context_for(len(tokens))
@@ -78,9 +92,7 @@ class Embedder:
                     raise CancelledError("the embedding was cancelled")
                 rows = self._thread.call(partial(_compute, context, tokens, start))
                 self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
-                total += rows.sum(axis=0, dtype=np.float64)
-                last = rows[-1]
-        return normalized(total / len(tokens) if pooling == "mean" else last)
+                yield rows
 
     def close(self) -> None:
         """Free the context. A prompt that is being computed fails with ClosedError."""

@@ -135,8 +135,19 @@ class Service:
             )
         return add_memory(await asyncio.shield(self._memory), self.llm.llm._embedder.memory)
 
-    async def embed(self, prompts: Sequence[Sequence[int]], pooling: Pooling) -> list[NDArray[np.float32]]:
+    def pooling(self, asked: Pooling | None = None) -> Pooling:
+        """Return the pooling of a request: the asked one, or else the server's.
+
+        Raises InvalidRequestError if the server has none.
+        """
+        if (pooling := asked or self.settings.pooling) == "none":
+            raise InvalidRequestError("the server has --pooling none, which only /embedding knows", "pooling")
+        return pooling
+
+    async def embed(self, prompts: Sequence[Sequence[int]], pooling: Pooling | None) -> list[NDArray[np.float32]]:
         """Return the embeddings of prompts, one after the other; those of other requests come between them.
+
+        pooling: None for the vectors of all tokens of a prompt, shape (n_tokens, n_embd).
 
         Raises QueueFullError, RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.
         """
@@ -147,7 +158,11 @@ class Service:
             vectors = []
             for prompt in prompts:
                 async with self._embedding:  # one thread at most waits for the embedder
-                    call = partial(self.llm.llm._embedder.embed, prompt, pooling, stopped.is_set)
+                    embedder = self.llm.llm._embedder
+                    if pooling is None:
+                        call = partial(embedder.embed_tokens, prompt, stopped.is_set)
+                    else:
+                        call = partial(embedder.embed, prompt, pooling, stopped.is_set)
                     vectors.append(await self.llm._in_thread(call))
             return vectors
 

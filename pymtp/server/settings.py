@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
@@ -15,6 +15,7 @@ from pymtp.validation import is_real, is_whole, read_bool, read_int, shown
 
 ANY_HOST = "*"
 LOCAL_ORIGINS = "localhost"  # stands for the origins of all web pages of this machine, on any port
+ServerPooling = Literal["last", "mean", "none"]
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
@@ -45,6 +46,7 @@ class ServerSettings:
     effort_budgets: maps a reasoning effort to its thinking budget, for chats that have no budget of their own.
     page: whether to serve the web pages.
     metrics: whether to answer /metrics. slots: whether to answer /slots.
+    pooling: the default pooling of embeddings: last, mean, or none for the vectors of all tokens.
     sampling: default sampling parameters by their names in SamplingParams; they override the values of the model file.
     log_prompts: whether to log the prompts of requests.
     replica: the name of this server, in letters and digits, if a load balancer distributes requests to several servers.
@@ -72,6 +74,7 @@ class ServerSettings:
     page: bool = True
     metrics: bool = True
     slots: bool = True
+    pooling: ServerPooling = "last"
     sampling: Mapping[str, Any] = field(default_factory=dict)
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
@@ -124,7 +127,8 @@ class ServerSettings:
             raise InvalidRequestError(
                 f"effort_budgets={shown(efforts)} must be a mapping from efforts to numbers of tokens", "effort_budgets"
             )
-        for name, words in (("log_format", get_args(LogFormat)), ("log_level", get_args(LogLevel))):
+        enums = {"log_format": LogFormat, "log_level": LogLevel, "pooling": ServerPooling}
+        for name, words in ((name, get_args(kind)) for name, kind in enums.items()):
             if not isinstance(word := getattr(self, name), str) or word not in words:
                 raise InvalidRequestError(f"{name}={shown(word)} must be one of {', '.join(words)}", name)
         for name in ("page", "metrics", "slots", "log_prompts"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from helpers.servers import LONG, Server
 from openai import OpenAI
+
+from pymtp.engine.embedder import CHUNK, normalized
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,29 @@ def test_figures_count_the_memory_of_embeddings(new_server: Any) -> None:
     assert total() == before + own
     lines = httpx.get(f"{server.url}/metrics", timeout=LONG).text.splitlines()
     assert [float(one.split()[1]) for one in lines if one.startswith("pymtp:embedding_context_bytes{")] == [own]
+
+
+def test_server_without_pooling_gives_the_vectors_of_all_tokens(new_server: Callable[..., Server]) -> None:
+    server = new_server(pooling="none").ready()
+    with httpx.Client(base_url=server.url, timeout=LONG) as http:
+        tokens = server.llm.model.tokenize("import os" * 50)  # more than a chunk
+        (one,) = http.post("/embedding", json={"content": tokens}).json()
+        rows = np.array(one["embedding"], np.float32)
+        assert len(rows) == len(tokens) > CHUNK
+        np.testing.assert_array_equal(normalized(rows[-1]), server.llm.embed(tokens))
+        (pooled,) = http.post("/embedding", json={"content": tokens, "pooling": "last"}).json()[0]["embedding"]
+        np.testing.assert_array_equal(np.array(pooled, np.float32), server.llm.embed(tokens))
+        for path, body in (
+            ("/v1/embeddings", {"input": "a"}),
+            ("/embedding", {"content": "a", "dimensions": 2}),
+            ("/api/embed", {"model": "m", "input": "a"}),
+        ):
+            answer = http.post(path, json=body)
+            assert (answer.status_code, "--pooling none" in answer.text) == (400, True)
+
+
+def test_server_has_a_default_pooling(new_server: Callable[..., Server]) -> None:
+    server = new_server(pooling="mean").ready()
+    with httpx.Client(base_url=server.url, timeout=LONG) as http:
+        assert (vectors(http, input="import os")[0] == server.llm.embed("import os", pooling="mean")).all()
+        assert (vectors(http, input="import os", pooling="last")[0] == server.llm.embed("import os")).all()

@@ -28,7 +28,7 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         parser.add_argument(f"--{name}")
     for name in ("batch-size", "ubatch-size", "chat-template-file", "cors-origins", "sleep-idle-seconds", "lora"):
         parser.add_argument(f"--{name}")
-    for name in ("models-max", "spec-draft-n-max", "reasoning", "model", "model-url", "hf-repo", "hf-file"):
+    for name in ("models-max", "pooling", "spec-draft-n-max", "reasoning", "model", "model-url", "hf-repo", "hf-file"):
         parser.add_argument(f"--{name}")
     for name in ("no-ui", "kv-unified", "metrics", "no-slots", "no-models-autoload"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -40,7 +40,7 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         arguments = ["--models", models_file(model)]
     same = {"host": "host", "port": "port", "temp": "temp", "seed": "seed", "threads": "threads"}
     same |= {"sleep_idle_seconds": "idle-seconds", "models_max": "models-max", "spec_draft_n_max": "draft-tokens"}
-    same |= {"api_key": "api-key", "chat_template_file": "chat-template-file"}
+    same |= {"pooling": "pooling", "api_key": "api-key", "chat_template_file": "chat-template-file"}
     for name, own in same.items():
         if (value := getattr(options, name)) is not None:
             arguments += [f"--{own}", value]

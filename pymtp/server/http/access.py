@@ -163,7 +163,7 @@ def add_cors(app: Starlette, settings: ServerSettings) -> None:
         return
     app.add_middleware(
         PageOriginsMiddleware,
-        allow_origins=[origin for origin in settings.cors_origins if origin != LOCAL_ORIGINS],
+        allow_origins=settings.cors_origins,
         allow_origin_regex=_LOCAL_ORIGIN if LOCAL_ORIGINS in settings.cors_origins else None,
         allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
         allow_headers=["*"],

@@ -46,7 +46,7 @@ class EmbeddingFields(RequestModel):
         None, description="Cut the embeddings to this length, and scale them to length 1 again."
     )
     pooling: Literal["last", "mean"] | None = Field(
-        None, description="last (default): the hidden state of the last token; mean: the mean over all tokens."
+        None, description="last: the hidden state of the last token; mean: the mean over all tokens."
     )
     user: str | None = None
     embd_normalize: Literal[2] | None = Field(None, description="2: Euclidean length 1, which embeddings always have.")
@@ -86,7 +86,7 @@ class EmbeddingResponse(TypedDict):
 
 
 class NativeEmbedding(TypedDict):
-    """An embedding as llama.cpp's server answers it: a list of one vector."""
+    """An embedding as llama.cpp's server answers it: a list of one vector; with --pooling none, of one a token."""
 
     index: int
     embedding: list[list[float]]
@@ -101,7 +101,8 @@ class NativeEmbedding(TypedDict):
 async def embeddings(request: Request, body: EmbeddingRequest, service: ServiceDep) -> Response:
     """Compute the embeddings of texts."""
     fields = body.model_dump(exclude_unset=True)
-    vectors, n_tokens = await _embed(request, service, "input", fields["input"], body)
+    pooling = service.pooling(body.pooling)
+    vectors, n_tokens = await _embed(request, service, "input", fields["input"], body, pooling)
     return AsciiJSONResponse(
         EmbeddingResponse(
             object="list",
@@ -126,22 +127,28 @@ async def native_embeddings(request: Request, body: NativeEmbeddingRequest, serv
         raise InvalidRequestError('give a text as "input" or "content"', "input")
     if body.model is not None and name == "input":
         return await embeddings(request, EmbeddingRequest.model_validate(fields), service)
-    vectors, _ = await _embed(request, service, name, fields[name], body)
-    answer = [NativeEmbedding(index=i, embedding=[vector.tolist()]) for i, vector in enumerate(vectors)]
+    has_pooling = body.pooling is not None or service.settings.pooling != "none"
+    if not has_pooling and body.dimensions is not None:
+        raise InvalidRequestError("dimensions cannot be combined with --pooling none", "dimensions")
+    pooling = service.pooling(body.pooling) if has_pooling else None
+    vectors, _ = await _embed(request, service, name, fields[name], body, pooling)
+    answer = [NativeEmbedding(index=i, embedding=np.atleast_2d(vector).tolist()) for i, vector in enumerate(vectors)]
     return AsciiJSONResponse(answer, headers=ignored_header(body.model_extra or ()))
 
 
 async def _embed(
-    request: Request, service: Service, name: str, given: Any, body: EmbeddingFields
+    request: Request, service: Service, name: str, given: Any, body: EmbeddingFields, pooling: Pooling | None
 ) -> tuple[list[NDArray[np.float32]], int]:
-    """Return the embeddings of the inputs of a body, and their number of tokens. name: the field of the inputs."""
+    """Return the embeddings of the inputs of a body, and their number of tokens.
+
+    name: the field of the inputs. pooling: see Service.embed.
+    """
     service.check_model(body.model)
     llm = service.llm.llm
     if body.dimensions is not None and body.dimensions > llm.model.n_embd:
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     inputs = read_prompts(given, name)
     prompts = await service.prepare(lambda: [input_tokens(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
-    pooling: Pooling = body.pooling or "last"
     vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]

@@ -108,7 +108,7 @@ async def embed(request: Request, body: OllamaEmbedRequest, service: ServiceDep)
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     texts = [body.input] if isinstance(body.input, str) else body.input
     prompts = await service.prepare(lambda: [_tokens(llm, text, cut=body.truncate is not False) for text in texts])
-    vectors = await run_until_disconnect(request.receive, service.embed(prompts, "last"))
+    vectors = await run_until_disconnect(request.receive, service.embed(prompts, service.pooling()))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
     answer = {
@@ -130,7 +130,7 @@ async def embeddings(request: Request, body: OllamaEmbeddingsRequest, service: S
     check_model(service, body.model)
     llm = service.llm.llm
     tokens = await service.prepare(lambda: _tokens(llm, body.prompt, cut=True))
-    (vector,) = await run_until_disconnect(request.receive, service.embed([tokens], "last"))
+    (vector,) = await run_until_disconnect(request.receive, service.embed([tokens], service.pooling()))
     return AsciiJSONResponse({"embedding": vector.tolist()})
 
 
