@@ -156,7 +156,7 @@ def test_settings_take_names_of_parameters_and_of_options_and_refuse_others() ->
     settings = ChatSettings(SamplingParams(temperature=0.7, seed=None, max_tokens=None), None)
     for name, text in (("temp", "0"), ("--repeat-penalty", "1.1"), ("top-k", "-1"), ("seed", "3"), ("max_tokens", "9")):
         settings.set(name, text)
-    settings.set("thinking", "off")
+    assert settings.set("thinking", "off") == "thinking: off"
     settings.set("thinking_budget", "5")
     settings.set("thinking_budget", "-1")
     assert settings.params.thinking_budget is None

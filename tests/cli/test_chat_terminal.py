@@ -108,7 +108,7 @@ def test_chat_commands_in_a_terminal(thinks: Path, tmp_path: Path) -> None:
         terminal.wait_for_prompt("> Hello.")
         terminal.run(" More.", ANSWERED, clear=False)
         assert users(saved(terminal, tmp_path)) == ["Hello. More."]
-        terminal.run("/set temp 0", "")
+        terminal.run("/set temp 0", "(temperature: 0)")
         terminal.run("/set", "samplers")
         assert re.search(r"temperature +0 +default: 0\.7", terminal.text)
         terminal.run("/system Be brief.", "(system message: Be brief.)")

@@ -52,8 +52,10 @@ class ChatSettings:
         """Return the variables of the chat template."""
         return {} if self.thinking is None else {"enable_thinking": self.thinking}
 
-    def set(self, name: str, text: str) -> None:
-        """Change a setting. Raises InvalidRequestError for an unknown name or an invalid value.
+    def set(self, name: str, text: str) -> str:
+        """Change a setting. Return its name and its new value, to be shown.
+
+        Raises InvalidRequestError for an unknown name or an invalid value.
 
         name: its name in SamplingParams, or that of the option of the command line.
         text: "default", "none", JSON, or a text without quotes.
@@ -67,10 +69,10 @@ class ChatSettings:
             if value is not None and not isinstance(value, bool):
                 raise InvalidRequestError(f"thinking {text!r:.40} must be on, off or default")
             self.thinking = value
-            return
-        if name in _NO_LIMIT and value == -1:
-            value = None
-        self.params = replace(self.params, **normalize_sampling({name: value}))
+        else:
+            value = None if name in _NO_LIMIT and value == -1 else value
+            self.params = replace(self.params, **normalize_sampling({name: value}))
+        return f"{name}: {_shown(name, self._values()[name])}"
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield the name of each setting, its value, and its default if that is another."""

@@ -107,7 +107,7 @@ class SlashCommands:
         elif not value.strip():
             raise InvalidRequestError(f"/set {name} VALUE: give a value; /set shows all")
         else:
-            settings.set(name, value.strip())
+            show_remark(settings.set(name, value.strip()))
 
     def _system(self, text: str) -> None:
         if text:
