@@ -34,7 +34,7 @@ from pymtp.cli.chat.interrupts import Interrupts
 from pymtp.engine.stream import Stream
 from pymtp.llm import LLM
 
-hold, presses, answers = Path(os.environ["HOLD"]), [], {}
+hold, presses = Path(os.environ["HOLD"]), []
 handle, next_piece, params = Interrupts._handle, Stream.__next__, LLM.get_default_sampling_params
 
 def noted(self, *arguments):
@@ -43,7 +43,7 @@ def noted(self, *arguments):
     handle(self, *arguments)
 
 def held(stream):
-    texts, pressed = answers.setdefault(id(stream), ([], len(presses)))
+    texts, pressed = vars(stream).setdefault("held", ([], len(presses)))
     while (wanted := hold.read_text()) and ("!" in wanted or len(presses) == pressed):
         wanted = wanted.strip("!")
         if not (len(texts) >= int(wanted) if wanted.isdigit() else wanted in "".join(texts)):
