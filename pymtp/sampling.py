@@ -51,6 +51,7 @@ def pymtp_on_logits(data: Any, logits: Any, n_vocab: int, prefix: Any, n: int) -
 
 MAX_LOGPROBS = 100
 MAX_MAGNITUDE = 1e30  # the largest bias or penalty: the changed logits stay within float32
+MAX_EXACT = 2**53  # JavaScript and others read larger integers of JSON as floats; random seeds are less
 MAX_COMPLETIONS = 128  # completions of a prompt, as in OpenAI's API
 MAX_DRAFTS = 64  # drafts in a round
 MAX_THINKING_END = 1000  # characters
@@ -371,7 +372,7 @@ class Sampler:
             raise InvalidRequestError(f"params must be SamplingParams, not {type(params).__name__}")
         self._lock = threading.RLock()
         self.params = params
-        self.seed = secrets.randbits(64) if params.seed is None else (int(params.seed) + seed_offset) % 2**64
+        self.seed = secrets.randbelow(MAX_EXACT) if params.seed is None else (int(params.seed) + seed_offset) % 2**64
         self._bias = ffi.new("struct pymtp_logit_bias[]", [(int(t), float(v)) for t, v in params.logit_bias.items()])
         self.native: Any = ffi.new("struct pymtp_sampling *")
         self.native.temperature = params.temperature

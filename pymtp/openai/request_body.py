@@ -13,7 +13,7 @@ from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS, AnswerRul
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.skipped_tools import check_tool_choice, split_tools
 from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
-from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
+from pymtp.sampling import MAX_COMPLETIONS, MAX_EXACT, SamplingParams
 from pymtp.sampling_defaults import normalize_sampling
 from pymtp.validation import is_whole, read_bool, read_int, replace_all_surrogates
 
@@ -372,7 +372,7 @@ def _logprobs(url: str, body: Mapping[str, Any]) -> Any:
 
 def _whole(value: Any) -> Any:
     """Return a whole number that is written as 1.0 as an integer, as JSON Schema and JavaScript have it."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT else value
 
 
 def _seed(seed: object) -> object:
@@ -382,6 +382,8 @@ def _seed(seed: object) -> object:
     """
     if seed == -1:
         return None
+    if isinstance(seed, float):  # `_whole` has read those that are whole
+        raise InvalidRequestError(f"seed={seed!r:.40} must be a whole number, without a point or exponent", "seed")
     return seed % 2**64 if isinstance(seed, int) and not isinstance(seed, bool) else seed
 
 

@@ -24,6 +24,8 @@ GRAMMARS: Sequence[dict[str, Any]] = (
     {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: only this request fails
 )
 STOPS = ("e", ("\n\n", "return"), (" ", "="), "self", ("never comes",))
+BREAKERS = ((), ("\n",), (" ", "self", "e"))
+ORDER = "edskypmxt"  # llama.cpp's letters for the samplers
 KNOWN = 40  # texts that prompts repeat, continue or branch off from
 ROOM = 64  # tokens of the context that most prompts leave free
 
@@ -181,6 +183,34 @@ class RequestGenerator:
         start = numbers.randrange(max(1, len(text) - n))
         return list(text[start : start + n])
 
+    def _samplers(self) -> dict[str, Any]:
+        """Return values of some of the samplers that few requests use."""
+        numbers = self._numbers
+        kinds: list[dict[str, Any]] = [
+            {
+                "dry_multiplier": numbers.choice((0.4, 0.8, 5.0)),
+                "dry_base": numbers.choice((1.0, 1.75, 4.0)),
+                "dry_allowed_length": numbers.choice((0, 1, 2, 8)),
+                "dry_penalty_last_n": numbers.choice((-1, 8, 64)),
+            }
+            | ({"dry_sequence_breakers": numbers.choice(BREAKERS)} if numbers.random() < 0.3 else {}),
+            {
+                "xtc_probability": numbers.choice((0.2, 0.5, 1.0)),
+                "xtc_threshold": numbers.choice((0.0, 0.05, 0.1, 0.3)),
+            },
+            {"top_n_sigma": numbers.choice((0.5, 1.0, 3.0))},
+            {"typical_p": numbers.choice((0.3, 0.9, 0.99))},
+            {
+                "dynatemp_range": numbers.choice((0.1, 0.5, 2.0)),
+                "dynatemp_exponent": numbers.choice((0.3, 1.0, 2.0)),
+            },
+            {"samplers": numbers.choice((None, "".join(numbers.sample(ORDER, numbers.randint(0, len(ORDER))))))},
+        ]
+        chosen: dict[str, Any] = {}
+        for kind in numbers.sample(kinds, numbers.choice((1, 1, 2, 3, len(kinds)))):
+            chosen |= kind
+        return chosen
+
     def _params(self, *, several: bool) -> SamplingParams:
         numbers = self._numbers
         more: dict[str, Any] = {}
@@ -195,6 +225,8 @@ class RequestGenerator:
             bias = numbers.choice(((-4.0, 0.5, 2.0), (100.0,)))  # with the second, the head predicts the tokens
             tokens = numbers.sample(range(self._model.n_vocab), numbers.randint(1, 4))
             more["logit_bias"] = {token: numbers.choice(bias) for token in tokens}
+        if numbers.random() < 0.3:
+            more |= self._samplers()
         if numbers.random() < 0.15:
             more |= numbers.choice(GRAMMARS)
         elif numbers.random() < 0.15:

@@ -16,6 +16,7 @@ from pymtp.server.openai.types import (
     Penalty,
     Probability,
     RequestModel,
+    Seed,
     StopString,
     StopStrings,
 )
@@ -46,7 +47,7 @@ class OllamaOptions(RequestModel):
     top_p: Probability | None = None
     min_p: Probability | None = None
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, FLOAT_AS_INT] | None = None
+    seed: Seed | None = None
     stop: StopString | StopStrings | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=1e30)] | None = None
     repeat_last_n: WholeNumber | None = None

@@ -14,13 +14,19 @@ from typing_extensions import NotRequired
 from pymtp.openai.response_body import Answer, ChatLogprobs, DraftingStats, Usage
 from pymtp.openai.timings import PromptProgress, Timings
 from pymtp.samplers.values import MAX_BREAKER, MAX_BREAKERS
-from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE, MAX_SALT
+from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_EXACT, MAX_LOGPROBS, MAX_MAGNITUDE, MAX_SALT
 from pymtp.validation import replace_surrogates, shown
 
 
 def _float_to_int(value: object) -> object:
     # 1.0 is accepted as an integer, as in JSON Schema and JavaScript.
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _refuse_rounded(value: object) -> object:
+    if isinstance(value, float) and abs(value) > MAX_EXACT:
+        raise PydanticCustomError("seed_rounded", "must be written as an integer: as a float it may have been rounded")
+    return value
 
 
 def _bool_or_text(value: object) -> object:
@@ -43,6 +49,7 @@ FailFastList = Annotated[list[T], Field(fail_fast=True)]
 # Replaces lone surrogates, because pydantic's length limits refuse strings that have them.
 VALID_TEXT = BeforeValidator(_replace_surrogates)
 FLOAT_AS_INT = BeforeValidator(_float_to_int)  # must follow the limits in Annotated, or the JSON schema would lack them
+Seed = Annotated[int, FLOAT_AS_INT, BeforeValidator(_refuse_rounded)]
 Flag = Annotated[bool, BeforeValidator(_text_to_bool)]  # a boolean, or its text
 OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # refuses 0, although 0 == False in Python
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -193,7 +200,7 @@ class SamplingFields(RequestModel):
         None, description="0 and -1: all tokens."
     )
     min_p: Probability | None = None
-    seed: Annotated[int, FLOAT_AS_INT] | None = Field(None, description="The seed, modulo 2**64; -1: a random seed.")
+    seed: Seed | None = Field(None, description="The seed, modulo 2**64; -1: a random seed.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     dry_multiplier: Positive | None = Field(
