@@ -81,6 +81,15 @@ def test_stream_has_several_text_deltas(client: OpenAI) -> None:
     assert kinds.count("response.output_text.delta") > 1
 
 
+def test_prompt_tokens_are_counted_without_a_response(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo", "input": QUESTION, "instructions": "Be brief."}
+    done = client.responses.create(**asked, max_output_tokens=16)
+    counted = client.responses.input_tokens.count(**asked)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", done.usage.input_tokens)  # type: ignore[union-attr]
+    further = client.responses.input_tokens.count(model="demo", input="go on", previous_response_id=done.id)
+    assert further.input_tokens > counted.input_tokens
+
+
 def test_stream_tells_progress_and_timings_on_request(client: OpenAI) -> None:
     asked = {"return_progress": True, "timings_per_token": True}
     events = [event.model_dump() for event in client.responses.create(**GREEDY, stream=True, extra_body=asked)]

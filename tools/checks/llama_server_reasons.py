@@ -26,7 +26,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"test_embedding::test_embedding_(usage|mixed_input\[-False\]|pooling_none$)", TEXT),
     (r"test_basic::test_load_split_model", TEXT),
     (r"test_ctx_shift::test_ctx_shift_disabled", TEXT),
-    (r"test_compat_oai_responses::test_responses_(stream_)?with_openai_library", TEXT),
+    (r"test_compat_oai_responses::test_responses_with_openai_library", TEXT),
+    (r"test_compat_oai_responses::test_responses_stream_with_llama_telemetry", OTHERWISE),
     (r"test_speculative::test_(slot_ctx|multi)", TEXT),
     # errors, pages of other origins
     (r"test_chat_completion::test_context_size_exceeded", OTHERWISE),

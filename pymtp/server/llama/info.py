@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from pymtp.chat import Chat, template_messages
-from pymtp.chat.prompt import ChatPrompt
 from pymtp.engine.prepare import apply_thinking_budget
 from pymtp.llm import LLM
-from pymtp.openai.generate_request import GenerateRequest, prepare_request
+from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import CHAT, read_generate_request
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import NotEnabledError
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses, ignored_fields_header
 from pymtp.server.openai.types import ChatRequest
+from pymtp.server.token_count import InputTokens, count_prompt_tokens
 
 router = APIRouter(tags=["llama.cpp"])
 
@@ -33,11 +31,6 @@ class TemplateRequest(ChatRequest):
 
 class TemplateResponse(TypedDict):
     prompt: str
-
-
-class InputTokens(TypedDict):
-    object: Literal["response.input_tokens"]
-    input_tokens: int
 
 
 class Slot(TypedDict):
@@ -87,10 +80,8 @@ async def count_tokens(body: TemplateRequest, service: ServiceDep) -> InputToken
     """Return the number of prompt tokens that a chat has, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
-    generate_request = service.apply_thinking_budget(read_generate_request(CHAT, fields, service.sampling))
-    prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, generate_request))).prompt
-    assert isinstance(prompt, ChatPrompt)
-    return InputTokens(object="response.input_tokens", input_tokens=len(prompt.tokens))
+    n = await count_prompt_tokens(service, read_generate_request(CHAT, fields, service.sampling))
+    return InputTokens(object="response.input_tokens", input_tokens=n)
 
 
 @router.get("/slots", responses=error_responses())

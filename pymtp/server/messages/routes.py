@@ -7,8 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.chat.prompt import ChatPrompt
-from pymtp.openai.generate_request import prepare_request
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.event_response import respond
 from pymtp.server.http.errors import MessageErrorBody
@@ -23,6 +21,7 @@ from pymtp.server.messages.types import (
     MessageRequest,
 )
 from pymtp.server.messages.write import PING, MessageWriter
+from pymtp.server.token_count import count_prompt_tokens
 
 MESSAGES = "/v1/messages"
 router = APIRouter(tags=["Anthropic"])
@@ -56,7 +55,4 @@ async def count_tokens(body: CountTokensRequest, service: ServiceDep) -> CountTo
     """Return the number of prompt tokens that a chat has."""
     service.check_model(body.model)
     generate_request = read_message_request(body.model_dump(exclude_unset=True, by_alias=True))
-    generate_request = service.apply_thinking_budget(generate_request)
-    prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, generate_request))).prompt
-    assert isinstance(prompt, ChatPrompt)
-    return {"input_tokens": len(prompt.tokens)}
+    return {"input_tokens": await count_prompt_tokens(service, generate_request)}

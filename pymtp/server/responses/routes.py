@@ -19,6 +19,7 @@ from pymtp.server.responses.read import ignored_names, input_messages, read_resp
 from pymtp.server.responses.store import ResponseStore, StoredResponse
 from pymtp.server.responses.types import DeletedResponse, Response, ResponseRequest
 from pymtp.server.responses.write import ResponseWriter
+from pymtp.server.token_count import InputTokens, count_prompt_tokens
 
 RESPONSES = "/v1/responses"
 router = APIRouter(tags=["OpenAI"])
@@ -58,10 +59,7 @@ async def responses(
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     fields["model"] = body.model or service.model_name
-    messages = [
-        *_previous_messages(fields, store, owner),
-        *input_messages(_with_stored_items(fields["input"], store, owner)),
-    ]
+    messages = _messages(fields, store, owner)
     generate_request = read_response_request(fields, messages, service.sampling)
     writer = ResponseWriter(fields, generate_request.params, service.settings.replica)
 
@@ -81,6 +79,24 @@ async def responses(
         on_progress=writer.progress if body.return_progress else None,
         timings_per_token=bool(body.timings_per_token),
     )
+
+
+@router.post(f"{RESPONSES}/input_tokens", responses=error_responses())
+async def input_tokens(body: ResponseRequest, service: ServiceDep, store: StoreDep, owner: OwnerDep) -> InputTokens:
+    """Return the number of prompt tokens that a response would have, without generating."""
+    service.check_model(body.model)
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    generate_request = read_response_request(fields, _messages(fields, store, owner), service.sampling)
+    n = await count_prompt_tokens(service, generate_request)
+    return InputTokens(object="response.input_tokens", input_tokens=n)
+
+
+def _messages(fields: Mapping[str, Any], store: ResponseStore, owner: str) -> list[Mapping[str, Any]]:
+    """Return the messages of the previous response, then those of the input."""
+    return [
+        *_previous_messages(fields, store, owner),
+        *input_messages(_with_stored_items(fields["input"], store, owner)),
+    ]
 
 
 def _with_stored_items(given: str | Sequence[Mapping[str, Any]], store: ResponseStore, owner: str) -> Any:

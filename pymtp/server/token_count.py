@@ -1,0 +1,26 @@
+"""The number of tokens that the prompt of a chat has, for the APIs that tell it without generating."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from pymtp.chat.prompt import ChatPrompt
+from pymtp.openai.generate_request import GenerateRequest, prepare_request
+from pymtp.server.service import Service
+
+
+class InputTokens(TypedDict):
+    """The answer of OpenAI's API."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+async def count_prompt_tokens(service: Service, request: GenerateRequest) -> int:
+    """Return the number of prompt tokens of a chat. Raises the errors of `prepare_request` and UnavailableError."""
+    request = service.apply_thinking_budget(request)
+    prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, request))).prompt
+    assert isinstance(prompt, ChatPrompt)
+    return len(prompt.tokens)
