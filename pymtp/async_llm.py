@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from pymtp.chat import Chat, GivenToolChoice, Message, OutputEvent, Tools
+from pymtp.chat import Chat, GivenToolChoice, Message, Tools
+from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, commit_saver
 from pymtp.engine.prepare import Params, Prompt
 from pymtp.engine.preparers import Preparers
-from pymtp.engine.request import Completion, FinishReason, Piece, Request, Waiter, collect_completions
+from pymtp.engine.request import Completion, Piece, Request, Waiter, collect_completions
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import PieceParser
 from pymtp.engine.thread import EngineThread
@@ -200,11 +200,13 @@ class AsyncLLM(HubMixin):
         **keywords: Unpack[SamplingKeywords],
     ) -> Completion | list[Completion]:
         """Generate the completion of one prompt, or a list of completions for a list of prompts; see `LLM.generate`."""
-        params = with_keywords("AsyncLLM.generate", params, keywords)
+        if keywords:
+            params = with_keywords("AsyncLLM.generate", params, keywords)
         single = is_prompt(prompts)
         wakeup = AsyncWakeup()
         requests = await self._submit([prompts] if single else prompts, params, wakeup, priority=priority)  # type: ignore[list-item, arg-type]
         try:
+            await self._add_prompt_logprobs(requests)
             while wakeup.waiter.n_unfinished:
                 await wakeup.wait()
         finally:
@@ -252,13 +254,15 @@ class AsyncLLM(HubMixin):
 
         The request is cancelled when the iterator is closed before its end.
         """
-        params = with_keywords("AsyncLLM.stream", params, keywords)
+        if keywords:
+            params = with_keywords("AsyncLLM.stream", params, keywords)
         check_stream(params)
         wakeup = AsyncWakeup()
         requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=MAX_UNREAD_PIECES)
         (request,) = requests
         parser = None if request.output_format is None else PieceParser(request.output_format)
         try:
+            await self._add_prompt_logprobs(requests)
             while True:
                 while not request.unread and not request.ended:
                     await wakeup.wait()
@@ -316,6 +320,15 @@ class AsyncLLM(HubMixin):
         finally:
             stopped.set()
 
+    async def _add_prompt_logprobs(self, requests: Sequence[Request]) -> None:
+        """Compute the log-probabilities of prompts for the requests that ask for them, while the requests run."""
+        if any(request.params.prompt_logprobs is not None for request in requests):
+            stopped = threading.Event()
+            try:
+                await self._in_thread(lambda: self.llm._add_prompt_logprobs(requests, stopped.is_set))
+            finally:
+                stopped.set()
+
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, save its state to a file, and return its number of tokens; see `LLM.save_prefix`.
 
@@ -369,37 +382,6 @@ class AsyncLLM(HubMixin):
             self._engine_thread.cancel(requests)
             raise
         return requests
-
-
-@dataclass(slots=True)
-class CompletionDelta:
-    """The new output of one completion of a prompt.
-
-    index: the number of the completion, from 0.
-    pieces: its pieces since the last delta.
-    reason: its finish reason in its last delta; None in earlier deltas. The server writes "tool_calls" for calls.
-    events: the events that the server's output parser reads in the pieces; `take` leaves them empty.
-    """
-
-    index: int
-    pieces: Sequence[Piece]
-    reason: FinishReason | Literal["tool_calls"] | None
-    events: Sequence[OutputEvent] = ()
-
-
-class PromptProgress(NamedTuple):
-    """How much of a prompt is computed.
-
-    total: the number of tokens of the prompt.
-    cached: the number of tokens that were taken from the prefix cache.
-    processed: the number of tokens that are computed or cached.
-    seconds: the time since the request got its sequence.
-    """
-
-    total: int
-    cached: int
-    processed: int
-    seconds: float
 
 
 class AsyncCompletions:

@@ -31,7 +31,7 @@ from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import Stream
 from pymtp.engine.thread import EngineThread
 from pymtp.engine.warm_up import WarmUp
-from pymtp.errors import ClosedError, InvalidRequestError
+from pymtp.errors import CancelledError, ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
 from pymtp.model.model import TAPS, Model
 from pymtp.native.process import refuse_copies
@@ -190,9 +190,11 @@ class LLM(HubMixin):
         Raises the errors of `generate`, before the first piece, and InvalidRequestError for a list of params and for n
         above 1.
         """
-        params = with_keywords("LLM.stream", params, keywords)
+        if keywords:
+            params = with_keywords("LLM.stream", params, keywords)
         check_stream(params)
         requests = self._make_requests([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES)
+        self._add_prompt_logprobs(requests)
         return Stream(self, self._engine_thread, requests[0])
 
     @overload  # a string is a sequence of strings, too
@@ -229,10 +231,12 @@ class LLM(HubMixin):
         before the first runs. A request that fails later does not stop the others: when they are done, the first error
         is raised, and its `completions` has the completion or the error of each prompt.
         """
-        params = with_keywords("LLM.generate", params, keywords)
+        if keywords:
+            params = with_keywords("LLM.generate", params, keywords)
         single = is_prompt(prompts)
         waiter = Waiter()
         requests = self._make_requests([prompts] if single else prompts, params, waiter, priority=priority)  # type: ignore[list-item, arg-type]
+        self._add_prompt_logprobs(requests)
         self._engine_thread.run(requests, waiter)
         completions = collect_completions(requests)
         return completions[0] if single else completions
@@ -284,6 +288,30 @@ class LLM(HubMixin):
         """
         params = with_keywords("LLM.stream_chat", params, keywords, self.get_default_sampling_params)
         return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
+
+    def create_chat_completion(self, messages: Sequence[Message], **fields: Any) -> Any:
+        """Answer a chat as OpenAI's API and llama-cpp-python do: with a dict, or with stream=True its chunks.
+
+        fields: those of a body of /v1/chat/completions, such as tools, response_format, max_tokens and stream, with the
+            same defaults as in `pymtp serve`; and logits_processor, as in SamplingParams. None counts as not given.
+
+        Returns a chat.completion; with stream=True an iterator over the objects chat.completion.chunk.
+
+        Raises TypeError for an unknown field, InvalidRequestError for one that is refused, and the errors of `chat`.
+        """
+        return self._create("create_chat_completion", "/v1/chat/completions", {"messages": messages, **fields})
+
+    def create_completion(self, prompt: str | Sequence[int], **fields: Any) -> Any:
+        """Answer a prompt as OpenAI's API and llama-cpp-python do: with a dict, or with stream=True its chunks.
+
+        fields: those of a body of /v1/completions; see `create_chat_completion`. max_tokens is 16 by default.
+        """
+        return self._create("create_completion", "/v1/completions", {"prompt": prompt, **fields})
+
+    def _create(self, name: str, url: str, fields: Mapping[str, Any]) -> Any:
+        from pymtp.openai.in_process import create  # here: many programs do without, and it takes time to import
+
+        return create(self, f"LLM.{name}", url, fields)
 
     def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.
@@ -349,6 +377,25 @@ class LLM(HubMixin):
         tokens = [self._embedding_tokens(prompt) for prompt in several]
         vectors = [self._embedder.embed(one, pooling, cancelled) for one in tokens]
         return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.model.n_embd)
+
+    def _add_prompt_logprobs(self, requests: Sequence[Request], cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Compute the log-probabilities of prompts for the requests that ask for them, once for each prompt.
+
+        Ends early after cancel(), which ends the requests too, and soon after `cancelled` returns true. Private to
+        pymtp. Raises ContextFullError for a prompt for which there is no memory.
+        """
+        last: Request | None = None
+        for request in requests:
+            if request.params.prompt_logprobs is None:
+                continue
+            if last is not None and request.group is not None and request.group is last.group:
+                request.prompt_logprobs = last.prompt_logprobs
+            else:
+                with suppress(CancelledError):
+                    request.prompt_logprobs = self._embedder.logprobs(
+                        request.prompt, request.params.prompt_logprobs, cancelled
+                    )
+            last = request
 
     def _embedding_tokens(self, prompt: object) -> list[int]:
         """Return the tokens of a prompt to embed. Raises the errors of `embed`. Private to pymtp, for the server."""

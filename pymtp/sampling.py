@@ -95,6 +95,8 @@ class SamplingParams:
     logprobs: report the log-probability of each token, and this number of most likely tokens with their
         log-probabilities, at most 100; None for no report. The probabilities are the model's own: the softmax over the
         whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
+    prompt_logprobs: the same for each token of the prompt but the first, in `Completion.prompt_logprobs`. They are
+        computed beside the request, in a context of their own, whatever is cached. None for no report.
     n: the number of completions of one prompt, at most 128; all but the first are in `Completion.others`. Their seeds
         are the seed of the first plus 1, 2, …. With temperature 0 and without XTC they are equal.
     draft_tokens: the maximum number of drafts in each round of this request, 0 for plain decoding; None for the LLM's
@@ -181,6 +183,7 @@ class SamplingParams:
     dynatemp_exponent: float = 1.0
     samplers: str | Sequence[str] | None = None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         stops = _listed(self.stop)
@@ -229,10 +232,9 @@ class SamplingParams:
             ),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
-            (
-                "logprobs",
-                self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS),
-                "a whole number from 0 to 100, or None",
+            *(
+                (name, value is None or is_whole(value, 0, MAX_LOGPROBS), "a whole number from 0 to 100, or None")
+                for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs))
             ),
             ("n", is_whole(self.n, 1, MAX_COMPLETIONS), f"a whole number from 1 to {MAX_COMPLETIONS}"),
             (
@@ -323,7 +325,7 @@ def _restored(values: dict[str, Any]) -> SamplingParams:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The natural log-probability of a generated token, and the most likely tokens with their own.
+    """The natural log-probability of a token of an output or a prompt, and the most likely tokens with their own.
 
     The probabilities are those of the model's unchanged logits, within 1e-6 of a computation in float64.
     top: pairs of token id and log-probability, the most likely token first.

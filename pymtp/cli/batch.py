@@ -10,12 +10,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymtp.async_llm import AsyncLLM
+from pymtp.batch import BatchFiles, BatchProgress, run_batch
 from pymtp.cli.exit_codes import FAILED
 from pymtp.cli.load import LoadOptions
 from pymtp.cli.options import SeqMax, expand_options
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.batch import BatchFiles, BatchProgress, run_batch
 
 
 @expand_options

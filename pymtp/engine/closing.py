@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from pymtp.engine.context import EngineContext
+from pymtp.engine.logprobs import logprobs_of
 from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError
-from pymtp.sampling import Logits, TokenLogprobs
+from pymtp.sampling import TokenLogprobs
 
 MAX_LOGITS_ROWS = 16  # largest number of rows of logits in memory at a time: a row may take a megabyte
 
@@ -82,11 +81,3 @@ def _sample_next(context: EngineContext, request: Request) -> None:
     state.ended = request.text.add_token(state.token) or state.tokens_left < 1 or state.n_past >= context.n_ctx
     state.draft_stats.rounds += 1
     state.draft_stats.depths.append(0)
-
-
-def logprobs_of(row: Logits, token: int, n_top: int) -> TokenLogprobs:
-    """Return the log-probabilities of a row of logits, in the format of the native sampler, for a forced token."""
-    largest = row.max()
-    logprobs = row - (largest + np.log(np.exp(row.astype(np.float64) - largest).sum()))
-    top = np.lexsort((np.arange(len(row)), -row))[:n_top]  # tokens with equal logits are ordered by their ids
-    return TokenLogprobs(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in top))

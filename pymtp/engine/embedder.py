@@ -1,9 +1,9 @@
-"""Embeddings of texts: the target's final hidden states, computed between the steps of the engine."""
+"""Embeddings and log-probabilities of prompts: the outputs of all their tokens, between the steps of the engine."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -15,9 +15,11 @@ from pymtp.context.context import Context
 from pymtp.context.host_memory import free_host_memory
 from pymtp.context.memory import PARTS, DeviceMemory, least_memory
 from pymtp.context.options import ContextOptions
+from pymtp.engine.logprobs import logprobs_of
 from pymtp.engine.thread import EngineThread
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.native.process import tell_of_forks
+from pymtp.sampling import TokenLogprobs
 from pymtp.validation import shown
 
 Pooling: TypeAlias = Literal["last", "mean"]
@@ -28,7 +30,7 @@ MIN_CTX = 1024  # smallest context, which is made anew for a longer prompt
 
 
 class Embedder:
-    """Computes embeddings of prompts, on the engine's thread and in a context of its own.
+    """Computes embeddings and log-probabilities of prompts, on the engine's thread and in a context of its own.
 
     The context holds one sequence, is made for the first prompt, and grows with the longest one. Several threads may
     use the embedder: prompts are computed one after the other.
@@ -67,9 +69,13 @@ class Embedder:
         if pooling not in get_args(Pooling):
             raise InvalidRequestError(f"pooling={shown(pooling)} must be last or mean", "pooling")
         total, last = np.zeros(self._model.n_embd), np.zeros(self._model.n_embd, np.float32)
-        for rows in self._chunks(tokens, cancelled):
-            total += rows.sum(axis=0, dtype=np.float64)
+
+        def add(rows: NDArray[np.float32]) -> None:
+            nonlocal last
+            np.add(total, rows.sum(axis=0, dtype=np.float64), out=total)
             last = rows[-1]
+
+        self._run(tokens, _embeddings, add, cancelled)
         return normalized(total / len(tokens) if pooling == "mean" else last)
 
     def embed_tokens(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> NDArray[np.float32]:
@@ -77,10 +83,36 @@ class Embedder:
 
         cancelled: see `embed`, which also raises the same errors.
         """
-        return np.concatenate(list(self._chunks(tokens, cancelled)))
+        chunks: list[NDArray[np.float32]] = []
+        self._run(tokens, _embeddings, chunks.append, cancelled)
+        return np.concatenate(chunks)
 
-    def _chunks(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[NDArray[np.float32]]:
-        """Yield the hidden states of each chunk of CHUNK tokens."""
+    def logprobs(
+        self, tokens: Sequence[int], n_top: int, cancelled: Callable[[], bool] = lambda: False
+    ) -> list[TokenLogprobs | None]:
+        """Return the log-probability of each token of a prompt after the tokens before it, and the n_top likeliest.
+
+        The first entry is None. The logits of CHUNK tokens are in memory at a time. Raises the errors of `embed`.
+        """
+        found: list[TokenLogprobs | None] = [None]
+
+        def add(rows: NDArray[np.float32]) -> None:
+            found.extend([logprobs_of(row, tokens[len(found) + i], n_top) for i, row in enumerate(rows)])
+
+        self._run(tokens[:-1], _logits, add, cancelled)
+        return found
+
+    def _run(
+        self,
+        tokens: Sequence[int],
+        compute: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+        add: Callable[[NDArray[np.float32]], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """Compute a prompt in chunks.
+
+        compute: computes a chunk and returns its outputs, on the engine's thread. add: is given these, on this thread.
+        """
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise InvalidRequestError("this thread computes an embedding: a signal handler may only cancel or close")
         n_cancels = self._engine_context.cancels
@@ -89,10 +121,10 @@ class Embedder:
             context = self._context_for(len(tokens))
             for start in range(0, len(tokens), CHUNK):
                 if cancelled() or self._engine_context.cancels > n_cancels:
-                    raise CancelledError("the embedding was cancelled")
-                rows = self._thread.call(partial(_compute, context, tokens, start))
+                    raise CancelledError("the computation of the prompt was cancelled")
+                rows = self._thread.call(partial(_compute, context, tokens, start, compute))
                 self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
-                yield rows
+                add(rows)
 
     def close(self) -> None:
         """Free the context. A prompt that is being computed fails with ClosedError."""
@@ -113,7 +145,7 @@ class Embedder:
             n_ctx = max(MIN_CTX, 1 << (n_tokens - 1).bit_length())
             options = replace(self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0)
             self._check_memory(options, n_tokens)
-            made = Context(self._model, options, embeddings=True)
+            made = Context(self._model, options, max_outputs=CHUNK, embeddings=True)
             self.memory = [replace(device, weights=0) for device in made.memory()]
             self._context = made
             if self._closed:  # close() was called meanwhile, and has found no context
@@ -132,12 +164,27 @@ class Embedder:
             )
 
 
-def _compute(context: Context, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
-    """Compute the next chunk of a prompt, and return its hidden states. Runs on the engine's thread."""
+def _compute(
+    context: Context,
+    tokens: Sequence[int],
+    start: int,
+    compute: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+) -> NDArray[np.float32]:
+    """Compute the next chunk of a prompt, and return its outputs. Runs on the engine's thread."""
     if start == 0:
         context.clear()
-    context.prefill(tokens[start : start + CHUNK])
+    return compute(context, tokens[start : start + CHUNK])
+
+
+def _embeddings(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Compute tokens, and return their hidden states."""
+    context.prefill(tokens)
     return context.embeddings()
+
+
+def _logits(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Compute tokens, and return their logits."""
+    return context.prefill_logits(tokens)
 
 
 def add_memory(first: Sequence[DeviceMemory], second: Sequence[DeviceMemory]) -> list[DeviceMemory]:

@@ -67,6 +67,7 @@ class SamplingKeywords(TypedDict, total=False):
     dynatemp_exponent: float
     samplers: str | Sequence[str] | None
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
+    prompt_logprobs: int | None
 
 
 def with_keywords(

@@ -44,6 +44,8 @@ class Completion:
     token_ids: the generated tokens, with the end token; `text` has neither the end token nor the stop string.
     seed: the sampling seed that was used.
     logprobs: the log-probabilities of each token of `token_ids`; None if SamplingParams(logprobs=…) was not given.
+    prompt_logprobs: the log-probabilities of each token of the prompt, after the tokens before it; None for the first
+        token. None if SamplingParams(prompt_logprobs=…) was not given.
     others: the other completions of the prompt, if SamplingParams(n=…) asked for several.
     parsed: the parts of a chat's text, with a call that was cut off; None for other prompts.
     """
@@ -57,6 +59,7 @@ class Completion:
     logprobs: list[TokenLogprobs] | None = None
     others: tuple[Completion, ...] = ()
     parsed: ParsedOutput | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -243,6 +246,7 @@ class Request:
         self.draft_stats = DraftStats()
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # its owner sets them before it reads the output
         # log-probabilities of the forced tokens that close the thinking, until they are emitted
         self.forced_logprobs: list[TokenLogprobs] = []
         self.unread: deque[Piece] = deque()
@@ -450,6 +454,7 @@ class Request:
             seed=self.sampler.seed,
             logprobs=None if self.logprobs is None else list(self.logprobs),
             parsed=None if self.output_format is None else self.output_format.parse(text),
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     @property

@@ -202,7 +202,8 @@ class EngineThread:
         Streams and waiting requests end with ClosedError. In a signal or log handler that interrupts a call, that call
         is cancelled instead of waited for, and its end frees the context. A second close() only waits.
         """
-        in_processor.refuse()
+        if in_processor.running:
+            in_processor.refuse()
         self._closing = True
         in_call = self._wait.begun or self._is_this_thread() or self._context.in_call_of_this_thread
         if in_call:
@@ -242,7 +243,8 @@ class EngineThread:
         return self._thread is threading.current_thread()
 
     def _refuse_handlers(self) -> None:
-        in_processor.refuse()
+        if in_processor.running:
+            in_processor.refuse()
         if self._wait.begun or self._is_this_thread():
             raise InvalidRequestError(
                 "this thread is in a call of the LLM: a signal or log handler may only cancel() or close() it"

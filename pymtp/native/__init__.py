@@ -226,7 +226,7 @@ def alone(method: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Ow
     @wraps(method)
     def call(self: Owner, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         handle = self._handle
-        if handle.samples:
+        if in_processor.running and handle.samples:
             in_processor.refuse()
         # a KeyboardInterrupt between acquire() and a `try` would leave the lock taken; the lock's own `with` is safe
         with handle.lock:

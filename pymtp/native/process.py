@@ -69,7 +69,7 @@ def refuse_copies(owner: object) -> NoReturn:
 
 
 class _InProcessor(threading.local):
-    """Tells whether this thread runs a logits processor. Use it as a context manager around the call.
+    """Tells by `running` whether this thread runs a logits processor. Use it as a context manager around the call.
 
     A native call waits for the processor, so that a call of the same context in the processor would wait for ever.
     """
@@ -82,10 +82,9 @@ class _InProcessor(threading.local):
     def __exit__(self, *_: object) -> None:
         self.running = False
 
-    def refuse(self) -> None:
-        """Raise InvalidRequestError in a logits processor."""
-        if self.running:
-            raise InvalidRequestError("a logits_processor must not call the LLM or its context, which wait for it")
+    def refuse(self) -> NoReturn:
+        """Raise the error of a call in a logits processor."""
+        raise InvalidRequestError("a logits_processor must not call the LLM or its context, which wait for it")
 
 
 in_processor = _InProcessor()

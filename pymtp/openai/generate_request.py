@@ -11,9 +11,9 @@ from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine.prepare import Prompt, apply_thinking_budget
 from pymtp.engine.request import Completion, cache_key
 from pymtp.errors import InvalidRequestError
-from pymtp.llm import LLM
 from pymtp.openai.answer_rules import AnswerRule
 from pymtp.openai.infill import infill_prompt
+from pymtp.openai.loaded import LoadedModel
 from pymtp.sampling import SamplingParams
 from pymtp.validation import replace_surrogates
 
@@ -75,7 +75,7 @@ class Output(NamedTuple):
     finish_reason: OutputFinishReason
 
 
-def prepare_request(llm: LLM, request: GenerateRequest) -> PreparedRequest:
+def prepare_request(llm: LoadedModel, request: GenerateRequest) -> PreparedRequest:
     """Render and tokenize the prompt, and make the grammar of the output. Takes a while for a long prompt.
 
     Raises InvalidRequestError for a request that the template or the grammar refuses.
@@ -123,7 +123,7 @@ def left_out_keywords(request: GenerateRequest, output_format: OutputFormat | No
     return [f"{request.schema_field}{name}" if name.startswith("#") else name for name in names]
 
 
-def _rule_grammar(llm: LLM, rule: AnswerRule) -> str:
+def _rule_grammar(llm: LoadedModel, rule: AnswerRule) -> str:
     """Return the grammar of a rule. Raises InvalidRequestError, which names the rule's field, for an invalid one."""
     gbnf = rule.gbnf()
     try:
@@ -134,7 +134,7 @@ def _rule_grammar(llm: LLM, rule: AnswerRule) -> str:
     return gbnf
 
 
-def _after_thinking(llm: LLM, params: SamplingParams, gbnf: str) -> SamplingParams:
+def _after_thinking(llm: LoadedModel, params: SamplingParams, gbnf: str) -> SamplingParams:
     """Return params with a grammar that begins after the thinking, if the prompt has opened the thinking.
 
     The grammar waits for the end of the thinking only where there is a budget: here one that the context cannot exceed.
@@ -143,7 +143,7 @@ def _after_thinking(llm: LLM, params: SamplingParams, gbnf: str) -> SamplingPara
     return replace(params, grammar=gbnf, thinking_budget=budget)
 
 
-def _continuation_prompt(llm: LLM, chat: Chat, key: CacheKey | None) -> ChatPrompt:
+def _continuation_prompt(llm: LoadedModel, chat: Chat, key: CacheKey | None) -> ChatPrompt:
     """Return the prompt of a chat whose last message is the beginning of the answer."""
     messages = template_messages(chat.messages)
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):

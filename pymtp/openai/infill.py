@@ -8,8 +8,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from pymtp.errors import InvalidRequestError
-from pymtp.llm import LLM
 from pymtp.model.model import MIN_NORMALIZED, Model
+from pymtp.openai.loaded import LoadedModel
 from pymtp.sampling import SamplingParams
 
 # Names that Qwen's vocabularies have. REPO and FILE are needed only for further files.
@@ -46,7 +46,7 @@ def read_fim_tokens(model: Model) -> FimTokens:
     return FimTokens(prefix, suffix, middle, repo, file)
 
 
-def infill_prompt(llm: LLM, prefix: str | Sequence[int], suffix: str, params: SamplingParams) -> list[int]:
+def infill_prompt(llm: LoadedModel, prefix: str | Sequence[int], suffix: str, params: SamplingParams) -> list[int]:
     """Return the prompt after which the model writes the text between prefix and suffix. See `infill_tokens`.
 
     Raises InvalidRequestError for a model that cannot fill in text.

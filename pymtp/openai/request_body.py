@@ -111,10 +111,15 @@ UNMENTIONED_FIELDS = frozenset({*_IGNORED, *_UNSUPPORTED_FIELDS})
 _UNSUPPORTED_IN_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,), "add_generation_prompt": (True,)}
 
 
+def known_fields(url: str) -> set[str]:
+    """Return the names of the fields that a request body may have, of those that are refused or ignored too."""
+    known = {*_SAMPLING_FIELDS, *_OTHER_FIELDS, *_FIELDS_BY_URL[url], *_IGNORED, *_UNSUPPORTED_FIELDS, "best_of"}
+    return known | {*_UNSUPPORTED_IN_CHATS}
+
+
 def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
     """List the fields of a request body that pymtp does not know, except those that are null, and skipped tools."""
-    known = {*_SAMPLING_FIELDS, *_OTHER_FIELDS, *_FIELDS_BY_URL[url], *_IGNORED, *_UNSUPPORTED_FIELDS, "best_of"}
-    known |= {*_UNSUPPORTED_IN_CHATS}
+    known = known_fields(url)
     unknown = sorted(name for name, value in body.items() if value is not None and name not in known)
     skipped = split_tools(body.get("tools"))[1] if url == CHAT else []
     return [*unknown, *(tool.label for tool in skipped)]

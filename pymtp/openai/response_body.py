@@ -139,6 +139,18 @@ class ChatCompletion(Answer):
     timings: Annotated[Timings, About("The times of the first completion, under the names of llama.cpp's server.")]
 
 
+class DeltaFunctionCall(Answer):
+    name: NotRequired[str | None]
+    arguments: str
+
+
+class DeltaToolCall(Answer):
+    index: int
+    id: NotRequired[str | None]
+    type: NotRequired[Literal["function"] | None]
+    function: DeltaFunctionCall
+
+
 class CompletionLogprobs(Answer):
     tokens: list[str]
     token_logprobs: list[float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import NotRequired, TypedDict
 
-from pymtp.async_llm import PromptProgress as EngineProgress
+from pymtp.engine.deltas import PromptProgress as EngineProgress
 from pymtp.stats import Stats
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from fastapi import Request
 from fastapi.responses import Response
 
-from pymtp.async_llm import CompletionDelta
 from pymtp.chat import OutputEvent
+from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Completion
 from pymtp.engine.text import stop_spellings
 from pymtp.model.model import Model

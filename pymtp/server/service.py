@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.async_llm import AsyncCompletions, AsyncLLM, CompletionDelta, PromptProgress
+from pymtp.async_llm import AsyncCompletions, AsyncLLM
 from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputParser, ParsedOutput
 from pymtp.context.memory import DeviceMemory
+from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling, add_memory
 from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Caller, Completion, current_caller

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from pymtp import LLM
-from pymtp.async_llm import CompletionDelta
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
+from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Piece
-from pymtp.server.openai.chunks import ChatChunks, OriginTracker
+from pymtp.openai.chunks import ChatChunks, OriginTracker
 from pymtp.server.openai.types import ChatChunk
 
 CHUNKS = TypeAdapter(ChatChunk)

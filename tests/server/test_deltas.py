@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pymtp.async_llm import CompletionDelta
 from pymtp.chat import ContentDelta, OutputEvent, OutputParser
+from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Piece
 from pymtp.server.service import RunningRequest
 

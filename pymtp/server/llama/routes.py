@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Discriminator, Tag
 
-from pymtp.async_llm import CompletionDelta
+from pymtp.engine.deltas import CompletionDelta
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 from pymtp.openai.timings import prompt_progress

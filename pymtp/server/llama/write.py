@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pymtp.async_llm import CompletionDelta
 from pymtp.chat import ContentDelta
+from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Completion
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest

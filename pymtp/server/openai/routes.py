@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.async_llm import CompletionDelta, PromptProgress
+from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS
+from pymtp.openai.chunks import ChatChunks, TextChunks
 from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
 from pymtp.openai.request_body import CHAT, TEXT, excludes_reasoning, read_generate_request, text_prompts
 from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_response
@@ -24,7 +25,6 @@ from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.left_out import note_left_out
 from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
 from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
-from pymtp.server.openai.chunks import ChatChunks, TextChunks
 from pymtp.server.openai.types import ChatChunk, ChatRequest, CompletionRequest
 from pymtp.server.service import RunningRequest, Service
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired
 
-from pymtp.openai.response_body import Answer, ChatLogprobs, DraftingStats, Usage
+from pymtp.openai.response_body import Answer, ChatLogprobs, DeltaToolCall, DraftingStats, Usage
 from pymtp.openai.timings import PromptProgress, Timings
 from pymtp.samplers.values import MAX_BREAKER, MAX_BREAKERS
 from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_EXACT, MAX_LOGPROBS, MAX_MAGNITUDE, MAX_SALT
@@ -514,18 +514,6 @@ class ChatRequest(CompletionFields, TemplateFields):
 
 
 # The chunks of a chat's stream: what all of a stream's chunks share is encoded once (chunks.py).
-
-
-class DeltaFunctionCall(Answer):
-    name: NotRequired[str | None]
-    arguments: str
-
-
-class DeltaToolCall(Answer):
-    index: int
-    id: NotRequired[str | None]
-    type: NotRequired[Literal["function"] | None]
-    function: DeltaFunctionCall
 
 
 class DeltaMessage(Answer):

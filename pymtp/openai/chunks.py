@@ -7,14 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.async_llm import CompletionDelta
-from pymtp.async_llm import PromptProgress as EngineProgress
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
+from pymtp.engine.deltas import CompletionDelta
+from pymtp.engine.deltas import PromptProgress as EngineProgress
 from pymtp.engine.request import Completion, Piece
 from pymtp.model.model import Model
 from pymtp.openai.request_body import CHAT, TEXT, text_prompts
 from pymtp.openai.response_body import (
     CompletionChoice,
+    DeltaFunctionCall,
+    DeltaToolCall,
     call_id,
     chat_logprobs,
     draft_stats,
@@ -25,7 +27,6 @@ from pymtp.openai.response_body import (
 )
 from pymtp.openai.timings import prompt_progress, timings
 from pymtp.sampling import TokenLogprobs
-from pymtp.server.openai.types import DeltaFunctionCall, DeltaToolCall, Origins
 from pymtp.stats import Stats
 
 
@@ -223,7 +224,7 @@ class OriginTracker:
         self._runs: list[tuple[int, int]] = []  # pairs (end, step) of the runs of characters that were not sent yet
         self._length = 0
 
-    def push(self, pieces: Sequence[Piece], events: Sequence[OutputEvent]) -> Origins | None:
+    def push(self, pieces: Sequence[Piece], events: Sequence[OutputEvent]) -> dict[str, Any] | None:
         """Return the `pymtp` object of the chunk for new pieces and events; None if the chunk needs none.
 
         The object has two fields. `origins` lists [name of the delta's field, number of characters, draft step] in the

@@ -1,0 +1,100 @@
+"""Tests of create_chat_completion and create_completion: OpenAI's objects without a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from pymtp import LLM, ContextFullError, InvalidRequestError
+
+HELLO = [{"role": "user", "content": "Hello."}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 20}
+
+
+def test_chat_completion_is_that_of_openai_s_api(llm: LLM) -> None:
+    answer = llm.create_chat_completion(HELLO, **GREEDY)
+    read = ChatCompletion.model_validate(answer, strict=True)
+    done = llm.chat(HELLO, **GREEDY)
+    assert read.choices[0].message.content == done.content
+    assert read.usage is not None
+    assert read.usage.prompt_tokens == len(done.prompt_token_ids)
+    assert read.usage.completion_tokens == len(done.token_ids)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tools": TOOLS, "tool_choice": "required", "max_tokens": 120},
+        {"response_format": {"type": "json_object"}, "max_tokens": 40},
+        {"stream_options": {"include_usage": True}, "logprobs": True},
+    ],
+    ids=["text", "tools", "json", "usage"],
+)
+def test_chunks_of_a_chat_add_up_to_the_completion(llm: LLM, fields: dict[str, Any]) -> None:
+    whole = llm.create_chat_completion(HELLO, **GREEDY | fields)
+    chunks = list(llm.create_chat_completion(HELLO, stream=True, **GREEDY | fields))
+    read = [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
+    deltas = [chunk.choices[0].delta for chunk in read if chunk.choices]
+    message = whole["choices"][0]["message"]
+    assert "".join(delta.content or "" for delta in deltas) == (message["content"] or "")
+    arguments = [""] * len(message.get("tool_calls", []))
+    for call in (call for delta in deltas for call in delta.tool_calls or []):
+        assert call.function is not None
+        arguments[call.index] += call.function.arguments or ""
+    assert arguments == [call["function"]["arguments"] for call in message.get("tool_calls", [])]
+    assert [c.choices[0].finish_reason for c in read if c.choices][-1] == whole["choices"][0]["finish_reason"]
+    if "stream_options" in fields:
+        assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+def test_completion_and_its_chunks_are_those_of_openai_s_api(llm: LLM) -> None:
+    whole = llm.create_completion("import ", echo=True, **GREEDY)
+    text = Completion.model_validate(whole, strict=True).choices[0].text
+    assert text == f"import {llm.generate('import ', max_tokens=20)}"
+    chunks = list(llm.create_completion("import ", stream=True, echo=True, **GREEDY))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+    of_tokens = llm.create_completion(llm.model.tokenize("import "), **GREEDY)
+    assert of_tokens["choices"][0]["text"] == text.removeprefix("import ")
+
+
+def test_logits_processor_and_none_are_taken(llm: LLM) -> None:
+    def forbid(tokens: Any, row: Any) -> None:
+        row[::2] = float("-inf")
+
+    answer = llm.create_completion("import ", logits_processor=forbid, stop=None, grammar=None, **GREEDY)
+    assert answer["choices"][0]["text"] == llm.generate("import ", max_tokens=20, logits_processor=forbid).text
+
+
+def test_closed_stream_ends_its_request(llm: LLM) -> None:
+    stream = llm.create_chat_completion(HELLO, stream=True, max_tokens=500)
+    next(stream)
+    stream.close()
+    assert llm.figures().running == llm.figures().waiting == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -> None:
+    with pytest.raises(TypeError, match=r"create_chat_completion\(\).*'max_token'. Did you mean 'max_tokens'"):
+        llm.create_chat_completion(HELLO, max_token=3, stream=stream)
+    wrong: list[dict[str, Any]] = [{"min_tokens": 3}, {"temperature": -1}, {"tools": [3]}, {"best_of": 3}]
+    for fields in wrong:
+        with pytest.raises(InvalidRequestError):
+            llm.create_chat_completion(HELLO, stream=stream, **fields)
+    with pytest.raises(InvalidRequestError, match="echo and logprobs"):
+        llm.create_completion("a", echo=True, logprobs=1, stream=stream)
+    with pytest.raises(ContextFullError):
+        llm.create_completion("too long " * 5000, stream=stream)
+
+
+def test_stream_of_several_completions_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="n=2"):
+        llm.create_chat_completion(HELLO, n=2, stream=True)
+    assert len(llm.create_chat_completion(HELLO, n=2, max_tokens=3)["choices"]) == 2
+    assert json.dumps(llm.create_completion("import ", n=2, max_tokens=3))

@@ -1,0 +1,83 @@
+"""Tests of the tables in docs/coming-from.md: each row runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from pymtp import LLM, Completion, SamplingParams
+from pymtp.hub import from_pretrained
+from pymtp.hub.model_download import LocalFiles
+
+MESSAGES = [{"role": "user", "content": "Hello."}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
+SCHEMA = {"type": "integer", "minimum": 0, "maximum": 99}
+NAMES: dict[str, Any] = {
+    "SamplingParams": SamplingParams,
+    "messages": MESSAGES,
+    "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}],
+    "choice": {"type": "function", "function": {"name": "get_weather"}},
+    "schema": SCHEMA,
+    "gbnf": 'root ::= "os"',
+    "function": lambda tokens, row: None,
+}
+
+
+def rows(heading: str) -> list[tuple[str, str]]:
+    """Return the rows of the table below a heading."""
+    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| `")]
+    return [(theirs, ours) for theirs, ours in found]
+
+
+ROWS = [*rows("llama-cpp-python"), *rows("vLLM")]
+NONE = [ours for _, ours in ROWS if not ours.startswith("`")]
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(n_ctx=1024, n_threads=1, draft_tokens=3) as llm:
+        yield llm
+
+
+def test_tables_have_twelve_calls_each_and_say_why_one_is_missing() -> None:
+    assert len(rows("llama-cpp-python")) == len(rows("vLLM")) == 12
+    assert len({theirs for theirs, _ in ROWS}) == 24
+    assert all(re.match(r"none: .{20}", reason) for reason in NONE)
+
+
+@pytest.mark.parametrize("ours", [ours for _, ours in ROWS if ours not in NONE])
+def test_each_row_runs(llm: LLM, demo: Path, monkeypatch: pytest.MonkeyPatch, ours: str) -> None:
+    monkeypatch.setattr(from_pretrained, "download_model", lambda *_, **__: LocalFiles(demo))
+    monkeypatch.chdir(demo.parent)
+    assert ours.startswith("`")
+    assert ours.endswith("`")
+    code = ours.strip("`").replace('"model.gguf"', repr(demo.name))
+    made = eval(code, NAMES | {"llm": llm, "LLM": LLM})
+    if isinstance(made, LLM):
+        made.close()
+        return
+    if isinstance(made, Completion):
+        assert made.finish_reason in ("stop", "length")
+    elif "stream=True" in code:
+        assert [chunk["choices"][0]["finish_reason"] for chunk in made][-1] in ("stop", "length")
+    elif "response_format" in code:
+        assert 0 <= json.loads(made["choices"][0]["message"]["content"]) <= 99
+    elif "tool_choice" in code:
+        (call,) = made["choices"][0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]).keys() == {"city"}
+    elif "json_schema" in code:
+        assert 0 <= json.loads(made) <= 99
+    elif "gbnf" in code:
+        assert made["choices"][0]["text"] == "os"
+    elif "detokenize" in code:
+        assert made == "import os"
+    else:
+        assert made is not None
