@@ -62,7 +62,7 @@ def test_build_has_the_pinned_llama_cpp() -> None:
     assert f"# llama.cpp commit: {commit}\n" in (ROOT / "vendor/requirements.txt").read_text()
 
 
-@pytest.mark.parametrize("name", ["py.typed", "model/demo.gguf"])
+@pytest.mark.parametrize("name", ["py.typed", "model/demo.gguf", "server/static/katex/katex.min.js"])
 def test_package_has_its_data_files(name: str) -> None:
     assert (importlib.resources.files("pymtp") / name).is_file()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
@@ -16,6 +17,7 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "woff2": "font/woff2",
 }
 # The policy forbids content from other hosts, inline scripts and styles, and HTML that scripts make from strings.
 _POLICY = (
@@ -37,13 +39,18 @@ class _StaticFile:
 
 
 def _load_files() -> dict[str, _StaticFile]:
-    loaded = {}
-    for path in files("pymtp.server").joinpath("static").iterdir():
-        content = path.read_bytes()
-        tag = f'"{sha256(content).hexdigest()[:32]}"'
-        kind = _TYPES[path.name.rpartition(".")[2]]
-        loaded[path.name] = _StaticFile(content, {**_HEADERS, "Content-Type": kind, "ETag": tag})
-    return loaded
+    """Read the files of the pages, by their paths below static/."""
+    folder = Path(str(files("pymtp.server").joinpath("static")))
+    paths = [path for path in folder.rglob("*.*") if path.suffix[1:] in _TYPES]  # without KaTeX's licence
+    return {
+        name: _static_file(name, path.read_bytes()) for path in paths if (name := path.relative_to(folder).as_posix())
+    }
+
+
+def _static_file(name: str, content: bytes) -> _StaticFile:
+    tag = f'"{sha256(content).hexdigest()[:32]}"'
+    kind = _TYPES[name.rpartition(".")[2]]
+    return _StaticFile(content, {**_HEADERS, "Content-Type": kind, "ETag": tag})
 
 
 _FILES = _load_files()
@@ -64,7 +71,7 @@ async def figures_page(request: Request) -> Response:
     return _file_response(request, "figures.html")
 
 
-@router.get("/static/{name}")
+@router.get("/static/{name:path}")
 async def static_file(request: Request, name: str) -> Response:
     return _file_response(request, name)
 

@@ -12,7 +12,7 @@ import pytest
 from helpers.servers import Server
 
 STATIC = Path(str(files("pymtp.server"))) / "static"
-NAMES = sorted(path.name for path in STATIC.iterdir())
+NAMES = sorted(path.name for path in STATIC.iterdir() if path.is_file())
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -32,6 +32,17 @@ def test_static_file_has_its_content_type_and_policy(server: Server, name: str) 
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == policy["form-action"] == "'none'"
     assert policy["require-trusted-types-for"] == "'script'"
     assert "unsafe" not in got.headers["content-security-policy"]
+
+
+KATEX = {"katex.min.js": "text/javascript", "katex.min.css": "text/css", "fonts/KaTeX_Main-Regular.woff2": "font/woff2"}
+
+
+def test_katex_is_served_from_the_package(server: Server) -> None:
+    for name, kind in KATEX.items():
+        got = httpx.get(f"{server.url}/static/katex/{name}")
+        assert (got.status_code, got.content) == (200, (STATIC / "katex" / name).read_bytes())
+        assert got.headers["content-type"].split(";")[0] == kind
+    assert httpx.get(f"{server.url}/static/katex/LICENSE").status_code == 404
 
 
 def test_etag_of_a_cached_file_gives_304(server: Server) -> None:
