@@ -13,16 +13,16 @@ LONG = 30_000  # milliseconds until a test fails that waits
 
 
 class Tab:
-    """A page and its problems: console messages, exceptions, requests to other hosts."""
+    """A page, and the problems of all pages of its context: console messages, exceptions, requests to other hosts."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
-        self.page: Page = context.new_page()
         self.problems: list[str] = []
         self.urls: list[str] = []
-        self.page.on("console", self._on_console)
-        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
-        self.page.on("request", self._on_request)
+        context.on("console", self._on_console)
+        context.on("weberror", lambda error: self.problems.append(f"exception: {error.error}"))
+        context.on("request", self._on_request)
+        self.page: Page = context.new_page()
 
     def open(self, url: str) -> Page:
         """Load a page. Later requests to other hosts are problems."""

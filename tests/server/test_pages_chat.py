@@ -163,7 +163,19 @@ def test_chat_page_works_by_keyboard(tab: Tab, server: Server) -> None:
         page.keyboard.press("Shift+Tab")
     assert all(visible and outlined and name for _, name, visible, outlined in reached), reached
     names = [name for _, name, _, _ in reached]
-    for name in ("Regenerate", "Run the same again without MTP", "Edit", "Copy", "Figures", "Seed", "API key"):
+    for name in (
+        "Regenerate",
+        "Run the same again without MTP",
+        "Edit",
+        "Copy",
+        "Figures",
+        "Seed",
+        "API key",
+        "New chat",
+        "Search",
+        "Rename",
+        "Delete",
+    ):
         assert any(name in each for each in names), name
     page.get_by_role("button", name="Regenerate").focus()
     page.keyboard.press("Enter")
@@ -177,10 +189,12 @@ def test_last_user_message_can_be_edited(tab: Tab, server: Server) -> None:
     for n, text in enumerate(("first", "second"), 1):
         ask(page, text)
         ended(page, n)
-    page.get_by_role("button", name="Edit").click()
-    expect(page.locator("#question")).to_have_value("second")
+    page.get_by_role("button", name="Edit").last.click()
+    field = page.get_by_label("Edited message")
+    expect(field).to_have_value("second")
+    field.fill("third")
     with page.expect_request("**/v1/chat/completions") as request:
-        ask(page, "third")
+        field.press("Enter")
     ended(page, 2)
     request_body = request.value.post_data_json["messages"]
     assert [message["role"] for message in request_body] == ["user", "assistant", "user"]

@@ -28,6 +28,8 @@ HELPERS = """async () => {
   window.html = (pieces) => {
     const { root } = drawn(pieces.map((piece) => [piece, []]));
     for (const span of root.querySelectorAll("span[data-at]")) span.replaceWith(...span.childNodes);
+    for (const one of root.querySelectorAll(".katex"))
+      (one.closest(".katex-display") ?? one).replaceWith(`⟨${one.querySelector("annotation").textContent}⟩`);
     root.querySelectorAll(".code-head").forEach((head) => head.replaceWith(head.firstChild.textContent + "|"));
     for (const one of root.querySelectorAll("*"))
       for (const name of ["tabindex", "target", "rel"]) one.removeAttribute(name);
@@ -50,6 +52,18 @@ def code(text: str, language: str = "") -> str:
 
 def link(href: str, text: str) -> str:
     return f'<a href="{href}">{text}</a>'
+
+
+def task(text: str, *, done: bool = False) -> str:
+    state = 'checked="" aria-label="done"' if done else 'aria-label="to do"'
+    return f'<li class="task"><input type="checkbox" disabled="" {state}>{text}</li>'
+
+
+LINES = "\n{}\n{}\n"
+
+
+def math(source: str) -> str:
+    return f'<span class="formula">⟨{source}⟩</span>'
 
 
 DRAWN = {
@@ -91,6 +105,17 @@ DRAWN = {
     "a\n|---|---|": "<p>a\n|---|---|</p>",
     "<b>&amp;</b>": "<p>&lt;b&gt;&amp;amp;&lt;/b&gt;</p>",
     "a\u2028b 😀 é": "<p>a\u2028b 😀 é</p>",
+    "- [ ] a\n- [x] b *c*\n- [y] d\n- [ ]": f"<ul>{task('<p>a</p>')}{task('<p>b <em>c</em></p>', done=True)}"
+    "<li><p>[y] d</p></li><li><p>[ ]</p></li></ul>",
+    "$x_i^2$, \\(y\\)\n$$z$$ \\[w_i\\] *$a_b$*": f"<p>{math('x_i^2')}, {math('y')}\n{math('z')} {math('w_i')} "
+    f"<em>{math('a_b')}</em></p>",
+    "$5 and $6, US$7 and 8$ $ a$ `$b$` \\(c": "<p>$5 and $6, US$7 and 8$ $ a$ <code>$b$</code> (c</p>",
+    "$\\foo{$ $\\pmb{x$": "<p>$\\foo{$ $\\pmb{x$</p>",
+    "a\n$$\nx\n- y\n$$ b": f'<p>a</p><div class="formula">{math(LINES.format("x", "- y"))}</div><p>b</p>',
+    "> \\[\n> z\n> = 1\n> \\]": f'<blockquote><div class="formula">{math(LINES.format("z", "= 1"))}</div></blockquote>',
+    "$$\nnever ended": '<div class="formula">$$\nnever ended</div>',
+    "| $a$ |\n|---|\n| \\(b\\) |": '<div class="table"><table><thead><tr>'
+    f"<th>{math('a')}</th></tr></thead><tbody><tr><td>{math('b')}</td></tr></tbody></table></div>",
 }
 
 
@@ -110,6 +135,22 @@ HOSTILE = [
     "![k](javascript:alert(1)) ![l](https://evil.example/pixel.png) <style>@import 'https://evil.example';</style>",
     "[m][n]\n\n[n]: javascript:alert(1)\n\n<a href=javascript:alert(1)>o</a>",
 ]
+FORMULAS = [
+    r"$\href{javascript:alert(1)}{x}$ $\url{javascript:alert(1)}$ $\includegraphics{https://evil.example/a.png}$",
+    r"$\htmlClass{error}{b}$ $\htmlId{question}{c}$ $\htmlStyle{position: fixed}{d}$ $\htmlData{at=1}{e}$",
+    r"$\def\a{\a\a}\a$ $\pmb{f}$ $\fcolorbox{red}{blue}{g}$ $\text{<img src=x onerror=alert(1)>}$",
+    r"$\text{<a href=javascript:alert(1)>}$ $\rule{9999em}{9999em}$",
+]
+
+
+def test_formulas_cannot_do_harm(page: Page) -> None:
+    for text in FORMULAS:
+        page.evaluate("text => document.querySelector('.turns').replaceChildren(drawn([[text, []]]).root)", text)
+        assert page.locator(".turns .katex").count() >= 2
+        assert page.locator(".turns").locator("a, img, script, [id], .error, [data-at]:not(p > span)").count() == 0
+        assert page.evaluate("document.querySelector('.turns .rule')?.getBoundingClientRect().width ?? 0") < 1000
+
+
 MADE_OF = {
     "a",
     "b",
@@ -150,7 +191,28 @@ def test_hostile_markdown_is_rendered_as_text(page: Page) -> None:
 
 def texts(n: int) -> list[str]:
     """Return n random texts that consist of Markdown's constructs."""
-    marks = ["*", "**", "_", "`", "``", "```", "~~~", "~~", ">", "#", "|", "|-|", "---", "[", "](", ")", "<", "\\", "-"]
+    marks = ["$", "$$", "\\(", "\\)", "\\[", "\\]", "[ ] ", "[x] ", "[x", "$\n"]
+    marks += [
+        "*",
+        "**",
+        "_",
+        "`",
+        "``",
+        "```",
+        "~~~",
+        "~~",
+        ">",
+        "#",
+        "|",
+        "|-|",
+        "---",
+        "[",
+        "](",
+        ")",
+        "<",
+        "\\",
+        "-",
+    ]
     blanks = ["\n"] * 6 + ["\n\n", " ", "  ", "    ", "\t", "\r", "\u2028"]
     parts = [*marks, *blanks, "- ", "1. ", "> ", "1.", ".", "h", "http://x", "😀", "é", "a", "a b "]
     rng = random.Random(18)

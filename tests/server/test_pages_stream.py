@@ -106,7 +106,6 @@ REFUSALS = [
     (JSONResponse({"error": {"message": "full"}}, 429, {"Retry-After": "7"}), "busy. Try again in 7 s.", "429"),
     (JSONResponse({"error": {"message": "loading"}}, 503, {"Retry-After": "2"}), "loading. Try again in 2 s.", "503"),
     (Response("<h1>Bad gateway</h1>", 502), "status 502", "502"),
-    (JSONResponse({"error": {"message": "top_p: too large"}}, 400), "top_p: too large", "400"),
 ]
 
 

@@ -7,9 +7,11 @@ python tools/server/pictures.py http://127.0.0.1:8080 docs
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -18,6 +20,17 @@ QUESTION = "write a function that splits a path"
 FIELDS = {"max_tokens": "100", "temperature": "0"}
 LOAD_SECONDS = 30  # requests run so long before the picture of the figures
 MAX_BYTES = 200_000
+TITLES = ["How do I solve a quadratic equation?", "A trip to Rome in autumn", "Rename many files", "Words for snow"]
+FORMULAS = r"""Divide $ax^2 + bx + c = 0$ by $a \neq 0$, and complete the square:
+
+$$
+x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
+$$
+
+- [x] Check that $a \neq 0$
+- [x] Compute the discriminant $D = b^2 - 4ac$
+- [ ] For $D \ge 0$, take both roots
+"""
 
 
 def chat(page: Page, url: str) -> None:
@@ -49,6 +62,38 @@ def take_chats(browser: Browser, url: str, folder: Path) -> None:
     chat(page, url)
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat-phone.png")
+
+
+def take_list(browser: Browser, url: str, folder: Path) -> None:
+    """Import chats with formulas and tasks, which the shipped model does not write, and open one."""
+    page = browser.new_page(viewport={"width": 1200, "height": 560})
+    page.goto(url)
+    page.set_input_files("#import-file", [{"name": "chats.json", "mimeType": "", "buffer": chats_file()}])
+    page.locator("#chat-list a").first.click()
+    page.get_by_role("button", name="Dismiss").click()
+    expect(page.locator(".content .katex").first).to_be_visible()
+    page.locator("#log").evaluate("log => log.scrollTop = 0")
+    save(page, folder / "pages-chat-list.png")
+
+
+def chats_file() -> bytes:
+    """Return a file of chats in the page's format. The first one has two answers."""
+    nothing: dict[str, Any] = {"text": "", "ends": [], "steps": []}
+    answer = {"role": "assistant", "model": "m", "system": "", "request": {}, "thinking": nothing, "calls": []}
+    answer |= {"rounds": [[3, 2]] * 30, "figures": None, "tokens": 90, "reason": "stop"}
+    ends = [*range(4, len(FORMULAS), 4), len(FORMULAS)]
+    content = {"text": FORMULAS, "ends": ends, "steps": [i % 4 for i in range(len(ends))]}
+
+    def chat(title: str, updated: int) -> dict[str, Any]:
+        turns: list[dict[str, Any]] = [
+            {"id": "q", "parent": None, "role": "user", "at": 1, "text": title, "files": []},
+            answer | {"id": "a", "parent": "q", "at": 2, "content": content},
+            answer | {"id": "b", "parent": "q", "at": 3, "content": content},
+        ]
+        return {"title": title, "created": updated, "updated": updated, "leaf": "b", "turns": turns}
+
+    made = [chat(title, -i) for i, title in enumerate(TITLES)]
+    return json.dumps({"format": "pymtp chats", "version": 1, "chats": made}).encode()
 
 
 def take_figures(browser: Browser, url: str, folder: Path) -> None:
@@ -104,6 +149,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program)
         take_chats(browser, options.url.rstrip("/"), options.folder)
+        take_list(browser, options.url.rstrip("/"), options.folder)
         take_figures(browser, options.url.rstrip("/"), options.folder)
         browser.close()
 

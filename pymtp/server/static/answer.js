@@ -7,7 +7,7 @@ import { ColouredText } from "./coloured_text.js";
 export class Answer {
   thinking = new ColouredText();
   content = new ColouredText();
-  calls = []; // { id, name, arguments }
+  calls = []; // { id, name, arguments, result }; result: the text that the user gives
   rounds = []; // [drafted, accepted] of each round
   verified = []; // the number of verified drafts by position in the draft
   accepted = []; // the number of accepted drafts by position in the draft
@@ -21,6 +21,39 @@ export class Answer {
   /** request: the body of the request that the answer belongs to. */
   constructor(request) {
     this.request = request;
+  }
+
+  /** Returns the answer of a record that `record` returned. An answer that ran when it was recorded has stopped. */
+  static from(record) {
+    const answer = new Answer(record.request);
+    answer.thinking = ColouredText.from(record.thinking);
+    answer.content = ColouredText.from(record.content);
+    answer.calls = record.calls.map((call) => ({ ...call }));
+    for (const [drafted, accepted] of record.rounds) answer.#pushRound(drafted, accepted);
+    answer.figures = record.figures;
+    answer.tokens = record.tokens;
+    answer.reason = record.reason ?? "stopped";
+    return answer;
+  }
+
+  /** The answer as plain data, without the messages of its request. */
+  get record() {
+    const { messages: _, ...request } = this.request;
+    return {
+      request,
+      thinking: this.thinking.record,
+      content: this.content.record,
+      calls: this.calls.map((call) => ({ ...call })),
+      rounds: this.rounds,
+      figures: this.figures,
+      tokens: this.tokens,
+      reason: this.reason,
+    };
+  }
+
+  /** Whether the model wrote nothing. */
+  get isEmpty() {
+    return this.thinking.text === "" && this.content.text === "" && this.calls.length === 0;
   }
 
   get usesMtp() {
@@ -73,17 +106,21 @@ export class Answer {
     this.#lastTokenTime = performance.now();
     if (!this.rounds.length) this.#firstTokenTime = this.#lastTokenTime;
     for (const [drafted, accepted] of stats.rounds) {
-      this.rounds.push([drafted, accepted]);
+      this.#pushRound(drafted, accepted);
       this.tokens += accepted + 1;
-      for (let i = 0; i < drafted; i++) {
-        this.verified[i] = (this.verified[i] ?? 0) + 1;
-        this.accepted[i] = (this.accepted[i] ?? 0) + (i < accepted ? 1 : 0);
-      }
+    }
+  }
+
+  #pushRound(drafted, accepted) {
+    this.rounds.push([drafted, accepted]);
+    for (let i = 0; i < drafted; i++) {
+      this.verified[i] = (this.verified[i] ?? 0) + 1;
+      this.accepted[i] = (this.accepted[i] ?? 0) + (i < accepted ? 1 : 0);
     }
   }
 
   #pushCall({ index, id, function: called }) {
-    const call = (this.calls[index] ??= { id: "", name: "", arguments: "" });
+    const call = (this.calls[index] ??= { id: "", name: "", arguments: "", result: "" });
     if (id) call.id = id;
     call.name += called?.name ?? "";
     call.arguments += called?.arguments ?? "";
@@ -94,11 +131,19 @@ export class Answer {
     return this.calls.filter((call) => isJson(call.arguments));
   }
 
-  /** The answer as an assistant message for the next request. */
+  /** The messages for the next request: the answer, and the results of its tool calls. */
+  get messages() {
+    const { message, completeCalls } = this;
+    if (!message.content && !completeCalls.length) return [];
+    return [message, ...completeCalls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }))];
+  }
+
+  /** The answer as an assistant message. */
   get message() {
     const message = { role: "assistant", content: this.content.text };
     if (this.thinking.text) message.reasoning_content = this.thinking.text;
-    const calls = this.completeCalls.map(({ id, ...called }) => ({ id, type: "function", function: called }));
+    const called = ({ id, name, arguments: json }) => ({ id, type: "function", function: { name, arguments: json } });
+    const calls = this.completeCalls.map(called);
     if (calls.length) message.tool_calls = calls;
     return message;
   }

@@ -1,6 +1,7 @@
 // Requests of the pages to the server, and messages for the user when a request fails.
 
 import { events } from "./sse.js";
+import { session } from "./storage.js";
 
 const KEY = "pymtp.key"; // the name in sessionStorage, which the browser deletes with the tab
 
@@ -15,12 +16,12 @@ export class Failure extends Error {
 }
 
 export function readKey() {
-  return sessionStorage.getItem(KEY) ?? "";
+  return session.get(KEY) ?? "";
 }
 
 export function storeKey(key) {
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  if (key) session.set(KEY, key);
+  else session.remove(KEY);
 }
 
 function headers() {

@@ -10,11 +10,9 @@ export class CallView {
 
   constructor(call) {
     this.call = call;
+    this.#field.value = call.result;
+    this.#field.addEventListener("input", () => (call.result = this.#field.value));
     this.element = el("section", { class: "call", "aria-label": "Tool call" }, "Calls ", this.#name, this.#arguments, this.#result);
-  }
-
-  get result() {
-    return this.#field.value;
   }
 
   /** Draws the call. ended: whether the answer has ended; if so, the arguments are formatted. */

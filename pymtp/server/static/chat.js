@@ -1,151 +1,200 @@
-// The chat page: a conversation that lasts until the page is closed.
+// The chat page: shows one chat of the browser, and the list of them.
 
-import { Answer } from "./answer.js";
-import { answerChunks } from "./api.js";
+import { FileError, chatsOf, fileOf } from "./chat_file.js";
+import { ChatList } from "./chat_list.js";
+import { ChatStore } from "./chat_store.js";
+import { Composer } from "./composer.js";
+import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
-import { modelName, showModel } from "./model_name.js";
+import { saveFile } from "./download.js";
+import { showModel } from "./model_name.js";
+import { dismiss, notify } from "./notices.js";
 import { Running } from "./running.js";
 import { Settings } from "./settings.js";
-import { AnswerTurn, UserTurn } from "./turns.js";
 
+const MAX_NAME = 60; // characters of the name of an exported file
 const log = byId("log");
-const question = byId("question");
-const settings = new Settings();
-const running = new Running();
-const turns = [];
-let abortController = null; // aborts the running answer; null if no answer runs
+const store = new ChatStore();
+const live = new Map(); // the conversations whose answers run, and the one that is shown, by the id of their chat
+const page = {
+  store,
+  settings: new Settings({ onMarkdown: () => current.redraw() }),
+  running: new Running(),
+  announce: (text) => (byId("status").textContent = text), // at the start and the end of an answer, not for every token
+  onChange: updateControls,
+  onStored: () => {
+    if (current.head && !location.hash) history.replaceState(null, "", `#${current.head.id}`);
+    drawList();
+  },
+  onForgotten: (conversation) => {
+    if (conversation === current) history.replaceState(null, "", location.pathname);
+    drawList();
+  },
+  onRefused: (text, files, message) => {
+    composer.restore(text, files);
+    notify("refused", `Not sent: ${message}`, { isError: true });
+  },
+  onUnauthorized: () => page.settings.askForKey(),
+  onLost: (conversation) => {
+    const keep = ["Keep it", () => attempt(async () => store.insert([conversation.stored]).then(drawList))];
+    notify("lost", "This chat was deleted in another tab, and is not stored any more.", { action: keep, isError: true });
+  },
+  onUnsaved: (error) => notify("unsaved", `This chat is not stored: ${reasonOf(error)}`, { isError: true }),
+};
+const list = new ChatList(store, { rename, exportChat, remove });
+const composer = new Composer({ send: (text, files) => current.send(text, files), stop: () => current.stop() });
+let current = new Conversation(page);
 
-/** Shows only the controls that can be used in the current state. */
 function updateControls() {
-  const idle = abortController === null;
-  const lastOfPerson = turns.findLast((turn) => turn instanceof UserTurn);
-  for (const turn of turns) turn.updateControls({ idle, last: turn === turns.at(-1), lastOfPerson: turn === lastOfPerson });
-  byId("send").hidden = !idle;
-  byId("stop").hidden = idle;
-  byId("welcome").hidden = turns.length > 0;
+  composer.isRunning = current.isRunning;
+  byId("welcome").hidden = !current.isEmpty;
+  for (const [id, conversation] of live) if (conversation !== current && !conversation.isRunning) live.delete(id);
+  if (current.head) live.set(current.head.id, current);
 }
 
-/** Announces a text to screen readers. Used at the start and the end of an answer, not for every token. */
-function announce(text) {
-  byId("status").textContent = text;
-}
-
-function push(turn) {
-  turns.push(turn);
-  log.append(turn.element);
+/** Shows a conversation in the place of the one before. */
+function show(conversation) {
+  current = conversation;
+  log.replaceChildren(byId("welcome"), conversation.element);
   log.scrollTop = log.scrollHeight;
+  conversation.updateControls();
+  page.running.draw(conversation.lastAnswer);
+  for (const key of ["refused", "lost", "missing"]) dismiss(key);
+  closeChats();
+  drawList();
 }
 
-function removeTurns(from) {
-  for (const turn of turns.splice(from)) turn.element.remove();
+async function drawList() {
+  list.draw(await store.heads().catch(() => []), current.head?.id ?? null);
 }
 
-function send() {
-  const text = question.value;
-  const request = abortController || !text.trim() ? null : settings.request();
-  if (!request) return;
-  question.value = "";
-  push(new UserTurn(text, edit));
-  generate(request);
+/** Shows the chat that the address names, or a new one. */
+async function openAddressed() {
+  const id = location.hash.slice(1);
+  if (id === (current.head?.id ?? "")) return;
+  const chat = id && !live.has(id) ? await store.chat(id).catch(() => null) : null;
+  if (id !== location.hash.slice(1)) return; // the user went on to another chat meanwhile
+  show(live.get(id) ?? (chat ? Conversation.from(page, chat) : new Conversation(page)));
+  if (!id || current.head) return;
+  history.replaceState(null, "", location.pathname);
+  notify("missing", "This browser has no such chat.");
 }
 
-function edit() {
-  const at = turns.findLastIndex((turn) => turn instanceof UserTurn);
-  question.value = turns[at].text;
-  removeTurns(at);
-  updateControls();
-  question.focus();
+function startNew() {
+  if (location.hash) history.pushState(null, "", location.pathname);
+  show(new Conversation(page));
+  composer.focus();
 }
 
-function regenerate() {
-  const request = settings.request();
-  if (!request) return;
-  removeTurns(turns.length - 1);
-  generate(request);
+async function rename(id, title) {
+  if (current.head?.id === id) current.head = { ...current.head, title };
+  await attempt(() => store.update(id, { title }));
+  drawList();
 }
 
-/** Generates an answer to the current conversation. */
-function generate(request = settings.request()) {
-  if (!request) return;
-  const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
-  const messages = [...system, ...turns.flatMap((turn) => turn.messages)];
-  const turn = new AnswerTurn({ regenerate, compare, sendResults: () => generate() });
-  push(turn);
-  streamAnswer(turn, { ...request, messages });
-}
-
-/** Repeats the last request without drafts, or with drafts if the first answer had none. */
-async function compare() {
-  const turn = turns.at(-1);
-  const { draft_tokens: _, ...request } = turn.answer.request;
-  turn.dropSecond();
-  await streamAnswer(turn, turn.answer.usesMtp ? { ...request, draft_tokens: 0 } : request);
-  turn.compare();
-  running.draw(turn.answer);
-}
-
-async function streamAnswer(turn, request) {
-  const answer = new Answer(request);
-  const view = turn.add(answer, settings.showsMarkdown);
-  let frame = 0;
-  const draw = () => {
-    frame = 0;
-    const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-    view.draw();
-    running.draw(answer);
-    if (follows) log.scrollTop = log.scrollHeight;
+async function remove(id) {
+  const conversation = live.get(id);
+  if (conversation) conversation.isDeleted = true;
+  conversation?.stop();
+  const removed = await attempt(() => store.remove(id));
+  if (current.head?.id === id) startNew();
+  live.delete(id);
+  if (!removed) return;
+  const undo = async () => {
+    const turns = conversation ? conversation.stored.turns : removed.turns; // what a running answer had not stored
+    await attempt(() => store.insert([{ head: removed.head, turns }]));
+    location.hash = id;
+    composer.focus();
   };
-  abortController = new AbortController();
-  turn.fail(null);
-  updateControls();
-  announce("The answer begins.");
+  notify("undo", `Deleted: ${removed.head.title}`, { action: ["Undo", undo], takesFocus: true });
+}
+
+async function exportChat(id) {
+  const chat = await attempt(() => store.chat(id));
+  if (chat) saveFile(`${fileName(chat.head.title)}.json`, fileOf([chat]));
+}
+
+async function exportAll() {
+  const chats = await attempt(async () => Promise.all((await store.heads()).map(({ id }) => store.chat(id))));
+  if (chats) saveFile("pymtp-chats.json", fileOf(chats.filter((chat) => chat !== null)));
+}
+
+/** Adds the chats of a file. A damaged file changes nothing. */
+async function importFile(file) {
   try {
-    const { signal } = abortController;
-    const body = { model: await modelName(signal), ...request, pymtp: { origins: true } };
-    for await (const chunk of answerChunks(body, signal)) {
-      answer.push(chunk);
-      frame ||= requestAnimationFrame(draw);
-    }
-    answer.end();
-    announce(`The answer has ended: ${answer.tokens} tokens.`);
+    const chats = chatsOf(await file.text());
+    await store.insert(chats);
+    notify("import", `Imported: ${chats.length} ${chats.length === 1 ? "chat" : "chats"}.`);
   } catch (error) {
-    answer.end(error.name === "AbortError" ? "stopped" : "failed");
-    if (error.name === "AbortError") announce("Stopped.");
-    else fail(turn, error);
+    const reason = error instanceof FileError ? error.message : reasonOf(error);
+    notify("import", `${file.name} was not imported, and nothing is changed: ${reason}.`, { isError: true });
   }
-  cancelAnimationFrame(frame);
-  abortController = null;
-  draw();
-  updateControls();
+  drawList();
 }
 
-function fail(turn, error) {
-  turn.fail(error.message);
-  announce("");
-  if (error.status === 401) settings.askForKey();
+/** Returns what `action` returns; shows an error, and returns null. */
+async function attempt(action) {
+  try {
+    return await action();
+  } catch (error) {
+    notify("unsaved", `The browser's storage failed: ${reasonOf(error)}`, { isError: true });
+    return null;
+  }
 }
 
-function stop() {
-  abortController?.abort();
+function reasonOf(error) {
+  if (error.name === "QuotaExceededError") return "the browser has no more room for this page. Delete chats, or export them first";
+  return error.message;
 }
 
-byId("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  send();
+function fileName(title) {
+  return title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, MAX_NAME) || "chat";
+}
+
+/** Another tab has changed a chat. turn: the id of a new turn, or null. */
+async function onOtherTab({ chat, turn }) {
+  drawList();
+  const record = turn && live.has(chat) ? await store.turn(turn).catch(() => null) : null;
+  if (record) live.get(chat)?.receive(record);
+  else if (chat === current.head?.id && (await store.chat(chat).catch(() => undefined)) === null) page.onLost(current);
+}
+
+function closeChats() {
+  byId("chats").classList.remove("open");
+  byId("show-chats").setAttribute("aria-expanded", "false");
+}
+
+byId("show-chats").addEventListener("click", () => {
+  const isOpen = byId("chats").classList.toggle("open");
+  byId("show-chats").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) byId("new-chat").focus();
 });
-question.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  send();
-});
-byId("stop").addEventListener("click", () => {
-  stop();
-  question.focus();
+byId("new-chat").addEventListener("click", startNew);
+byId("export-all").addEventListener("click", exportAll);
+byId("import").addEventListener("click", () => byId("import-file").click());
+byId("import-file").addEventListener("change", () => {
+  const [file] = byId("import-file").files;
+  if (file) importFile(file);
+  byId("import-file").value = ""; // so that the same file can be chosen again
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
+  if (event.key !== "Escape") return;
+  if (byId("chats").classList.contains("open")) {
+    closeChats();
+    byId("show-chats").focus();
+  } else current.stop();
 });
+document.addEventListener("pointerdown", ({ target }) => {
+  if (!target.closest("#chats, #show-chats")) closeChats();
+});
+window.addEventListener("hashchange", openAddressed);
 if (matchMedia("(max-width: 800px)").matches) for (const part of ["figures", "legend"]) byId(part).open = false;
-const showCard = () => showModel((card) => settings.showDefaults(card.meta?.sampling ?? {}));
+const showCard = () => showModel((card) => page.settings.showDefaults(card.meta?.sampling ?? {}));
 byId("key").addEventListener("change", showCard);
 showCard();
+store.listen(onOtherTab);
+store.isKept.then((isKept) => {
+  if (!isKept) notify("storage", "This browser stores nothing for this page: chats are lost when it is left. Export keeps them.");
+});
+show(current);
+openAddressed();

@@ -9,6 +9,20 @@ export class ColouredText {
   #ends = []; // the end positions of runs of characters with the same step
   #steps = []; // the step of each run
 
+  /** Returns a text with origins from a record that `record` returned. */
+  static from({ text, ends, steps }) {
+    const made = new ColouredText();
+    Object.assign(made, { text });
+    made.#ends = [...ends];
+    made.#steps = [...steps];
+    return made;
+  }
+
+  /** The text as plain data. ends: the end positions of runs of characters with the same step. */
+  get record() {
+    return { text: this.text, ends: [...this.#ends], steps: [...this.#steps] };
+  }
+
   /** Appends a text. runs: pairs [number of characters, step] from the server, which counts code points. */
   append(text, runs) {
     let from = 0;

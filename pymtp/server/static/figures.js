@@ -94,7 +94,6 @@ byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   storeKey(byId("key").value.trim());
   showModel(restart);
-poll();
   poll();
 });
 document.addEventListener("visibilitychange", poll);

@@ -3,19 +3,24 @@
 import { safeAddress } from "./address.js";
 
 const LIMIT = 1000; // the most characters of a construct; when new text arrives, no more old text is parsed again
-const PLAIN = /[^\\`*_~[<h]+/y;
+const PLAIN = /[^\\`*_~[<h$]+/y;
 const ESCAPED = /[!-/:-@[-`{-~\n]/;
 const WORD = /[\p{L}\p{N}]/u;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const AFTER_ADDRESS = /[.,;:!?'"*_~\]]+$/;
 
-/** The result of the parser: operations ["text", from, to], ["open", tag, href], ["close"] in the order of the text. */
+/** The result of the parser: operations ["text", from, to], ["open", tag, href], ["close"] and
+ * ["formula", from, to, { from, to, display }] in the order of the text. The last positions are those of the LaTeX. */
 export class Operations {
   list = [];
   inLink = false;
 
   text(from, to) {
     this.list.push(["text", from, to]);
+  }
+
+  formula(from, to, inner) {
+    this.list.push(["formula", from, to, inner]);
   }
 
   open(tag, href) {
@@ -100,7 +105,7 @@ export function readNode(source, i, end, out) {
   const read = READERS[c];
   const next = read ? read(source, i, end, out) : -1;
   if (next >= 0) return next;
-  const to = Math.min(end, read ? i + ("*_~`".includes(c) ? source.run(i) : 1) : plainEnd(source, i));
+  const to = Math.min(end, read ? i + ("*_~`$".includes(c) ? source.run(i) : 1) : plainEnd(source, i));
   out.text(i, to);
   return to;
 }
@@ -116,9 +121,31 @@ function readNodes(source, i, end, out) {
 }
 
 function readEscape(source, i, end, out) {
+  const closing = { "(": "\\)", "[": "\\]" }[source.at(i + 1)];
+  const stop = closing ? readFormula(source, i, end, out, closing, closing === "\\]") : -1;
+  if (stop >= 0) return stop;
   if (!ESCAPED.test(source.at(i + 1)) || i + 1 >= end) return -1;
   out.text(i + 1, i + 2);
   return i + 2;
+}
+
+/** Reads a formula between dollar signs. A single one touches its formula, and no digit follows: "$5 and $6" is text. */
+function readDollars(source, i, end, out) {
+  if (source.at(i + 1) === "$") return readFormula(source, i, end, out, "$$", true);
+  if (WORD.test(source.at(i - 1)) || /\s/.test(source.at(i + 1))) return -1;
+  return readFormula(source, i, end, out, "$", false);
+}
+
+function readFormula(source, i, end, out, closing, display) {
+  const from = i + closing.length; // the opening mark is as long as the closing one
+  const isClosing = (j) => {
+    if (j === from || j + closing.length > end || [...closing].some((c, k) => source.at(j + k) !== c)) return false;
+    return closing !== "$" || (!/\s/.test(source.at(j - 1)) && !/\p{N}/u.test(source.at(j + 1)));
+  };
+  const to = source.find(from, end, isClosing, (j) => (source.at(j) === "\\" ? j + 2 : j + 1));
+  if (to < 0) return -1;
+  out.formula(i, to + closing.length, { from, to, display });
+  return to + closing.length;
 }
 
 function readCode(source, i, end, out) {
@@ -242,4 +269,5 @@ const READERS = {
   "[": readLink,
   "<": readBracketed,
   h: readBare,
+  $: readDollars,
 };

@@ -1,10 +1,11 @@
-// The leaves of Markdown's block tree: paragraphs, headings, code, tables.
+// The leaves of Markdown's block tree: paragraphs, headings, code, formulas, tables.
 //
 // Each leaf has `element`, endLine(newline), draw(options), close(), and snapshot(), which returns a function that
 // removes everything that was added after the snapshot.
 
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
+import { formula } from "./formula.js";
 import { Paragraph } from "./paragraph.js";
 
 export class TextLeaf {
@@ -87,6 +88,62 @@ export class CodeLeaf {
   draw() {}
 
   close() {}
+}
+
+const MAX_FORMULA_LINES = 100;
+export const FORMULA_REACH = 1000; // the first characters of a line, in which a formula may end
+
+export class FormulaLeaf {
+  kind = "formula";
+  isComplete = false; // whether no further line belongs to it
+  #closing;
+  #latex = "";
+  #lines = 0;
+  #isClosed = false; // whether the closing mark was there
+
+  /** opening: the mark with which the formula begins: two dollar signs, or a backslash and a bracket. */
+  constructor(opening, colouredText) {
+    this.#closing = opening === "$$" ? "$$" : "\\]";
+    this.colouredText = colouredText;
+    this.element = el("div", { class: "formula" });
+  }
+
+  /** Adds a line, and returns the position after what belongs to the formula. begin: the number of characters before the
+   * LaTeX. */
+  addLine(text, from, to, begin = 0) {
+    const at = text.slice(0, FORMULA_REACH).indexOf(this.#closing, begin);
+    const end = at < 0 ? to : from + at + this.#closing.length;
+    this.#latex += text.slice(begin, at < 0 ? text.length : at);
+    this.colouredText.paint(this.element, from, end);
+    this.#isClosed = at >= 0;
+    this.isComplete = this.#isClosed || ++this.#lines === MAX_FORMULA_LINES;
+    return end;
+  }
+
+  extend(from, to) {
+    this.#latex += this.colouredText.text.slice(from, to);
+    this.colouredText.paint(this.element, from, to);
+  }
+
+  endLine(newline) {
+    this.extend(newline, newline + 1);
+  }
+
+  snapshot() {
+    const nodes = [...this.element.childNodes];
+    const [latex, lines] = [this.#latex, this.#lines];
+    return () => {
+      this.element.replaceChildren(...nodes);
+      [this.#latex, this.#lines, this.#isClosed, this.isComplete] = [latex, lines, false, false];
+    };
+  }
+
+  draw() {}
+
+  close() {
+    const typeset = this.#isClosed ? formula(this.#latex, { display: true }) : null;
+    if (typeset) this.element.replaceChildren(typeset);
+  }
 }
 
 export class TableLeaf {

@@ -5,19 +5,25 @@
 // not grow with the length of the text.
 
 import { el } from "./dom.js";
-import { CodeLeaf, TableLeaf, TextLeaf, alignmentsOf, cellsOf } from "./leaves.js";
+import { CodeLeaf, FORMULA_REACH, FormulaLeaf, TableLeaf, TextLeaf, alignmentsOf, cellsOf } from "./leaves.js";
 
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +|$)/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}\s*$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|\s*$)/;
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]{0,200})$/;
+// A formula that does not end in the line where it begins; one that does is a part of a paragraph.
+const FORMULA = /^ {0,3}(?:(\$\$)(?!\$|.{0,990}\$\$)|(\\\[)(?!.{0,990}\\\]))/;
+const TASK = /^\[([ xX])\][ \t]+(?=\S)/;
 const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
 
 // A line that has only these characters may still become any kind of block; any other character decides the kind.
 const STRUCTURE = /^[\s>\-*+_#`~|:=\d.)]*$/;
 // A line that begins with a fence must be complete before its kind is decided.
 const FENCE_ANYWHERE = /^[\s>\-*+\d.)]*(?:`{3}|~{3})/;
+// A line that begins with these must be complete too; a task, up to its first word.
+const FORMULA_ANYWHERE = /^[\s>\-*+\d.)]*(?:\$(?:\$|$)|\\(?:\[|$))/;
+const TASK_BEGINNING = /^[\s>\-*+\d.)]*\[(?:[ xX](?:\][ \t]*)?)?$/;
 
 export class Markdown {
   #read = 0; // the number of characters of all parsed lines
@@ -52,7 +58,8 @@ export class Markdown {
   }
 
   #isKnown(beginning) {
-    if (this.#leaf?.kind === "table") return false;
+    if (this.#leaf?.kind === "table" || TASK_BEGINNING.test(beginning)) return false;
+    if (this.#leaf?.kind === "formula" || FORMULA_ANYWHERE.test(beginning)) return beginning.length > 2 * FORMULA_REACH;
     return !STRUCTURE.test(beginning) && (!FENCE_ANYWHERE.test(beginning) || beginning.length > 1000);
   }
 
@@ -79,6 +86,10 @@ export class Markdown {
     if (this.#leaf?.kind === "code" && depth === this.#stack.length) {
       if (this.#leaf.end.test(line.slice(at))) this.#closeLeaf();
       else this.#leaf.addLine(line.slice(at), start + at, end);
+      return;
+    }
+    if (this.#leaf?.kind === "formula" && depth === this.#stack.length) {
+      this.#addToFormula(line.slice(at), depth, start, start + at, end);
       return;
     }
     for (let length; (length = this.#openContainer(line.slice(at), depth)); depth = this.#stack.length) at += length;
@@ -169,17 +180,42 @@ export class Markdown {
     this.#closeList();
     const fence = FENCE.exec(rest);
     const heading = HEADING.exec(rest);
+    const formula = FORMULA.exec(rest);
     if (RULE.test(rest)) this.#append(el("hr"));
     else if (fence) this.#leaf = new CodeLeaf(fence, this.colouredText);
-    else if (heading) {
+    else if (formula) {
+      this.#leaf = new FormulaLeaf(formula[1] ?? formula[2], this.colouredText);
+      this.#leaf.addLine(rest, from, to, formula[0].length);
+    } else if (heading) {
       // The highest level is h3, because the page itself uses h1 and h2.
       this.#leaf = new TextLeaf(`h${Math.min(6, heading[1].length + 2)}`, this.colouredText);
       this.#leaf.addLine(lineStart, from + heading[0].length, to);
     } else {
+      const task = this.#openTask(rest);
       this.#leaf = new TextLeaf("p", this.colouredText);
-      this.#leaf.addLine(lineStart, from, to);
+      this.#leaf.addLine(lineStart, from + task, to);
     }
     if (this.#leaf) this.#append(this.#leaf.element);
+  }
+
+  /** Adds a line to the open formula. Text after its closing mark begins a paragraph. */
+  #addToFormula(rest, depth, lineStart, from, to) {
+    const end = this.#leaf.addLine(rest, from, to);
+    if (this.#leaf.isComplete) this.#closeLeaf();
+    const after = rest.slice(end - from);
+    if (after.trim()) this.#openLeaf(after.trimStart(), depth, lineStart, to - after.trimStart().length, to);
+  }
+
+  /** Makes an item that begins with [ ] or [x] a task. Returns the number of characters of the mark; 0 if there is none. */
+  #openTask(rest) {
+    const { kind, element } = this.#stack.at(-1);
+    const task = kind === "item" && !element.hasChildNodes() ? TASK.exec(rest) : null;
+    if (!task) return 0;
+    const done = task[1] !== " ";
+    element.className = "task";
+    this.#undo?.push(() => element.removeAttribute("class"));
+    this.#append(el("input", { type: "checkbox", disabled: true, checked: done, "aria-label": done ? "done" : "to do" }));
+    return task[0].length;
   }
 
   #isDelimiterRow(rest) {
@@ -202,7 +238,7 @@ export class Markdown {
 }
 
 function startsBlock(rest) {
-  return HEADING.test(rest) || RULE.test(rest) || FENCE.test(rest);
+  return HEADING.test(rest) || RULE.test(rest) || FENCE.test(rest) || FORMULA.test(rest);
 }
 
 /** Returns the number of columns of a line's leading blanks, and the number of characters that fill `limit` columns. */

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { byId } from "./dom.js";
+import { session } from "./storage.js";
 
 const CHOSEN = "pymtp.model"; // the name in sessionStorage: each tab has its own model
 const STATES = { loading: "is loading", unloaded: "not loaded" };
@@ -17,7 +18,7 @@ async function modelCards(signal) {
 /** Returns the card of the chosen model, without a choice that of the first. Throws Failure. */
 async function modelCard(signal) {
   const cards = await modelCards(signal);
-  return cards.find((card) => card.id === sessionStorage.getItem(CHOSEN)) ?? cards[0];
+  return cards.find((card) => card.id === session.get(CHOSEN)) ?? cards[0];
 }
 
 /** Returns the name of the model. Throws Failure. */
@@ -56,7 +57,7 @@ function choice(cards, chosen, onCard) {
     select.append(option);
   }
   select.addEventListener("change", () => {
-    sessionStorage.setItem(CHOSEN, select.value);
+    session.set(CHOSEN, select.value);
     onCard(cards.find((card) => card.id === select.value));
   });
   // what is loaded changes with the requests of all clients, so it is asked for when the list is opened

@@ -1,5 +1,6 @@
 // A paragraph with inline Markdown, whose text grows at the end.
 
+import { formula } from "./formula.js";
 import { Operations, Source, readNode } from "./inline.js";
 
 /** Draws slices of a ColouredText into an element. A part whose parse can no longer change is drawn only once. */
@@ -59,7 +60,7 @@ export class Paragraph {
       if (from < to) this.#paint(parent, from, to);
       from = to = 0;
     };
-    for (const [what, a, b] of operations) {
+    for (const [what, a, b, inner] of operations) {
       if (what === "text") {
         if (a !== to) {
           paint();
@@ -69,10 +70,18 @@ export class Paragraph {
         continue;
       }
       paint();
-      if (what === "close") parent = parent.parentNode;
+      if (what === "formula") this.#putFormula(parent, a, b, inner);
+      else if (what === "close") parent = parent.parentNode;
       else parent = parent.appendChild(elementFor(a, b));
     }
     paint();
+  }
+
+  /** Adds a formula; its source, if it cannot be read. */
+  #putFormula(parent, from, to, inner) {
+    const element = formula(this.#text.slice(inner.from, inner.to), inner);
+    if (element) parent.append(element);
+    else this.#paint(parent, from, to);
   }
 
   #paint(parent, from, to) {

@@ -14,7 +14,10 @@ export class Running {
     byId("depths").append(this.#plot.element);
   }
 
+  /** Draws the statistics of an answer; null: of none. */
   draw(answer) {
+    byId("figures").hidden = answer === null;
+    if (!answer) return;
     const { figures, acceptance } = answer;
     drawNumbers(this.#numbers, [
       ["Tokens/s", answer.speed ? answer.speed.toFixed(answer.speed < 100 ? 1 : 0) : "–"],

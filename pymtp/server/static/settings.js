@@ -2,9 +2,11 @@
 
 import { readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
+import { local } from "./storage.js";
 
 const STORAGE_KEY = "pymtp.settings"; // the name in localStorage
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
+const DEFAULTS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "repeat_penalty"]; // what the model has
+const NUMBERS = [...DEFAULTS, "max_tokens", "seed"];
 const TEXTS = ["system", "thinking", "tools", "tool_choice"];
 const SWITCHES = ["markdown", "coloured", "mtp"];
 const MAX_SEED = 2 ** 32 - 2;
@@ -12,8 +14,11 @@ const MAX_SEED = 2 ** 32 - 2;
 export class Settings {
   #form = byId("settings-form");
 
-  constructor() {
+  /** onMarkdown: called when the user turns Markdown on or off. */
+  constructor({ onMarkdown }) {
     this.#restore();
+    byId("markdown").addEventListener("change", onMarkdown);
+    byId("reset").addEventListener("click", () => this.#reset());
     byId("key").value = readKey();
     byId("key").addEventListener("input", () => storeKey(byId("key").value.trim()));
     this.#form.addEventListener("submit", (event) => event.preventDefault());
@@ -52,7 +57,7 @@ export class Settings {
 
   /** Shows the server's defaults as placeholders of empty fields. defaults: maps request fields to their defaults. */
   showDefaults(defaults) {
-    for (const id of ["temperature", "top_p", "top_k", "min_p"]) {
+    for (const id of DEFAULTS) {
       if (id in defaults) byId(id).placeholder = id === "top_k" && defaults[id] === 0 ? "off" : String(defaults[id]);
     }
   }
@@ -76,18 +81,24 @@ export class Settings {
     document.documentElement.dataset.colours = byId("coloured").checked ? "on" : "off";
   }
 
+  /** Empties the numbers, so that the model's defaults hold. */
+  #reset() {
+    for (const id of NUMBERS) byId(id).value = "";
+    this.#store();
+  }
+
   #store() {
     const values = Object.fromEntries([...NUMBERS, ...TEXTS].map((id) => [id, byId(id).value]));
     for (const id of SWITCHES) values[id] = byId(id).checked;
-    localStorage.setItem(STORAGE_KEY, JSON.stringify(values));
+    local.set(STORAGE_KEY, JSON.stringify(values));
   }
 
   #restore() {
     let values = {};
     try {
-      values = JSON.parse(localStorage.getItem(STORAGE_KEY)) ?? {};
+      values = JSON.parse(local.get(STORAGE_KEY)) ?? {};
     } catch {
-      localStorage.removeItem(STORAGE_KEY);
+      local.remove(STORAGE_KEY);
     }
     for (const id of [...NUMBERS, ...TEXTS]) if (typeof values[id] === "string") byId(id).value = values[id];
     for (const id of SWITCHES) if (typeof values[id] === "boolean") byId(id).checked = values[id];

@@ -6,13 +6,20 @@
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
   };
-  const stored = localStorage.getItem(NAME) ?? "auto";
+  let stored = "auto";
+  let store = () => {};
+  try {
+    stored = localStorage.getItem(NAME) ?? "auto";
+    store = (theme) => localStorage.setItem(NAME, theme);
+  } catch {
+    // this browser stores nothing, so the choice lasts until the page is left
+  }
   apply(stored);
   document.addEventListener("DOMContentLoaded", () => {
     const choice = document.getElementById("theme");
     choice.value = stored;
     choice.addEventListener("change", () => {
-      localStorage.setItem(NAME, choice.value);
+      store(choice.value);
       apply(choice.value);
     });
   });

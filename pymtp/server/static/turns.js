@@ -2,62 +2,99 @@
 
 import { firstDifference } from "./answer.js";
 import { AnswerView } from "./answer_view.js";
+import { fileView } from "./attachments.js";
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
+import { SiblingSwitch } from "./sibling_switch.js";
 
-/** A turn of the user: one message. */
+const quietButton = (label, press) => el("button", { type: "button", class: "quiet", onclick: press }, label);
+
+/** A turn of the user: one message, with its files. on: the handlers { edit(text), switchTo(turn) }. */
 export class UserTurn {
-  #edit;
+  #editButton = quietButton("Edit", () => this.openEditor());
+  #said;
+  #editor = null;
 
-  /** onEdit: called when the user wants to edit the turn. */
-  constructor(text, onEdit) {
-    this.text = text;
-    this.#edit = el("button", { type: "button", class: "quiet", onclick: onEdit }, "Edit");
-    const head = el("header", {}, el("h2", {}, "You"), copyButton(() => text), this.#edit);
-    this.element = el("article", { class: "turn user" }, head, el("div", { class: "said" }, text));
+  constructor(turn, on) {
+    this.turn = turn;
+    this.on = on;
+    this.switch = new SiblingSwitch(on.switchTo, "message");
+    this.#said = el("div", { class: "said" }, turn.text);
+    const buttons = el("div", { class: "turn-buttons" }, this.switch.element, copyButton(() => turn.text), this.#editButton);
+    const head = el("header", {}, el("h2", {}, "You"), buttons);
+    this.element = el("article", { class: "turn user" }, head, ...turn.files.map(fileView), this.#said);
   }
 
-  get messages() {
-    return [{ role: "user", content: this.text }];
+  draw() {}
+
+  /** Shows a field in the place of the message. text: what it has at first. */
+  openEditor(text = this.turn.text) {
+    this.closeEditor();
+    const field = el("textarea", { "aria-label": "Edited message", rows: "3" });
+    field.value = text;
+    const buttons = [el("button", { type: "submit", class: "main" }, "Send"), quietButton("Cancel", () => this.closeEditor())];
+    this.#editor = el("form", { class: "editor" }, field, el("div", { class: "editor-buttons" }, ...buttons));
+    const submit = (event) => {
+      event.preventDefault();
+      if (!field.value.trim() && !this.turn.files.length) return;
+      if (this.on.edit(this.turn, field.value)) this.closeEditor();
+    };
+    this.#editor.addEventListener("submit", submit);
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation(); // Esc on the page stops an answer
+        this.closeEditor();
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+    });
+    this.#said.hidden = true;
+    this.element.append(this.#editor);
+    field.focus();
   }
 
-  /** lastOfPerson: whether this is the user's last turn. idle: whether no answer runs. */
-  updateControls({ lastOfPerson, idle }) {
-    this.#edit.hidden = !lastOfPerson || !idle;
+  /** Shows the message again, as it was. */
+  closeEditor() {
+    if (!this.#editor) return;
+    this.#editor.remove();
+    this.#editor = null;
+    this.#said.hidden = false;
+    this.#editButton.focus();
+  }
+
+  updateControls({ idle }) {
+    this.#editButton.hidden = !idle;
   }
 }
 
-/** A turn of the model: one answer, or two answers to be compared. */
+/** A turn of the model: one answer, or two answers to be compared. on: the handlers { regenerate, compare, sendResults,
+ * switchTo(turn) }. */
 export class AnswerTurn {
   views = [];
   #columns = el("div", { class: "columns" });
   #verdict = el("p", { class: "verdict", role: "status" });
-  #error = el("p", { class: "error", role: "alert" });
+  #error = null;
   #regenerate;
   #compare;
   #sendResults;
 
-  /** on: the event handlers { regenerate, compare, sendResults } of the buttons. */
-  constructor(on) {
-    const button = (label, press) => el("button", { type: "button", class: "quiet", hidden: true, onclick: press }, label);
-    this.#regenerate = button("Regenerate", on.regenerate);
-    this.#compare = button("", on.compare);
-    this.#sendResults = button("Send results", on.sendResults);
+  constructor(turn, on, asMarkdown) {
+    this.turn = turn;
+    this.switch = new SiblingSwitch(on.switchTo, "answer");
+    this.#regenerate = quietButton("Regenerate", () => on.regenerate(this));
+    this.#compare = quietButton("", () => on.compare(this));
+    this.#sendResults = quietButton("Send results", () => on.sendResults(this));
     const copy = copyButton(() => this.answer.content.text);
-    const head = el("header", {}, el("h2", {}, "Answer"), copy, this.#regenerate, this.#compare);
-    this.element = el("article", { class: "turn" }, head, this.#columns, this.#sendResults, this.#verdict, this.#error);
+    const buttons = el("div", { class: "turn-buttons" }, this.switch.element, copy, this.#regenerate, this.#compare);
+    const head = el("header", {}, el("h2", {}, "Answer"), buttons);
+    this.element = el("article", { class: "turn" }, head, this.#columns, this.#sendResults, this.#verdict);
+    this.add(turn.answer, asMarkdown);
   }
 
   get answer() {
-    return this.views[0].answer;
+    return this.turn.answer;
   }
 
-  /** The messages for the next request: the answer, and the results of its tool calls. */
-  get messages() {
-    const { message, completeCalls } = this.answer;
-    if (!message.content && !completeCalls.length) return [];
-    const views = this.views[0].callViews.filter(({ call }) => completeCalls.includes(call));
-    return [message, ...views.map(({ call, result }) => ({ role: "tool", tool_call_id: call.id, content: result }))];
+  draw() {
+    for (const view of this.views) view.draw();
   }
 
   /** Adds an answer; a second answer is shown beside the first one. */
@@ -77,7 +114,9 @@ export class AnswerTurn {
 
   /** Shows the message why the answer failed; null removes the message. */
   fail(message) {
-    this.#error.textContent = message ?? "";
+    this.#error?.remove();
+    this.#error = message === null ? null : el("p", { class: "error", role: "alert" }, message);
+    if (this.#error) this.element.append(this.#error);
   }
 
   updateControls({ last, idle }) {

@@ -1,0 +1,145 @@
+// Files of chats: their form, and the check of a file that is imported.
+
+import { newId } from "./chat_store.js";
+import { ChatTree } from "./chat_tree.js";
+
+const FORMAT = "pymtp chats";
+const VERSION = 1;
+
+/** An error in a file, with a message for the user. */
+export class FileError extends Error {}
+
+/** Returns the text of a file with chats, each { head, turns }. */
+export function fileOf(chats) {
+  const made = chats.map(({ head, turns }) => {
+    const { title, created, updated, leaf } = head;
+    const tree = new ChatTree(); // in a file, each turn stands after the turn that it follows
+    for (const turn of turns) tree.add(turn);
+    return { title, created, updated, leaf, turns: tree.all().map(({ chat: _, ...turn }) => turn) };
+  });
+  return `${JSON.stringify({ format: FORMAT, version: VERSION, chats: made }, null, 1)}\n`;
+}
+
+/** Returns the chats of a file, each { head, turns }, with new ids, so that they replace none. Throws FileError. */
+export function chatsOf(text) {
+  const file = parse(text);
+  if (!isObject(file) || file.format !== FORMAT) throw new FileError(`it is no file of chats: it has no "format": "${FORMAT}"`);
+  const version = JSON.stringify(file.version);
+  if (file.version !== VERSION) throw new FileError(`its version is ${version}, and this page reads version ${VERSION}`);
+  return list(file.chats, "chats").map((chat, i) => readChat(chat, `chats[${i}]`));
+}
+
+function parse(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new FileError(`it is no JSON, or not all of it: ${error.message}`);
+  }
+}
+
+function readChat(chat, at) {
+  object(chat, at);
+  const id = newId();
+  const ids = new Map([[null, null]]); // the new id of each turn by its id in the file
+  const head = { id, title: string(chat.title, `${at}.title`) };
+  head.created = number(chat.created, `${at}.created`);
+  head.updated = number(chat.updated, `${at}.updated`);
+  const turns = list(chat.turns, `${at}.turns`).map((turn, i) => readTurn(turn, id, ids, `${at}.turns[${i}]`));
+  if (!turns.length) throw new FileError(`${at}.turns is empty`);
+  head.leaf = ids.get(chat.leaf) ?? turns.at(-1).id;
+  return { head, turns };
+}
+
+function readTurn(turn, chat, ids, at) {
+  object(turn, at);
+  const old = string(turn.id, `${at}.id`);
+  if (ids.has(old)) throw new FileError(`${at}.id is the id of an earlier turn`);
+  if (!ids.has(turn.parent)) throw new FileError(`${at}.parent is not null, and not the id of an earlier turn`);
+  const id = newId();
+  ids.set(old, id);
+  const { role } = turn;
+  const made = { id, chat, parent: ids.get(turn.parent), role, at: number(turn.at, `${at}.at`) };
+  if (role === "user") return { ...made, ...readMessage(turn, at) };
+  if (role === "assistant") return { ...made, ...readAnswer(turn, at) };
+  throw new FileError(`${at}.role is neither "user" nor "assistant"`);
+}
+
+function readMessage({ text, files }, at) {
+  const readFile = (file, i) => {
+    object(file, `${at}.files[${i}]`);
+    return { name: string(file.name, `${at}.files[${i}].name`), text: string(file.text, `${at}.files[${i}].text`) };
+  };
+  return { text: string(text, `${at}.text`), files: list(files, `${at}.files`).map(readFile) };
+}
+
+function readAnswer(turn, at) {
+  const calls = list(turn.calls, `${at}.calls`).map((call, i) => {
+    object(call, `${at}.calls[${i}]`);
+    const field = (name) => [name, string(call[name], `${at}.calls[${i}].${name}`)];
+    return Object.fromEntries(["id", "name", "arguments", "result"].map(field));
+  });
+  const figures = turn.figures === null ? null : object(turn.figures, `${at}.figures`);
+  for (const name of figures ? ["tokens_per_second", "time_to_first_token", "cached_tokens"] : []) {
+    number(figures[name], `${at}.figures.${name}`);
+  }
+  return {
+    model: string(turn.model, `${at}.model`),
+    system: string(turn.system, `${at}.system`),
+    request: object(turn.request, `${at}.request`),
+    thinking: readText(turn.thinking, `${at}.thinking`),
+    content: readText(turn.content, `${at}.content`),
+    calls,
+    rounds: list(turn.rounds, `${at}.rounds`).map((round, i) => readRound(round, `${at}.rounds[${i}]`)),
+    figures,
+    tokens: number(turn.tokens, `${at}.tokens`),
+    reason: turn.reason === null ? null : string(turn.reason, `${at}.reason`),
+  };
+}
+
+function readRound(round, at) {
+  const counts = list(round, at).map((count, i) => natural(count, `${at}[${i}]`));
+  if (counts.length !== 2 || counts[1] > counts[0] || counts[0] > 1000) throw new FileError(`${at} is not [drafted, accepted]`);
+  return counts;
+}
+
+/** Reads a text with its origins: the ends of runs ascend to the end of the text. */
+function readText(value, at) {
+  object(value, at);
+  const text = string(value.text, `${at}.text`);
+  const ends = list(value.ends, `${at}.ends`).map((end, i) => natural(end, `${at}.ends[${i}]`));
+  const steps = list(value.steps, `${at}.steps`);
+  const isStep = (step) => Number.isInteger(step) && step >= -1 && step < 1000;
+  if (steps.length !== ends.length || !steps.every(isStep)) throw new FileError(`${at}.steps has not a step for each of its ends`);
+  const ascend = ends.every((end, i) => end > (ends[i - 1] ?? 0));
+  if (!ascend || (ends.at(-1) ?? 0) !== text.length) throw new FileError(`${at}.ends does not ascend to the end of the text`);
+  return { text, ends, steps };
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function object(value, at) {
+  if (!isObject(value)) throw new FileError(`${at} is missing, or no object`);
+  return value;
+}
+
+function list(value, at) {
+  if (!Array.isArray(value)) throw new FileError(`${at} is missing, or no list`);
+  return value;
+}
+
+function string(value, at) {
+  if (typeof value !== "string") throw new FileError(`${at} is missing, or no text`);
+  return value;
+}
+
+function number(value, at) {
+  if (typeof value !== "number") throw new FileError(`${at} is missing, or no number`);
+  return value;
+}
+
+function natural(value, at) {
+  if (!Number.isInteger(value) || value < 0) throw new FileError(`${at} is not a natural number`);
+  return value;
+}

@@ -1,0 +1,102 @@
+// The form for a message: text, files, and the buttons that send it and stop an answer.
+
+import { MAX_FILES_BYTES, readFiles, size } from "./attachments.js";
+import { byId, el } from "./dom.js";
+import { dismiss, notify } from "./notices.js";
+
+export class Composer {
+  #form = byId("composer");
+  #question = byId("question");
+  #list = byId("files");
+  #chosen = byId("attach-file");
+  #files = []; // { name, text }
+
+  /** on: the handlers { send(text, files), stop() }. `send` returns whether it took the message. */
+  constructor(on) {
+    this.on = on;
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send();
+    });
+    this.#question.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.#send();
+    });
+    byId("stop").addEventListener("click", () => {
+      on.stop();
+      this.focus();
+    });
+    byId("attach").title = `Text files, at most ${size(MAX_FILES_BYTES)} together`;
+    byId("attach").addEventListener("click", () => this.#chosen.click());
+    this.#chosen.addEventListener("change", async () => {
+      const files = [...this.#chosen.files];
+      this.#chosen.value = ""; // so that the same file can be chosen again
+      await this.#attach(files);
+    });
+    this.#takeDropped();
+  }
+
+  focus() {
+    this.#question.focus();
+  }
+
+  /** Shows the button that can be used. isRunning: whether an answer runs. */
+  set isRunning(isRunning) {
+    byId("send").hidden = isRunning;
+    byId("stop").hidden = !isRunning;
+  }
+
+  /** Puts a message back that the server refused, before what was written meanwhile. */
+  restore(text, files) {
+    this.#question.value = [text, this.#question.value].filter(Boolean).join("\n");
+    this.#files = [...files, ...this.#files];
+    this.#drawFiles();
+    this.focus();
+  }
+
+  #send() {
+    const [text, files] = [this.#question.value, this.#files];
+    if (!(text.trim() || files.length) || !this.on.send(text, files)) return;
+    this.#question.value = "";
+    this.#files = [];
+    this.#drawFiles();
+    for (const key of ["refused", "files"]) dismiss(key);
+  }
+
+  async #attach(chosen) {
+    const { files, problems } = await readFiles(chosen, this.#files);
+    this.#files.push(...files);
+    this.#drawFiles();
+    if (problems.length) notify("files", `Not attached: ${problems.join(" ")}`, { isError: true });
+    else dismiss("files");
+    this.focus();
+  }
+
+  #takeDropped() {
+    const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+    document.addEventListener("dragover", (event) => {
+      if (hasFiles(event)) event.preventDefault();
+    });
+    document.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      this.#attach([...event.dataTransfer.files]);
+    });
+  }
+
+  #drawFiles() {
+    this.#list.replaceChildren(...this.#files.map((file) => this.#chip(file)));
+    this.#list.hidden = this.#files.length === 0;
+  }
+
+  #chip(file) {
+    const remove = () => {
+      this.#files = this.#files.filter((each) => each !== file);
+      this.#drawFiles();
+      this.focus();
+    };
+    const attributes = { type: "button", class: "quiet", "aria-label": `Remove ${file.name}`, onclick: remove };
+    return el("li", {}, `${file.name} · ${size(new Blob([file.text]).size)} `, el("button", attributes, "×"));
+  }
+}
