@@ -31,7 +31,9 @@ def ask(page: Page, text: str) -> None:
 
 
 def ended(page: Page, n: int = 1) -> None:
+    """Wait until n answers have ended and are stored."""
     expect(page.locator(".facts:not(:empty)")).to_have_count(n)
+    expect(page.locator("[data-saving]")).to_have_count(0)
 
 
 def press(page: Page, name: str, *, keyboard: bool = False) -> None:

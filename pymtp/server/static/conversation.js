@@ -27,6 +27,7 @@ export class Conversation {
   #undrawn = new Set(); // the views that were made, and neither are drawn nor wait for it
   #lazy = new LazyDrawing();
   #isStored = false; // whether the store has the chat
+  #saves = 0; // the number of turns that the store is taking; the element says so
   #abort = null; // aborts the running answer; null if no answer runs
 
   /** page: { store, settings, running, announce(text), onChange(), onStored(), onForgotten(conversation),
@@ -302,6 +303,7 @@ export class Conversation {
     if (this.isDeleted) return;
     this.head = { ...this.head, leaf: turn.id };
     const { id } = this.head;
+    this.element.toggleAttribute("data-saving", ++this.#saves > 0);
     try {
       if (!this.#isStored) {
         await this.page.store.insert([this.stored]); // all turns: the store may have been full before
@@ -311,6 +313,8 @@ export class Conversation {
       else if (options?.tell !== false) this.page.onStored();
     } catch (error) {
       this.page.onUnsaved(error);
+    } finally {
+      this.element.toggleAttribute("data-saving", --this.#saves > 0);
     }
   }
 
