@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -127,7 +127,11 @@ class ChatChoice(Answer):
     logprobs: ChatLogprobs | None
 
 
-class ChatCompletion(Answer):
+# in another form, because a class would mangle the name
+_Verbose = TypedDict("_Verbose", {"__verbose": NotRequired[dict[str, Any]]})
+
+
+class ChatCompletion(Answer, _Verbose):
     id: str
     object: Literal["chat.completion"]
     created: Annotated[int, About("Seconds since 1970.")]
@@ -230,13 +234,26 @@ def build_response(
     if url == CHAT:
         shows_reasoning = not excludes_reasoning(body)
         choices = [_chat_choice(i, output, model, shows_reasoning) for i, output in enumerate(outputs)]
-        return {**head, "choices": choices, "usage": used, "pymtp": stats, "timings": times}
+        answer = {**head, "choices": choices, "usage": used, "pymtp": stats, "timings": times}
+        if body.get("verbose"):
+            answer["__verbose"] = _verbose(outputs[0].completion, model)
+        return cast(ChatCompletion, answer)
     prompts = text_prompts(body) if body.get("echo") else [""] * len(outputs_by_prompt)
     echoes = [
         prompt_text(prompt, model) for prompt, outputs in zip(prompts, outputs_by_prompt, strict=True) for _ in outputs
     ]
     texts = [_text_choice(i, output.completion, model, echoes[i]) for i, output in enumerate(outputs)]
     return {**head, "choices": texts, "usage": used, "pymtp": stats, "timings": times}  # type: ignore[misc, return-value]
+
+
+def _verbose(done: Completion, model: Model) -> dict[str, Any]:
+    """Return the prompt and the whole text of a completion, under the names of llama.cpp's server."""
+    return {
+        "prompt": model.detokenize(done.prompt_token_ids, special=True),
+        "content": done.text,
+        "tokens_evaluated": len(done.prompt_token_ids),
+        "tokens_predicted": len(done.token_ids),
+    }
 
 
 def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> Usage:

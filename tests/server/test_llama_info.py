@@ -26,6 +26,23 @@ def test_template_is_applied_as_for_a_chat(server: Server) -> None:
     assert counted["input_tokens"] == usage["prompt_tokens"]
 
 
+def test_verbose_chat_shows_its_prompt(server: Server) -> None:
+    chat = {"messages": HI, "max_tokens": 4, "temperature": 0}
+    for more, named in (({"verbose": True}, None), ({}, None), ({"verbose": True, "stream": True}, "verbose")):
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat | more, timeout=LONG)
+        assert answer.headers.get("x-pymtp-ignored") == named
+        if "stream" in more:
+            continue
+        assert ("__verbose" in answer.json()) == bool(more)
+        if more:
+            shown = answer.json()["__verbose"]
+            assert shown["prompt"] == server.llm.chat_template.render(HI)
+            assert (shown["tokens_predicted"], shown["tokens_evaluated"]) == (
+                4,
+                answer.json()["usage"]["prompt_tokens"],
+            )
+
+
 def test_answer_is_not_begun_on_request(server: Server) -> None:
     with_start, without = (
         apply_template(server, add_generation_prompt=begins).json()["prompt"] for begins in (True, False)

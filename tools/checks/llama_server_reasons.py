@@ -41,7 +41,6 @@ REASONS: tuple[tuple[str, str], ...] = (
     # options and fields
     (r"test_ctx_shift::test_ctx_shift_enabled", MISSING),
     (r"test_basic::test_server_model_aliases_and_tags", MISSING),
-    (r"test_chat_completion::test_verbose_debug", MISSING),
     (r"test_compat_anthropic::test_anthropic_vision_base64", MISSING),
     (r"test_security::test_(local_media_file|cors_proxy)", MISSING),
 )

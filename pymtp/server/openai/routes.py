@@ -36,8 +36,8 @@ async def chat_completions(request: Request, body: ChatRequest, service: Service
     """Generate one or several completions of a chat."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
-    ignored = ignored_fields_header(CHAT, fields)
     generate_request = read_generate_request(CHAT, fields, service.sampling)
+    ignored = ignored_fields_header(CHAT, fields if generate_request.stream else {**fields, "verbose": None})
     if not generate_request.stream:
         return AsciiJSONResponse(
             await run_until_disconnect(request.receive, _response(CHAT, service, [generate_request], fields)),

@@ -501,6 +501,9 @@ class ChatRequest(CompletionFields, TemplateFields):
     reasoning_format: Literal["auto", "none", "deepseek", "parsed", "raw", "hidden"] | None = Field(
         None, description="none or raw: the content includes the thinking; hidden: the answer leaves it out."
     )
+    verbose: bool | None = Field(
+        None, description="Adds `__verbose`: the prompt and the whole text of the first completion. Not in streams."
+    )
     continue_final_message: bool | None = Field(
         None, description="Whether the model continues the last message, which must be the assistant's."
     )
