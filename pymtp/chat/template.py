@@ -213,7 +213,7 @@ class ChatTemplate:
 
 
 def _dates() -> dict[str, str]:
-    """Return the variables for the current date that templates of Llama and Firefunction read."""
+    """Return the variables for the current date that llama.cpp gives to templates, such as Llama's."""
     now = datetime.now()
     return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
