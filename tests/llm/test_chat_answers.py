@@ -58,6 +58,20 @@ def test_thinking_and_content_of_a_schema_are_apart(thinker: LLM) -> None:
         assert answer.stats.thinking_tokens <= 8
 
 
+def test_schema_begins_after_the_thinking_without_a_budget_too(thinker: LLM) -> None:
+    answer = thinker.chat(HELLO, json_schema=NUMBER, max_tokens=8, temperature=0.0)
+    assert answer.content == ""
+    assert answer.reasoning
+    assert not answer.reasoning.strip().isdigit()
+
+
+def test_stream_gives_the_text_that_was_held_back_for_a_tag(llm: LLM) -> None:
+    pieces = list(llm.stream_chat(HELLO, grammar='root ::= "a <tool"'))
+    assert "".join(piece.content for piece in pieces) == "a <tool"
+    chunks = llm.create_chat_completion(HELLO, grammar='root ::= "a <tool"', stream=True)
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "a <tool"
+
+
 def test_every_completion_of_a_chat_has_its_parts(llm: LLM) -> None:
     answer = llm.chat(HELLO, json_schema=NUMBER, n=3, seed=1, temperature=1.0)
     for one in (answer, *answer.others):

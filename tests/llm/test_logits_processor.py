@@ -109,6 +109,18 @@ def test_processor_that_raises_ends_its_request_alone(pair: LLM, n_drafts: int) 
     assert got == pair.generate("import ", max_tokens=11).token_ids  # the tokens before the error, however drafted
 
 
+def test_processor_that_raises_once_ends_its_request(pair: LLM) -> None:
+    raised: list[int] = []
+
+    def raises_once(tokens: Any, row: Any) -> None:
+        if len(tokens) > 12 and not raised:
+            raised.append(1)
+            raise KeyError("once")
+
+    with pytest.raises(InvalidRequestError, match="raised KeyError"):
+        pair.generate("import ", max_tokens=40, logits_processor=raises_once, ignore_eos=True)
+
+
 def test_processor_that_raises_at_the_first_token_ends_its_request(pair: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="raised ZeroDivisionError"):
         pair.generate("import ", logits_processor=lambda tokens, row: 1 / 0)  # type: ignore[misc]
