@@ -124,7 +124,7 @@ def shown(value: object) -> str:
     """Return the value's repr for a message, at most 200 characters."""
     try:
         return f"{value!r:.200}"
-    except (ValueError, RecursionError):  # Python writes no integer of more than 4,300 digits
+    except Exception:  # __repr__ may raise anything; Python writes no integer of more than 4,300 digits
         return f"({type(value).__name__})"
 
 

@@ -93,8 +93,9 @@ class Context:
         self._cancel_numbers = count(1)
         self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
         self._logprobs: dict[int, list[TokenLogprobs]] = {}
-        # the samplers with a logits processor, to which the native samplers refer: of each sequence the last one first
-        self._processing: dict[int, list[Sampler]] = {}
+        # by sequence, the sampler with a logits processor to which the native sampler refers, if it has one; several
+        # while it is not known which one that is
+        self._processing: dict[int, tuple[Sampler, ...]] = {}
 
     @property
     def n_past(self) -> int:
@@ -237,13 +238,12 @@ class Context:
         self.model.check_tokens(list(bias))
         if list(bias.values()).count(-math.inf) == self._n_vocab:
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
-        old = self._processing.pop(seq, [])[:1]
-        if new := [sampler] if sampler.processor is not None else []:
-            self._processing[seq] = [*new, *old]
+        old, new = self._processing.get(seq, ()), () if sampler.processor is None else (sampler,)
         with sampler.compiled(self.model) as native:
-            check(lib.pymtp_pair_set_sampling(self._handle.pointer, seq, native))
-        if new:
-            self._processing[seq] = new
+            self._processing[seq] = (*new, *old)  # an exception of a signal handler may come at any line
+            status = lib.pymtp_pair_set_sampling(self._handle.pointer, seq, native)
+            self._processing[seq] = new if status == lib.PYMTP_OK else old
+            check(status)
         self._logprobs.pop(seq, None)
         (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
@@ -254,10 +254,10 @@ class Context:
         Raises InvalidRequestError when the grammar allows no token, and the error of a logits processor; the sequence
         keeps its tokens.
         """
-        try:
-            check(lib.pymtp_pair_first_token(self._handle.pointer, seq, self._token))
-        except InvalidRequestError as error:
-            raise self._processor_error(seq) or error from None
+        status = lib.pymtp_pair_first_token(self._handle.pointer, seq, self._token)
+        if status == lib.PYMTP_DEAD_END and (error := self._processor_error(seq)) is not None:
+            raise error  # without `from`, which would replace the error's cause
+        check(status)
         self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
@@ -335,10 +335,9 @@ class Context:
             for k, seq in enumerate(seqs):
                 self._keep_logprobs(seq, out.native[k].n)  # also for tokens before a dead end
         outcomes = out.sampled(seqs, lengths)
-        if self._processing:
-            for seq, outcome in outcomes.items():
-                if isinstance(outcome, PymtpError):
-                    outcomes[seq] = self._processor_error(seq) or outcome
+        for seq, outcome in outcomes.items():
+            if isinstance(outcome, PymtpError):
+                outcomes[seq] = self._processor_error(seq) or outcome
         return outcomes
 
     def _processor_error(self, seq: int) -> PymtpError | None:
@@ -390,10 +389,12 @@ class Context:
     @alone
     def move(self, source: int, seq: int) -> None:
         """Move a sequence, with its sampling, into an empty one; `source` is empty afterwards. Raises as `copy`."""
-        check(lib.pymtp_pair_move(self._handle.pointer, source, seq))
+        old, moved = self._processing.get(seq, ()), self._processing.get(source, ())
+        self._processing[seq] = (*moved, *old)  # as in `set_sampling`
+        status = lib.pymtp_pair_move(self._handle.pointer, source, seq)
+        self._processing[seq], self._processing[source] = (moved, ()) if status == lib.PYMTP_OK else (old, moved)
+        check(status)
         (self._reports.add if source in self._reports else self._reports.discard)(seq)
-        if source in self._processing or seq in self._processing:
-            self._processing[seq], self._processing[source] = (self._processing.get(n, []) for n in (source, seq))
         self._logprobs.pop(seq, None)
         if source in self._logprobs:
             self._logprobs[seq] = self._logprobs.pop(source)

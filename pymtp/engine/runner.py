@@ -13,8 +13,10 @@ from pymtp.engine.rounds import DecodeState, HeadCheck, run_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
-from pymtp.sampling import TokenLogprobs
+from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import EngineStats
+
+_PLAIN = Sampler(SamplingParams())  # replaces a sampler with a logits processor
 
 
 class RequestRunner:
@@ -305,6 +307,9 @@ class RequestRunner:
             if state.started and not (reusable and self.context.tokens_held(state.seq) == n_past):
                 generated = None
                 self.context.clear(state.seq)
+            if request.params.logits_processor is not None:
+                # the context would keep the function, which may refer to the LLM, and so the LLM would never be freed
+                self.context.set_sampling(_PLAIN, state.seq)
         self._prefix_cache.release(state, generated)
 
     def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:

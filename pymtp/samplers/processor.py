@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class RowProcessor:
         if self.error is not None:
             return False
         row = np.frombuffer(ffi.buffer(logits, 4 * n_vocab), np.float32)
+        if not math.isfinite(row.max()):  # a fault of the model, which the sampler reports
+            return True
         tokens = np.frombuffer(ffi.buffer(prefix, 4 * n), np.int32) if n else np.empty(0, np.int32)
         try:
             row[:] = self.process(tokens, row)
@@ -67,6 +70,7 @@ class RowProcessor:
                     f"{_described(row)}",
                     NAME,
                 )
+            row = np.ascontiguousarray(row)  # also of a subclass, such as a masked array
             if not math.isfinite(highest := row.max()):
                 found = {-math.inf: "-inf for every token"}.get(float(highest), str(highest))
                 raise InvalidRequestError(
@@ -83,8 +87,14 @@ def _call(function: LogitsProcessor, tokens: NDArray[np.int32], row: NDArray[np.
     except BaseException as error:  # no exception may pass through native code
         trace = error.__traceback__
         cause = error.with_traceback(trace and trace.tb_next)  # without this frame
-        raise InvalidRequestError(f"{NAME} raised {type(error).__name__}: {error}", NAME) from cause
+        raise InvalidRequestError(f"{NAME} raised {type(error).__name__}{_text_of(error)}", NAME) from cause
     return row if result is None else result
+
+
+def _text_of(error: BaseException) -> str:
+    with suppress(Exception):  # __str__ may raise, too
+        return f": {error}"
+    return ""
 
 
 def _described(value: object) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from pymtp import LLM, Completion, InvalidRequestError, SamplingParams
+from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
 
@@ -122,8 +125,30 @@ def test_processor_that_raises_once_ends_its_request(pair: LLM) -> None:
 
 
 def test_processor_that_raises_at_the_first_token_ends_its_request(pair: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="raised ZeroDivisionError"):
+    with pytest.raises(InvalidRequestError, match="raised ZeroDivisionError") as raised:
         pair.generate("import ", logits_processor=lambda tokens, row: 1 / 0)  # type: ignore[misc]
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+class MuteError(Exception):
+    """An error, and a result, of which nothing can be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def test_processor_whose_error_or_result_has_no_text_is_refused(pair: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(tokens: Any, row: Any) -> None:
+        raise MuteError
+
+    with pytest.raises(InvalidRequestError, match=r"logits_processor raised MuteError$") as raised:
+        pair.generate("import ", logits_processor=fail)
+    assert isinstance(raised.value.__cause__, MuteError)
+    with pytest.raises(InvalidRequestError, match=r"logits_processor must return .*, not \(MuteError\)"):
+        pair.generate("import ", logits_processor=lambda tokens, row: MuteError())  # type: ignore[arg-type,return-value]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -161,7 +186,38 @@ def test_processor_that_calls_its_llm_is_refused(pair: LLM, name: str) -> None:
     assert pair.generate("import ", max_tokens=3, logits_processor=lambda t, r: r + len(pair.model.tokenize("a")))
 
 
+def test_processor_that_refers_to_its_llm_does_not_keep_it() -> None:
+    def used() -> weakref.ref[LLM]:
+        llm = LLM(n_ctx=64, n_threads=1, draft_tokens=0)
+        llm.generate("import ", max_tokens=2, logits_processor=lambda tokens, row: row + len(llm.model.tokenize("a")))
+        return weakref.ref(llm)
+
+    llm = used()
+    gc.collect()
+    assert llm() is None
+
+
+def test_processor_of_a_sequence_is_used_after_others_were_refused(pair: LLM) -> None:
+    with Context(pair.model, n_ctx=64, draft_tokens=0, n_threads=1) as context:
+        context.set_sampling(Sampler(SamplingParams(logits_processor=no_text)))
+        for processor in (no_text, None):
+            with pytest.raises(InvalidRequestError, match="grammar"):
+                context.set_sampling(Sampler(SamplingParams(grammar="root ::= x", logits_processor=processor)))
+        gc.collect()
+        context.prefill([1, 2, 3])
+        with pytest.raises(InvalidRequestError, match="logits_processor must leave numbers"):
+            context.first_token()
+        context.set_sampling(Sampler(SamplingParams()))
+        assert context.first_token() >= 0
+
+
+def no_text(tokens: Any, row: Any) -> None:
+    row[:] = -np.inf
+
+
 def test_sampler_applies_the_processor(pair: LLM) -> None:
+    reversed_row = Sampler(SamplingParams(logits_processor=lambda tokens, row: row[::-1]))
+    assert reversed_row.sample(np.arange(8, dtype=np.float32), 1, [7])[0] == 0
     sampler = Sampler(SamplingParams(logits_processor=flipped))
     row = np.arange(8, dtype=np.float32)
     assert sampler.sample(row, 1, [7])[0] == 6  # 7 % 3 == 1, so 7, 4 and 1 are forbidden
