@@ -11,6 +11,7 @@ from pymtp.grammar.keywords import ANNOTATIONS, TYPES, KeywordReport, SchemaErro
 from pymtp.grammar.values import Validator, value_key
 
 MAX_PAIRS = 20_000  # pairs of options that are compared
+MAX_MERGES = 2_000  # pairs of plain schemas that are merged to compare them, of which each may take a millisecond
 MAX_DEPTH = 4  # levels of properties in which two options are compared
 _BOUNDS = {
     "number": ("minimum", "maximum"),
@@ -19,6 +20,7 @@ _BOUNDS = {
     "array": ("minItems", "maxItems"),
     "object": ("minProperties", "maxProperties"),
 }
+_TOO_MANY = "it has too many options to compare"
 Plain = dict[str, Any]
 Alternatives = Callable[[object], list[Plain]]
 
@@ -39,6 +41,7 @@ class ExclusiveOptions:
         both: returns the plain schema of the values that are valid for two plain ones; None if there are none.
         """
         self._report, self._alternatives, self._both, self._validator = report, alternatives, both, Validator(root)
+        self._merges = 0  # pairs of plain schemas that were merged for one `oneOf`
 
     def options(self, schema: Mapping[str, Any], path: str) -> list[object]:
         """Return schemas of which one at most holds for a value, and of which one holds if the `oneOf` does.
@@ -52,8 +55,9 @@ class ExclusiveOptions:
         if _list_different_values(parts):
             return parts
         if len(parts) * (len(parts) - 1) // 2 > MAX_PAIRS:
-            self._report.leave_out(path, "oneOf", "it has too many options to compare")
+            self._report.leave_out(path, "oneOf", _TOO_MANY)
             return parts
+        self._merges = 0
         plain = [self._of_part(part) for part in parts]
         named = _discriminator(schema)
         if named is not None:
@@ -62,6 +66,9 @@ class ExclusiveOptions:
         for i, j in combinations(range(len(parts)), 2):
             if all(self._are_disjoint(one, other) for one in plain[i] for other in plain[j]):
                 continue
+            if self._merges > MAX_MERGES:
+                self._report.leave_out(path, "oneOf", _TOO_MANY)
+                return parts
             opposites = [complement({"anyOf": [*map(_restricting, plain[k])]}) for k in (i, j)]
             # schemas cannot exclude integers from numbers
             mixed = any(_mixes_numbers(one, other) for one in plain[i] for other in plain[j])
@@ -97,6 +104,9 @@ class ExclusiveOptions:
         """Return whether surely no value is valid for both plain schemas."""
         if _forbids_required(one, other) or _forbids_required(other, one) or _differ_in_constant(one, other):
             return True
+        self._merges += 1
+        if self._merges > MAX_MERGES:
+            return False
         merged = self._both(one, other)
         return merged is None or self._is_empty(merged, MAX_DEPTH)
 

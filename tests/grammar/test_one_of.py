@@ -76,8 +76,9 @@ def test_one_option_holds_and_no_other(case: str) -> None:
         [{"type": "array", "items": TEXT}, {"type": "array", "items": NULL}],
         [{"type": "integer"}, {"type": "number"}],
         [record(**{f"k{i}": TEXT}) for i in range(300)],
+        [record(**{f"k{i}": TEXT}) for i in range(100)],  # each pair must be merged
     ],
-    ids=["formats", "items", "integers and numbers", "too many"],
+    ids=["formats", "items", "integers and numbers", "too many", "too many to merge"],
 )
 def test_options_that_overlap_are_refused_where_the_schema_is_strict_and_named_otherwise(options: list[Any]) -> None:
     schema = {"type": "object", "properties": {"p": {"oneOf": options}}, "required": ["p"]}
