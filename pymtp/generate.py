@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, overload
 
+from pymtp.engine.keywords import NAMES_ELSEWHERE
 from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
@@ -60,7 +61,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     """
     global _last
     names = {field.name for field in fields(SamplingParams)} - OPTION_NAMES  # both have draft_tokens: here it is LLM's
-    refuse_unknown("generate()", keywords, {"model", *names, *OPTION_NAMES})
+    refuse_unknown("generate()", keywords, {"model", *names, *OPTION_NAMES}, NAMES_ELSEWHERE)
     params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
     options = _with_absolute_paths(read_options("generate()", keywords.pop("model", None), keywords))
     with _last_lock:

@@ -12,11 +12,12 @@ from pymtp.samplers import OTHER_NAMES, LogitsProcessor
 from pymtp.sampling import SamplingParams
 from pymtp.validation import refuse_unknown
 
-# keywords of the calls themselves, which a wrong keyword may be close to
-_OWN_KEYWORDS = ("priority", "tools", "tool_choice", "chat_template_kwargs")
+# keywords of the calls themselves, which a wrong keyword may be close to; the second are those of chats alone
+_OWN_KEYWORDS = ("priority",)
+_CHAT_KEYWORDS = ("tools", "tool_choice", "chat_template_kwargs")
 _NAMES = frozenset(field.name for field in fields(SamplingParams))
 # names in llama.cpp, transformers and OpenAI's API that are too different from ours to be recognized
-_OTHER_NAMES = OTHER_NAMES | {
+NAMES_ELSEWHERE = OTHER_NAMES | {
     "guided_json": "json_schema",
     "n_predict": "max_tokens",
     "response_format": "json_schema",
@@ -84,7 +85,11 @@ def with_keywords(
     Raises TypeError for a keyword that is no field of SamplingParams, and InvalidRequestError for values outside their
     range. Anything that is no SamplingParams is returned unchanged, to be refused with the prompts.
     """
-    refuse_unknown(f"{caller}()", keywords, _NAMES, _OTHER_NAMES, also=_OWN_KEYWORDS)
+    for name in _CHAT_KEYWORDS:
+        if name in keywords:  # otherwise Python has taken it
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}: chat() and stream_chat() take it")
+    also = (*_OWN_KEYWORDS, *_CHAT_KEYWORDS) if caller.endswith("chat") else _OWN_KEYWORDS
+    refuse_unknown(f"{caller}()", keywords, _NAMES, NAMES_ELSEWHERE, also=also)
     if params is None:
         params = default()
     if not keywords:

@@ -60,6 +60,8 @@ def test_generate_errors_name_unknown_keywords_and_missing_models() -> None:
         TypeError, match=r"^generate\(\) got an unexpected keyword argument 'max_token'. Did you mean 'max_tokens'\?$"
     ):
         pymtp.generate("import ", max_token=8)
+    with pytest.raises(TypeError, match=r"'n_predict'. Did you mean 'max_tokens'"):
+        pymtp.generate("import ", n_predict=8)
     with pytest.raises(ModelLoadError, match="no such file"):
         pymtp.generate("import ", model="nowhere.gguf")
 

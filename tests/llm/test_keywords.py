@@ -63,7 +63,6 @@ def test_keywords_replace_fields_of_params(llm: LLM) -> None:
         ("repeat_penalty", "repetition_penalty"),
         ("n_predict", "max_tokens"),
         ("response_format", "json_schema"),
-        ("tool", "tools"),
     ],
 )
 def test_wrong_keyword_names_the_nearest_right_one(llm: LLM, wrong: str, right: str) -> None:
@@ -71,6 +70,17 @@ def test_wrong_keyword_names_the_nearest_right_one(llm: LLM, wrong: str, right: 
     for call in calls:
         with pytest.raises(TypeError, match=f"LLM.{call.__name__}.*{wrong!r}. Did you mean {right!r}"):
             call("import ", **{wrong: 5})
+
+
+def test_keyword_of_chats_is_named_as_such(llm: LLM) -> None:
+    chats: list[Any] = [llm.chat, llm.stream_chat]
+    for call in chats:
+        with pytest.raises(TypeError, match=r"'tool'. Did you mean 'tools'\?$"):
+            call("import ", tool=5)
+    calls: list[Any] = [llm.generate, llm.stream]
+    for call in calls:
+        with pytest.raises(TypeError, match=rf"LLM.{call.__name__}.*'tools': chat\(\) and stream_chat\(\) take it$"):
+            call("import ", tools=5)
 
 
 def test_wrong_keyword_of_a_constructor_names_the_nearest_right_one() -> None:
