@@ -75,10 +75,12 @@ class Stream:
 
     def _take(self) -> Piece | None:
         """Take the next piece, and parse it if it is of a chat; None if there is none."""
-        with nullcontext() if self._parser is None else self._parser.lock, suppress(IndexError):
-            piece = self._request.unread.popleft()
+        with nullcontext() if self._parser is None else self._parser.lock:
+            try:
+                piece = self._request.unread.popleft()
+            except IndexError:
+                return None
             return piece if self._parser is None else self._parser.parse(piece)
-        return None
 
     def _finish(self) -> Piece | None:
         if self._parser is None or self._request.error is not None:
@@ -99,6 +101,7 @@ class Stream:
             self._thread.cancel([request])
             self._thread.wait(request.waiter, [], lambda: request.ended)
         request.unread.clear()
+        self._finish()  # takes the events of the text that was held back
 
     def __enter__(self) -> Stream:
         return self

@@ -119,6 +119,12 @@ def test_streams_of_chats_give_the_parts_of_the_completion(thinker: LLM, keyword
         ]
 
 
+def test_closed_stream_of_a_chat_has_no_more_pieces(llm: LLM) -> None:
+    with llm.stream_chat(HELLO, max_tokens=9, grammar='root ::= "<tool"') as stream:
+        assert next(stream).content == ""  # a tag may begin here
+    assert list(stream) == []
+
+
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [

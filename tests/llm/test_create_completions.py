@@ -87,6 +87,13 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     for fields in wrong:
         with pytest.raises(InvalidRequestError):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
+    of_a_wrong_type: list[dict[str, Any]] = [{"stream_options": 3}, {"pymtp": [1]}, {"model": 3}]
+    for fields in of_a_wrong_type:
+        with pytest.raises(InvalidRequestError, match=f"{min(fields)}=.* must be a"):
+            llm.create_chat_completion(HELLO, stream=stream, **fields)
+    for name in ("timeout", "timings_per_token", "return_progress"):
+        with pytest.raises(InvalidRequestError, match=f"{name}: only `pymtp serve`"):
+            llm.create_completion("a", stream=stream, **{name: 1})
     with pytest.raises(InvalidRequestError, match="echo and logprobs"):
         llm.create_completion("a", echo=True, logprobs=1, stream=stream)
     with pytest.raises(ContextFullError):

@@ -99,6 +99,8 @@ def test_cancelled_computation_of_prompt_logprobs_cancels_the_request(
     monkeypatch.setattr(Context, "prefill_logits", cancel)
     done = llm.generate(list(range(5, 5 + 2 * CHUNK)), max_tokens=3, prompt_logprobs=0)
     assert (done.finish_reason, done.prompt_logprobs) == ("cancelled", None)
+    several = llm.generate([[5, 6], [7, 8], [9, 10]], max_tokens=3, prompt_logprobs=0)
+    assert [one.prompt_logprobs is None for one in several] == [False, True, True]  # the first was one chunk
 
 
 @pytest.mark.parametrize("value", [-1, 101, 1.5, True, "2"])
