@@ -384,18 +384,21 @@ class LLM(HubMixin):
         Ends early after cancel(), which ends the requests too, and soon after `cancelled` returns true. Private to
         pymtp. Raises ContextFullError for a prompt for which there is no memory.
         """
+        n_cancels = max((request.cancel_count or 0 for request in requests), default=0)
         last: Request | None = None
-        for request in requests:
-            if request.params.prompt_logprobs is None:
-                continue
-            if last is not None and request.group is not None and request.group is last.group:
-                request.prompt_logprobs = last.prompt_logprobs
-            else:
-                with suppress(CancelledError):
+        with suppress(CancelledError):
+            for request in requests:
+                if request.params.prompt_logprobs is None:
+                    continue
+                if last is not None and request.group is not None and request.group is last.group:
+                    request.prompt_logprobs = last.prompt_logprobs
+                else:
                     request.prompt_logprobs = self._embedder.logprobs(
-                        request.prompt, request.params.prompt_logprobs, cancelled
+                        request.prompt,
+                        request.params.prompt_logprobs,
+                        lambda: cancelled() or self.context.cancels > n_cancels,
                     )
-            last = request
+                last = request
 
     def _embedding_tokens(self, prompt: object) -> list[int]:
         """Return the tokens of a prompt to embed. Raises the errors of `embed`. Private to pymtp, for the server."""
