@@ -16,7 +16,11 @@ from pymtp.openai.generate_request import output_finish_reason, parse_outputs, p
 from pymtp.openai.loaded import Generator
 from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, read_generate_request, unknown_fields
 from pymtp.openai.response_body import build_response
-from pymtp.validation import refuse_unknown
+from pymtp.validation import refuse_unknown, shown
+
+_KINDS = {"model": (str, "a string"), "stream_options": (Mapping, "a mapping"), "pymtp": (Mapping, "a mapping")}
+# `read_generate_request` leaves these fields to its callers, and the server alone answers them
+_OF_THE_SERVER = ("timeout", "timings_per_token", "return_progress")
 
 
 def create(llm: Generator, caller: str, url: str, fields: Mapping[str, Any]) -> Any:
@@ -33,6 +37,7 @@ def create(llm: Generator, caller: str, url: str, fields: Mapping[str, Any]) -> 
     refuse_unknown(f"{caller}()", body, known_fields(url), also=("logits_processor",))
     if unknown := unknown_fields(url, body):  # tools that cannot be called
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
+    _check(body)
     request = read_generate_request(url, body, llm.sampling_defaults)
     if body.get("echo") and request.params.logprobs is not None:
         raise InvalidRequestError("echo and logprobs cannot be combined: generate has prompt_logprobs", "echo")
@@ -57,6 +62,16 @@ def create(llm: Generator, caller: str, url: str, fields: Mapping[str, Any]) -> 
     )
     assert output_format is not None  # as of every chat
     return _chat_chunks(stream, chunks, output_format.parser())
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    """Raise InvalidRequestError for a field of a wrong type, and for one that only the server has."""
+    for name, (kind, wanted) in _KINDS.items():
+        if name in body and not isinstance(body[name], kind):
+            raise InvalidRequestError(f"{name}={shown(body[name])} must be {wanted}", name)
+    for name in _OF_THE_SERVER:
+        if body.get(name):
+            raise InvalidRequestError(f"{name}: only `pymtp serve` supports it", name)
 
 
 def _chat_chunks(stream: Stream, chunks: ChatChunks, parser: OutputParser) -> Iterator[dict[str, Any]]:
