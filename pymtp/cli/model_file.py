@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import printable, screen
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.from_pretrained import fetch_headers, fetch_model
 from pymtp.hub.names import hub_name_hint, read_name
@@ -71,4 +71,4 @@ def model_headers(options: LLMOptions) -> Iterator[LLMOptions]:
 
 def show_note(note: str) -> None:
     """Print a note on stderr."""
-    screen.print(f"[bold yellow]note:[/] {escape(note)}", soft_wrap=True)
+    screen.print(f"[bold yellow]note:[/] {escape(printable(note))}", soft_wrap=True)

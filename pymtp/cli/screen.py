@@ -54,9 +54,18 @@ def write_text(text: str, style: Style | None = None) -> None:
     style: for a terminal.
     """
     if sys.stdout.isatty():
-        text = _CONTROL.sub("\ufffd", text)
+        text = _replace_controls(text)
     sys.stdout.write(text if style is None else style.render(text))
     sys.stdout.flush()
+
+
+def _replace_controls(text: str) -> str:
+    return _CONTROL.sub("\ufffd", text)
+
+
+def printable(text: str) -> str:
+    """Return a text for stderr: on a terminal, control characters become U+FFFD, since a file may hold them."""
+    return _replace_controls(text) if screen.is_terminal else text
 
 
 class _WarningHandler(logging.Handler):
@@ -69,7 +78,7 @@ class _WarningHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING and (text := " ".join(record.getMessage().split())) not in self._shown:
             self._shown.add(text)
-            screen.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+            screen.print(f"[bold yellow]warning:[/] {escape(printable(text))}", soft_wrap=True)
 
 
 def show_draft_warnings() -> None:
@@ -92,7 +101,7 @@ def loading_status(name: str) -> Iterator[None]:
     logger = logging.getLogger("pymtp")
     logger.addHandler(handler)
     try:
-        with screen.status(escape(f"loading {name} …")):
+        with screen.status(escape(printable(f"loading {name} …"))):
             yield
     finally:
         logger.removeHandler(handler)
@@ -101,9 +110,9 @@ def loading_status(name: str) -> Iterator[None]:
 def show_error(error: Exception | str) -> None:
     """Print an error as one line on stderr."""
     text = "; ".join(str(error).splitlines())
-    screen.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    screen.print(f"[bold red]error:[/] {escape(printable(text))}", soft_wrap=True)
 
 
 def show_remark(text: str) -> None:
     """Print a remark about what was done on stderr, in brackets."""
-    screen.print(f"({text})", style="dim", markup=False, soft_wrap=True)
+    screen.print(printable(f"({text})"), style="dim", markup=False, soft_wrap=True)

@@ -23,7 +23,8 @@ from pymtp.cli.chat.interrupts import Interrupts
 from pymtp.cli.chat.reader import PlainReader, make_reader
 from pymtp.cli.chat.settings import NAMES, ChatSettings
 from pymtp.cli.chat.slash_words import split_command
-from pymtp.cli.screen import write_text
+from pymtp.cli.model_file import show_note
+from pymtp.cli.screen import show_error, show_remark, write_text
 from pymtp.errors import InvalidRequestError
 
 CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Hi. é"}, {"role": "assistant", "content": "Hello."}]
@@ -98,6 +99,8 @@ def test_saved_chat_is_openai_messages_and_loads_again(tmp_path: Path) -> None:
     assert (link.is_symlink(), stat.S_IMODE(file.stat().st_mode)) == (True, 0o640)
     file.write_text(json.dumps({"model": "m", "messages": CHAT}))
     assert load_chat(file) == CHAT
+    save_chat(file, [{"role": "user", "content": "caf\udce9"}])
+    assert load_chat(file) == [{"role": "user", "content": "caf\ufffd"}]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,7 @@ def test_chat_file_that_cannot_be_read_or_written_is_an_error(tmp_path: Path, mo
         (Path("/dev/full"), "No space left on device"),
         (tmp_path, "Is a directory"),
         (tmp_path / "no folder" / "chat.json", "No such file or directory: .*chat.json"),
+        (tmp_path / ("a" * 300), "File name too long"),
     ):
         with pytest.raises(InvalidRequestError, match=words):
             save_chat(path, CHAT)
@@ -217,6 +221,20 @@ def test_terminal_gets_no_control_characters_of_a_model(monkeypatch: pytest.Monk
         monkeypatch.setattr(sys, "stdout", stdout)
         write_text(written)
         assert stdout.getvalue() == expected
+
+
+def test_terminal_gets_no_control_characters_in_remarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for show in (show_remark, show_error, show_note):
+        for stderr, expected in ((Typed(), "a\ufffd[2J\ufffdb"), (io.StringIO(), "a\x1b[2Jb")):
+            monkeypatch.setattr(sys, "stderr", stderr)
+            show("a\x1b[2J\x07b")  # of a file that was loaded
+            assert expected in stderr.getvalue()
+
+
+def test_piped_line_has_no_line_end_and_no_surrogates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\r\ncaf\udce9\n"))
+    plain = PlainReader(Interrupts(lambda: None))
+    assert (plain.read(), plain.read()) == ("one", "caf\ufffd")
 
 
 def test_terminal_without_the_package_for_editing_gets_a_note_and_reads_lines(

@@ -18,7 +18,7 @@ from pymtp.cli.chat.slash_words import split_command
 from pymtp.cli.load import LoadOptions
 from pymtp.cli.model_sampling import ModelSamplingOptions
 from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, expand_options
-from pymtp.cli.screen import screen, show_remark
+from pymtp.cli.screen import printable, screen, show_remark
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
@@ -91,5 +91,5 @@ def _print_banner(llm: LLM, load_options: LoadOptions) -> None:
         drafts = "no drafts"
     else:
         drafts = f"drafts ({load_options.draft_tokens}) by {'its own MTP head' if head is None else Path(head).name}"
-    screen.print(f"{name}: context of {llm.context.n_ctx} tokens, {drafts}", markup=False)
+    screen.print(printable(f"{name}: context of {llm.context.n_ctx} tokens, {drafts}"), markup=False)
     screen.print("/help lists commands and keys. Ctrl-C ends a turn. Ctrl-D leaves.", style="dim")

@@ -20,13 +20,11 @@ def save_chat(path: Path, messages: list[Message]) -> None:
     Raises InvalidRequestError if the file exists and holds no chat, or if it cannot be written. Its old content is
     unchanged then.
     """
-    if path.is_file() and path.stat().st_size:
-        try:
-            load_chat(path)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(f"{path} is not overwritten, since it holds no chat: {error}") from error
+    text = json.dumps(replace_all_surrogates(messages), ensure_ascii=False, indent=2)
     try:
-        write_whole(path, json.dumps(messages, ensure_ascii=False, indent=2) + "\n")
+        if path.is_file() and path.stat().st_size:
+            _check_is_chat(path)
+        write_whole(path, f"{text}\n")
     except OSError as error:
         raise InvalidRequestError(f"the chat is not saved: {error}") from error
 
@@ -60,3 +58,10 @@ def load_chat(path: Path) -> list[Message]:
         if message["role"] not in ROLES:
             raise InvalidRequestError(f"{path} has no chat: messages[{i}] has the role {shown(message['role'])}")
     return messages
+
+
+def _check_is_chat(path: Path) -> None:
+    try:
+        load_chat(path)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{path} is not overwritten, since it holds no chat: {error}") from error

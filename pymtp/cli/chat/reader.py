@@ -13,6 +13,7 @@ from pymtp.cli.chat.interrupts import Interrupts
 from pymtp.cli.model_file import show_note
 from pymtp.cli.screen import screen
 from pymtp.cli.texts import read_input
+from pymtp.validation import replace_surrogates
 
 
 class Reader(Protocol):
@@ -47,7 +48,10 @@ class PlainReader:
         self._interrupts = interrupts
 
     def read(self, text: str = "") -> str:
-        """Read a line. Raises EOFError at the end of the input, InvalidRequestError if it cannot be decoded."""
+        """Read a line, without its line end.
+
+        Raises EOFError at the end of the input, and InvalidRequestError if it cannot be decoded.
+        """
         typed = is_interactive()
         if typed:
             screen.print("> ", end="", style="bold")
@@ -62,7 +66,8 @@ class PlainReader:
             raise EOFError
         if typed:
             self._interrupts.in_a_row = 0
-        return line.rstrip("\n")
+        # bytes that are no UTF-8 are surrogates where Python's locale is C
+        return replace_surrogates(line.rstrip("\r\n"))
 
     @contextmanager
     def turn(self) -> Iterator[None]:
