@@ -371,11 +371,16 @@ class LLM(HubMixin):
     def _embed(
         self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, cancelled: Callable[[], bool]
     ) -> NDArray[np.float32]:
-        """Compute embeddings; raise CancelledError soon after `cancelled` returns true. Private to pymtp."""
+        """Compute embeddings; raise CancelledError soon after cancel() or a true `cancelled`. Private to pymtp."""
+        n_cancels = self.context.cancels
         single = is_prompt(prompts)
         several = [prompts] if isinstance(prompts, Chat) or single else prompts
         tokens = [self._embedding_tokens(prompt) for prompt in several]
-        vectors = [self._embedder.embed(one, pooling, cancelled) for one in tokens]
+
+        def ended() -> bool:
+            return cancelled() or self.context.cancels > n_cancels
+
+        vectors = [self._embedder.embed(one, pooling, ended) for one in tokens]
         return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.model.n_embd)
 
     def _add_prompt_logprobs(self, requests: Sequence[Request], cancelled: Callable[[], bool] = lambda: False) -> None:

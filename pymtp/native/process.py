@@ -69,18 +69,18 @@ def refuse_copies(owner: object) -> NoReturn:
 
 
 class _InProcessor(threading.local):
-    """Tells by `running` whether this thread runs a logits processor. Use it as a context manager around the call.
+    """Counts in `running` the logits processors that this thread runs. Use it as a context manager around each call.
 
     A native call waits for the processor, so that a call of the same context in the processor would wait for ever.
     """
 
-    running = False
+    running = 0  # more than 1 if a processor calls a sampler that has one, too
 
     def __enter__(self) -> None:
-        self.running = True
+        self.running += 1
 
     def __exit__(self, *_: object) -> None:
-        self.running = False
+        self.running -= 1
 
     def refuse(self) -> NoReturn:
         """Raise the error of a call in a logits processor."""

@@ -69,6 +69,21 @@ def test_cancel_ends_a_running_embedding_and_no_later_one(llm: LLM) -> None:
     assert llm.embed([7]).any()
 
 
+def test_cancel_ends_the_embeddings_of_all_prompts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[list[int]] = []
+
+    def prefill(self: Context, tokens: list[int], seq: int = 0) -> None:
+        computed.append(tokens)
+        original(self, tokens, seq)
+        llm.cancel()
+
+    original = Context.prefill
+    monkeypatch.setattr(Context, "prefill", prefill)
+    with pytest.raises(CancelledError):
+        llm.embed([[5], [6], [7]])
+    assert computed == [[5]]
+
+
 def test_cancelled_task_ends_its_embeddings(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
 

@@ -174,6 +174,29 @@ def test_value_that_is_no_function_is_refused(value: Any) -> None:
         SamplingParams(logits_processor=value)
 
 
+@pytest.mark.parametrize("n_drafts", [0, 7])
+def test_error_of_a_processor_behind_the_end_of_the_text_does_not_count(pair: LLM, n_drafts: int) -> None:
+    stop = pair.generate("import ", max_tokens=12).token_ids[-1]
+    ends = {"max_tokens": 40, "stop_token_ids": [stop], "draft_tokens": n_drafts}
+
+    def fail_behind(tokens: Any, row: Any) -> None:
+        if stop in tokens[2:]:
+            raise ValueError("there is no text behind the end")
+
+    assert pair.generate("import ", logits_processor=fail_behind, **ends).finish_reason == "stop"
+
+
+def test_processor_that_samples_with_another_one_still_must_not_call_its_llm(pair: LLM) -> None:
+    other = Sampler(SamplingParams(logits_processor=flipped))
+
+    def call(tokens: Any, row: Any) -> None:
+        other.sample(row, 1, [7])
+        pair.generate("x")
+
+    with pytest.raises(InvalidRequestError, match="must not call the LLM"):
+        pair.generate("import ", max_tokens=3, logits_processor=call)
+
+
 @pytest.mark.parametrize("name", ["generate", "close", "tokens_held"])
 def test_processor_that_calls_its_llm_is_refused(pair: LLM, name: str) -> None:
     calls: dict[str, Callable[[], Any]] = {
