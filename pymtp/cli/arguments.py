@@ -57,7 +57,7 @@ def read_arguments(
             option, form = TRANSLATED[name]
             given = "" if "{}" not in form else value if equals else _value(name, rest)
             result.append(f"{option}={form.format(given)}")
-        elif name in IGNORED:
+        elif name in IGNORED and (IGNORED[name].needs is None or IGNORED[name].needs in options):
             _ignore(name, value if equals else None, rest)
         elif name in REFUSED:
             raise InvalidRequestError(f"there is no option {name}: {REFUSED[name]}")

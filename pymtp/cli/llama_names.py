@@ -19,12 +19,14 @@ class Ignored:
 
     reason: why it has none. n_values: the number of values after the option.
     values: the values for which it has no effect, None for all; other values are refused with `otherwise`.
+    needs: an option of the commands for which the name has no effect; None for all commands.
     """
 
     reason: str
     n_values: int = 0
     values: tuple[str, ...] | None = None
     otherwise: str = ""
+    needs: str | None = None
 
 
 def _each(names: str, value: T) -> dict[str, T]:
@@ -106,6 +108,9 @@ IGNORED: Mapping[str, Ignored] = {
         ),
     ),
     **_each("--simple-io --color --no-display-prompt", Ignored("only text of the model is printed")),
+    **_each("-cnv --conversation -i --interactive", Ignored("`pymtp chat` always talks", needs="--system-file")),
+    **_each("-mli --multiline-input", Ignored("Alt-Enter begins a line", needs="--system-file")),
+    **_each("-no-cnv --no-conversation", Ignored("`pymtp generate` always continues a prompt", needs="--stop")),
     "--tags": Ignored("clients of pymtp see no tags", 1),
 }
 
@@ -141,6 +146,8 @@ REFUSED: Mapping[str, str] = {
     "--grammar": "--grammar-file FILE reads a grammar",
     "-j": "--json-schema FILE reads a schema",
     **_each("-cnv --conversation -no-cnv --no-conversation -i --interactive", _TALK),
+    **_each("-mli --multiline-input -p --prompt", _TALK),
+    **_each("-st --single-turn", "a pipe is a chat of one turn: echo TEXT | pymtp chat"),
     **_each("--models-dir --models-preset", "--models FILE.toml lists models; -m may be given several times"),
     "--cors-origins": "--cors-origin takes one origin, and may be given several times",
     **_each("--ssl-key-file --ssl-cert-file --api-prefix", _PROXY),

@@ -21,6 +21,12 @@ from pymtp.errors import InvalidRequestError
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.validation import shown
 
+
+def none_for_minus_one(value: int | None) -> int | None:
+    """Return None for -1, which llama.cpp takes for a default: as many threads or tokens as there may be, any seed."""
+    return None if value == -1 else value
+
+
 # options of the model, and of the devices that run it
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
@@ -37,6 +43,7 @@ Threads = Annotated[
         "-t",
         help="CPU threads.",
         show_default="one for each fast core",
+        callback=none_for_minus_one,
     ),
 ]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
@@ -103,7 +110,12 @@ DraftVocab = Annotated[
 Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: post_norm, pre_norm, auto.")]
 
 # options of sampling
-MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Generate at most this many tokens.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens", "-n", help="Generate at most this many tokens; -1: no limit.", callback=none_for_minus_one
+    ),
+]
 TEMPERATURE = ("--temperature", "--temp")
 TEMPERATURE_HELP = "0 takes the most likely token."
 TOP_K_HELP = "Keep the k most likely tokens, 0 for all."
@@ -113,7 +125,7 @@ Temperature = Annotated[float, typer.Option(*TEMPERATURE, help=TEMPERATURE_HELP)
 TopK = Annotated[int, typer.Option(help=TOP_K_HELP)]
 TopP = Annotated[float, typer.Option(help=TOP_P_HELP)]
 MinP = Annotated[float, typer.Option(help=MIN_P_HELP)]
-Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the sampling; -1: random.", callback=none_for_minus_one)]
 
 # options of thinking, named as in llama.cpp
 ReasoningBudget = Annotated[

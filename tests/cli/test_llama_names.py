@@ -65,6 +65,7 @@ def test_options_of_llama_server_do_the_same_here(pasted: str) -> None:
         ("text -jf schema.json -r stop", {"prompt": "text", "stop": ["stop"]}),
         ("-n4 -- -x", {"prompt": "-x", "max_tokens": 4}),
         ("-n 4 -", {"prompt": "-", "max_tokens": 4}),
+        ("-p x -no-cnv -n -1 -s -1 -t -1", {"prompt": "x", "max_tokens": None, "seed": None, "n_threads": None}),
     ],
 )
 def test_options_of_llama_cli_do_the_same_in_generate(arguments: str, given: dict[str, Any]) -> None:
@@ -76,6 +77,12 @@ def test_options_of_llama_cli_do_the_same_in_generate(arguments: str, given: dic
 def test_options_of_llama_cli_do_the_same_in_chat(arguments: str) -> None:
     read = parse("chat", *arguments.split()).params
     assert (read["system"], read["max_tokens"], read["seed"]) == ("text", 4, 7)
+
+
+def test_defaults_of_llama_cpp_may_be_written_out_in_chat() -> None:
+    read = parse("chat", "-cnv", "-i", "-mli", "--seed", "-1", "-n", "-1", "--threads", "-1").params
+    assert (read["seed"], read["max_tokens"], read["n_threads"]) == (-1, None, None)
+    assert parse("serve", "-t", "-1", "--seed", "-1").params["n_threads"] is None
 
 
 def test_both_caches_have_the_type_of_cache_type_unless_given() -> None:
@@ -109,7 +116,8 @@ def test_option_without_an_effect_prints_one_line_that_says_so(monkeypatch: pyte
     monkeypatch.setattr(arguments_module, "show_note", notes.append)
     for name, option in IGNORED.items():
         value = [(option.values or ("1",))[0]] if option.n_values else []
-        assert read_arguments(["a", name, *value, "b"], {}, {}, takes_prompt=False) == ["a", "b"]
+        options = {} if option.needs is None else {option.needs: None}
+        assert read_arguments(["a", name, *value, "b"], options, {}, takes_prompt=False) == ["a", "b"]
         assert notes.pop() == f"{name} has no effect: {option.reason}"
     assert notes == []
 
@@ -123,6 +131,9 @@ def test_option_without_an_effect_prints_one_line_that_says_so(monkeypatch: pyte
         ("generate x --port 1", "it is an option of `pymtp serve`"),
         ("generate x --zzzzzz", "--help lists the options"),
         ("generate x --chat-template chatml", "--chat-template-file FILE sets another template"),
+        ("generate x -cnv", "`pymtp chat` talks"),
+        ("chat -p x", "`pymtp generate` continues a prompt"),
+        ("chat -st", "echo TEXT | pymtp chat"),
         ("bench decode -ctk q8_0", "--cache-type sets both types"),
         ("serve --spec-type ngram-mod", "there is no option --spec-type 'ngram-mod'"),
         ("serve -n 100", "max_tokens of a request"),
@@ -145,4 +156,6 @@ def test_hints_name_only_options_that_exist() -> None:
     texts += [option for option, _ in TRANSLATED.values()]
     for text in texts:
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, text
-    assert not set(IGNORED) & set(REFUSED)
+    everywhere = {name for name, option in IGNORED.items() if option.needs is None}
+    assert not everywhere & set(REFUSED)
+    assert {option.needs for option in IGNORED.values()} - {None} <= known

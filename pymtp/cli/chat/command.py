@@ -17,7 +17,7 @@ from pymtp.cli.chat.slash_commands import SlashCommands
 from pymtp.cli.chat.slash_words import split_command
 from pymtp.cli.load import LoadOptions
 from pymtp.cli.model_sampling import ModelSamplingOptions
-from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, expand_options
+from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, expand_options, none_for_minus_one
 from pymtp.cli.screen import printable, screen, show_remark
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
@@ -42,6 +42,7 @@ def chat(
             "-n",
             help="Generate at most this many tokens per turn.",
             show_default="until the model ends the turn or --ctx is full",
+            callback=none_for_minus_one,
         ),
     ] = None,
     sampling: ModelSamplingOptions,
