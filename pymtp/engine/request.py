@@ -454,7 +454,7 @@ class Request:
             seed=self.sampler.seed,
             logprobs=None if self.logprobs is None else list(self.logprobs),
             parsed=None if self.output_format is None else self.output_format.parse(text),
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
         )
 
     @property

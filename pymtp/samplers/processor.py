@@ -93,7 +93,7 @@ def _call(function: LogitsProcessor, tokens: NDArray[np.int32], row: NDArray[np.
 
 def _text_of(error: BaseException) -> str:
     with suppress(Exception):  # __str__ may raise, too
-        return f": {error}"
+        return f": {error}" if str(error) else ""
     return ""
 
 

@@ -140,12 +140,14 @@ class MuteError(Exception):
 
 
 def test_processor_whose_error_or_result_has_no_text_is_refused(pair: LLM, capfd: pytest.CaptureFixture[str]) -> None:
-    def fail(tokens: Any, row: Any) -> None:
-        raise MuteError
+    for error in (MuteError, AssertionError):
 
-    with pytest.raises(InvalidRequestError, match=r"logits_processor raised MuteError$") as raised:
-        pair.generate("import ", logits_processor=fail)
-    assert isinstance(raised.value.__cause__, MuteError)
+        def fail(tokens: Any, row: Any, error: type[Exception] = error) -> None:
+            raise error
+
+        with pytest.raises(InvalidRequestError, match=rf"logits_processor raised {error.__name__}$") as raised:
+            pair.generate("import ", logits_processor=fail)
+        assert isinstance(raised.value.__cause__, error)
     with pytest.raises(InvalidRequestError, match=r"logits_processor must return .*, not \(MuteError\)"):
         pair.generate("import ", logits_processor=lambda tokens, row: MuteError())  # type: ignore[arg-type,return-value]
     assert capfd.readouterr().err == ""

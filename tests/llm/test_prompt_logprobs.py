@@ -62,6 +62,7 @@ def test_prompt_logprobs_are_those_of_each_prompt_of_a_batch_and_of_streams(llm:
     assert [one.prompt_logprobs for one in llm.generate(["import os", "def f(a):"], params)] == alone
     several = llm.generate("import os", params, n=3, temperature=1.0)
     assert [one.prompt_logprobs for one in (several, *several.others)] == [alone[0]] * 3
+    assert several.prompt_logprobs is not several.others[0].prompt_logprobs
     stream = llm.stream("import os", params)
     assert list(stream)
     assert stream.completion.prompt_logprobs == alone[0]
