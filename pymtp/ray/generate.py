@@ -237,6 +237,9 @@ def _checked(params: SamplingParams) -> SamplingParams:
         raise InvalidRequestError(
             f"n={params.n} must be 1, because a row has one text: for more texts, repeat the row with different seeds"
         )
+    for name in ("logprobs", "prompt_logprobs"):
+        if (value := getattr(params, name)) is not None:
+            raise InvalidRequestError(f"{name}={value} must be None: no column of the result has them", name)
     return params
 
 

@@ -162,6 +162,8 @@ def test_empty_batch_has_all_columns(generate: Generate) -> None:
         ({"n_ctx": -1}, "n_ctx=-1 must be"),
         ({"n_cpu_moe": -1}, "n_cpu_moe=-1 must be"),
         ({"params": SamplingParams(n=2)}, "n=2"),
+        ({"params": SamplingParams(logprobs=2)}, "logprobs=2 must be None"),
+        ({"params": SamplingParams(prompt_logprobs=0)}, "prompt_logprobs=0 must be None"),
         ({"output": "prompt"}, "prompt"),
         ({"output": "finish_reason"}, "finish_reason"),
         ({"prompt": "error", "errors": "keep"}, "error"),
