@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
@@ -32,8 +31,7 @@ def test_saved_prefix_is_not_prefilled_again(tmp_path: Path) -> None:
     assert (about["tokens"], about["states_after"]) == (n, checkpoints)
     assert about["size_bytes"] == saved.stat().st_size > about["host_memory_bytes"]
     shown = run("info", saved).stdout
-    assert re.search(rf"^tokens +{n} *$", shown, re.MULTILINE)
-    assert re.search(rf"^states after +{checkpoints[0]} {checkpoints[1]} *$", shown, re.MULTILINE)
+    assert {f"tokens\t{n}", f"states after\t{checkpoints[0]} {checkpoints[1]}"} <= set(shown.splitlines())
 
 
 def test_chat_continues_from_a_saved_system_message(tmp_path: Path) -> None:
