@@ -72,6 +72,9 @@ def test_over_long_turn_or_chat_is_refused_with_its_tokens_and_the_chat_goes_on(
     assert len(re.findall(r"Your message has \d{4,} tokens; it is not in the chat", shown)) == 3
     assert shown.count("error: the chat would have 12") == 2
     assert [message["content"] for message in json.loads(file.read_text())[::2]] == ["Hello.", "Again."]
+    refused = run("chat", "-t", "1", "-c", "512", "--system", "word " * 600, stdin="Hello.\n")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "error: the chat would have 12" in refused.stderr
 
 
 def test_chat_that_fills_the_context_says_so() -> None:

@@ -59,7 +59,9 @@ def chat(
     with load_options.llm(prefix=prefix) as llm, Interrupts(llm.cancel) as interrupts:
         settings = ChatSettings(replace(llm.get_default_sampling_params(), **given_params), thinking)
         reader = make_reader(interrupts)
-        session = ChatSession(llm, settings, interrupts, reader, system, prefix)
+        session = ChatSession(llm, settings, interrupts, reader, prefix)
+        if system:
+            session.set_system(system)
         if is_interactive():
             _print_banner(llm, load_options)
         _run(session, reader, interrupts)

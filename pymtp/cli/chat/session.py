@@ -40,12 +40,11 @@ class ChatSession:
         settings: ChatSettings,
         interrupts: Interrupts,
         reader: Reader,
-        system: str | None = None,
         prefix: Path | None = None,
     ) -> None:
-        """system: the system message. prefix: a prefix file, for a note if the first prompt does not begin with it."""
+        """prefix: a prefix file, for a note if the first prompt does not begin with it."""
         self.settings = settings
-        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.messages: list[Message] = []
         self._llm, self._interrupts, self._reader = llm, interrupts, reader
         self._prefix = prefix
         self._n_regenerated = 0  # how often the last message was answered again
