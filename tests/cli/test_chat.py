@@ -89,6 +89,13 @@ def test_seed_is_random_unless_given() -> None:
     assert next(line for line in shown.splitlines() if line.startswith("seed")).split() == ["seed", "7"]
 
 
+def test_settings_may_have_an_equals_sign_and_the_chat_ends_by_the_words_of_others() -> None:
+    for leave in "/quit", "/bye":
+        done = run("chat", "-t", "1", "-c", "256", stdin=f"/set seed=7\n/set\n{leave}\nnever\n")
+        assert ["seed", "7"] in [line.split()[:2] for line in done.stderr.splitlines()]
+        assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_saved_chat_is_openai_messages_and_loads_again(tmp_path: Path) -> None:
     file, link = tmp_path / "chat.json", tmp_path / "link.json"
     file.write_text("[]")  # an empty list is a chat that may be overwritten

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from pymtp.cli.chat.files import load_chat, save_chat
 from pymtp.cli.chat.reader import Reader
 from pymtp.cli.chat.session import ChatSession
-from pymtp.cli.chat.slash_words import COMMANDS
+from pymtp.cli.chat.slash_words import COMMANDS, OTHER_NAMES
 from pymtp.cli.screen import screen, show_error, show_remark
 from pymtp.errors import InvalidRequestError
 from pymtp.validation import is_path
@@ -49,6 +50,7 @@ class SlashCommands:
 
     def run(self, name: str, argument: str) -> None:
         """Run a command. An error is printed, and changes nothing. Raises EOFError to leave the chat."""
+        name = OTHER_NAMES.get(name, name)
         try:
             if name not in self._methods:
                 raise InvalidRequestError(
@@ -100,7 +102,7 @@ class SlashCommands:
         show_remark(f"{_count(self._session)} from {file}")
 
     def _set(self, text: str) -> None:
-        name, _, value = text.partition(" ")
+        name, value = (*re.split("[ =]", text, maxsplit=1), "")[:2]
         settings = self._session.settings
         if not name:
             _print_rows(settings.rows())

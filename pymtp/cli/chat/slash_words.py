@@ -17,6 +17,7 @@ COMMANDS = {
     "/image": ("FILE", "show the model an image"),
     "/exit": ("", "leave, as Ctrl-D does"),
 }
+OTHER_NAMES = {"/quit": "/exit", "/bye": "/exit"}  # what other programs call a command
 FILE_COMMANDS = ("/save", "/load", "/image")
 _COMMAND = re.compile(r"/[a-z]+(?=\s|$)")
 
