@@ -332,14 +332,13 @@ def test_preempted_stream_continues_after_a_closing_message_that_its_grammar_doe
 
 
 def test_tool_call_that_begins_within_the_thinking_budget_is_not_cut_off(chats: dict[str, LLM]) -> None:
-    tools = [{"type": "function", "function": {"name": "look"}}]
     call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
     params = SamplingParams(200, thinking_budget=40, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
     n = params.thinking_budget or 0
     for name in ("begun", "may"):
         grammar = params.grammar or ""
         options = replace(params, grammar=grammar if name == "begun" else grammar.replace('"so', '"<think>so'))
-        done = chats[name].chat(HELLO, options, tools=tools)
+        done = chats[name].chat(HELLO, options)
         assert done.text.endswith("there and ")  # stop strings match in a call
         assert len(done.token_ids) > n, "otherwise the budget had no effect"
         assert 0 < done.stats.thinking_tokens <= 3

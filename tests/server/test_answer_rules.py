@@ -65,7 +65,7 @@ def streamed_content(server: Server, **body: Any) -> str:
     assert response.status_code == 200, response.text
     events = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n")[:-2]]
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
-    return "".join(delta.get("content", "") for delta in deltas)
+    return "".join(delta.get("content") or "" for delta in deltas)
 
 
 @pytest.mark.parametrize("url", APIS)
