@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymtp.async_llm import AsyncLLM
-from pymtp.batch import BatchFiles, BatchProgress, run_batch
+from pymtp.cli.batch_files import BatchFiles, BatchProgress, run_batch
 from pymtp.cli.exit_codes import FAILED
 from pymtp.cli.load import LoadOptions
 from pymtp.cli.options import SeqMax, expand_options

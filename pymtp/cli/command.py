@@ -12,7 +12,7 @@ from pymtp.cli.arguments import read_arguments, spellings
 from pymtp.cli.help_pages import PAGES, TOPICS, HelpPage
 
 MORE = "More options"
-RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # of a number, in typer's help
+RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # typer's help shows the range of a number so
 NAME = re.compile(r"--?[\w-]+")
 
 

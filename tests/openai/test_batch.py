@@ -18,7 +18,7 @@ from helpers.command import run
 from helpers.tuned import TUNED
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
-from pymtp.batch import BatchFiles, BatchProgress, run_batch
+from pymtp.cli.batch_files import BatchFiles, BatchProgress, run_batch
 from pymtp.openai.request_body import CHAT, TEXT
 
 GREEDY = {"temperature": 0, "max_tokens": 8}
@@ -302,5 +302,5 @@ def test_batch_command_answers_a_file_and_counts_failed_lines(tmp_path: Path, pr
 
 
 def test_batch_needs_no_package_of_the_server() -> None:
-    code = "import sys; sys.modules['pydantic'] = sys.modules['fastapi'] = None; import pymtp.batch"
+    code = "import sys; sys.modules['pydantic'] = sys.modules['fastapi'] = None; import pymtp.cli.batch_files"
     subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)

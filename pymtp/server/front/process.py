@@ -38,7 +38,7 @@ def run_front(control: socket.socket, message: Mapping[str, Any]) -> None:
     config = FrontConfig.from_json(message)
     logs.configure(config.settings.log_format, config.settings.log_level)
     folder = Path(config.folder)
-    remove_sockets(folder)  # of a front that was killed
+    remove_sockets(folder)  # a front that was killed has left them
     _Front(control, config, folder).serve([socket.socket(fileno=file) for file in message["listeners"]])
 
 
