@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderField
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from makers.gguf_read import open_gguf
+from makers.gguf_types import dequantize
 
 Metadata = Mapping[str, str | int | float | bool | list[str] | None]
 _FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}

@@ -26,6 +26,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_MIXED = ("q3_k", "q4_k", "q5_k")  # files of these types have names that end in S, M or L
 MAX_THREADS = 16  # each thread holds two chunks at most
 
 
@@ -85,14 +86,12 @@ def make_model(
 
 
 def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str) -> None:
-    mixed = "_M" if weight_type in ("q3_k", "q4_k", "q5_k") else ""  # names of files with mostly these types
-    file_type = "ALL_F32" if weight_type == "f32" else f"MOSTLY_{weight_type.upper()}{mixed}"
     tokens, types = vocabulary(shape.n_vocab)
     metadata: dict[str, Any] = {
         "general.type": "model",
         "general.name": f"random weights, {name}",
         "general.description": "Random weights in a real model's shape, for tests and benches.",
-        "general.file_type": int(LlamaFileType[file_type]),
+        "general.file_type": _file_type(weight_type),
         "general.quantization_version": 2,
         **{f"{shape.arch}.{key}": value for key, value in shape.metadata().items()},
         "tokenizer.ggml.model": "gpt2",
@@ -115,6 +114,14 @@ def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str)
     }
     for key, value in metadata.items():
         adders[type(value)](key, value)
+
+
+def _file_type(weight_type: str) -> int:
+    """Return the number of llama.cpp's name for files with mostly this type (llama_ftype in include/llama.h)."""
+    if weight_type == "q2_0":
+        return 41  # gguf 0.19 has no name for it
+    others = {"f32": "ALL_F32", "mxfp4": "MOSTLY_MXFP4_MOE", **{k: f"MOSTLY_{k.upper()}_M" for k in _MIXED}}
+    return int(LlamaFileType[others.get(weight_type, f"MOSTLY_{weight_type.upper()}")])
 
 
 def vocabulary(n: int) -> tuple[list[str], list[int]]:

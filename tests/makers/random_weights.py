@@ -5,6 +5,10 @@ the integers are uniform over the format's range. A constant scale gives them th
 divided by the root mean square of the integers. The ranges are lopsided (q4_0 holds -8 … 7), and a mean that all
 weights share would be one direction in which every layer adds up. So each block's scale has a random sign, and in
 formats with minima, the minima remove the mean.
+
+Some formats differ. The scales of mxfp4 and nvfp4 have no sign, but their integers are symmetric; each scale is one of
+the two neighbours of the wanted one, at random, so that their mean square is right. In tq1_0 and tq2_0, random bytes
+are mapped to those that a quantizer writes.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ import math
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import IQ4_NL
 from numpy.typing import NDArray
 
+from makers.gguf_types import Q1_0, Q2_0
 from makers.model_shapes import Tensor
+from makers.weight_blocks import BLOCKS, EXPONENTS, MINIMA, integers, ternary_bytes, ternary_pairs
 
 Bytes = NDArray[np.uint8]
 
@@ -33,38 +38,24 @@ TYPES = {
     "q5_k": GGMLQuantizationType.Q5_K,
     "q6_k": GGMLQuantizationType.Q6_K,
     "iq4_xs": GGMLQuantizationType.IQ4_XS,
+    "q4_1": GGMLQuantizationType.Q4_1,
+    "q5_0": GGMLQuantizationType.Q5_0,
+    "q5_1": GGMLQuantizationType.Q5_1,
+    "iq1_s": GGMLQuantizationType.IQ1_S,
+    "iq1_m": GGMLQuantizationType.IQ1_M,
+    "iq2_xxs": GGMLQuantizationType.IQ2_XXS,
+    "iq2_xs": GGMLQuantizationType.IQ2_XS,
+    "iq2_s": GGMLQuantizationType.IQ2_S,
+    "iq3_xxs": GGMLQuantizationType.IQ3_XXS,
+    "iq3_s": GGMLQuantizationType.IQ3_S,
+    "tq1_0": GGMLQuantizationType.TQ1_0,
+    "tq2_0": GGMLQuantizationType.TQ2_0,
+    "q1_0": Q1_0,
+    "q2_0": Q2_0,
+    "mxfp4": GGMLQuantizationType.MXFP4,
+    "nvfp4": GGMLQuantizationType.NVFP4,
 }
 CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of all block sizes: about 20 MB with temporary arrays
-
-_BLOCKS = {
-    GGMLQuantizationType.Q8_0: np.dtype([("scale", "<u2"), ("ints", "i1", 32)]),
-    GGMLQuantizationType.Q4_0: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
-    GGMLQuantizationType.IQ4_NL: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
-    # with the scales, and minima, of the parts of a block
-    GGMLQuantizationType.Q2_K: np.dtype([("ints", "u1", 16 + 64), ("scale", "<u2"), ("min", "<u2")]),
-    GGMLQuantizationType.Q3_K: np.dtype([("ints", "u1", 32 + 64 + 12), ("scale", "<u2")]),
-    GGMLQuantizationType.Q4_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 128)]),
-    GGMLQuantizationType.Q5_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 32 + 128)]),
-    GGMLQuantizationType.Q6_K: np.dtype([("ints", "u1", 128 + 64 + 16), ("scale", "<u2")]),
-    GGMLQuantizationType.IQ4_XS: np.dtype([("scale", "<u2"), ("ints", "u1", 6 + 128)]),
-}
-_FOUR_BITS, _SIX_BITS = np.arange(16), np.arange(64)
-_INTEGERS = {
-    GGMLQuantizationType.Q8_0: np.maximum(np.arange(-128, 128), -127),
-    GGMLQuantizationType.Q4_0: np.arange(-8, 8),
-    GGMLQuantizationType.IQ4_NL: np.array(IQ4_NL.kvalues),
-    GGMLQuantizationType.Q2_K: np.multiply.outer(np.arange(4), _FOUR_BITS),
-    GGMLQuantizationType.Q3_K: np.multiply.outer(np.arange(-4, 4), _SIX_BITS - 32),
-    GGMLQuantizationType.Q4_K: np.multiply.outer(_FOUR_BITS, _SIX_BITS),
-    GGMLQuantizationType.Q5_K: np.multiply.outer(np.arange(32), _SIX_BITS),
-    GGMLQuantizationType.Q6_K: np.multiply.outer(np.arange(-32, 32), np.arange(-128, 128)),
-    GGMLQuantizationType.IQ4_XS: np.multiply.outer(np.array(IQ4_NL.kvalues), _SIX_BITS - 32),
-}
-_MINIMA = {  # minima of the parts of a block
-    GGMLQuantizationType.Q2_K: _FOUR_BITS,
-    GGMLQuantizationType.Q4_K: _SIX_BITS,
-    GGMLQuantizationType.Q5_K: _SIX_BITS,
-}
 
 
 def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationType:
@@ -74,7 +65,7 @@ def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationTyp
     """
     if len(tensor.ne) == 1 or tensor.name.endswith(("ssm_conv1d.weight", "ffn_gate_inp.weight")):
         return GGMLQuantizationType.F32
-    if wanted in _BLOCKS and tensor.ne[0] % _block_size(wanted):
+    if wanted in BLOCKS and tensor.ne[0] % _block_size(wanted):
         return GGMLQuantizationType.F16
     return wanted
 
@@ -85,8 +76,8 @@ def _block_size(kind: GGMLQuantizationType) -> int:
 
 def n_bytes(n: int, kind: GGMLQuantizationType) -> int:
     """Return the bytes of n weights, in whole blocks."""
-    if kind in _BLOCKS:
-        return n // _block_size(kind) * _BLOCKS[kind].itemsize
+    if kind in BLOCKS:
+        return n // _block_size(kind) * BLOCKS[kind].itemsize
     return n * (4 if kind == GGMLQuantizationType.F32 else 2)
 
 
@@ -98,7 +89,7 @@ def chunk(tensor: Tensor, kind: GGMLQuantizationType, start: int, key: tuple[int
         return fixed.astype("<f4").view(np.uint8)
     # keeps the variance of what goes in, so that no activation grows with the width or depth of the model
     std = 1 / math.sqrt(tensor.ne[0])
-    if kind in _BLOCKS:
+    if kind in BLOCKS:
         return _quantized(kind, n, std, key)
     # fixed point: 16 random bits, uniform in ±std·√3
     values = _random_bytes(2 * n, key).view("<i2") * np.float32(std * math.sqrt(3) / 2**15)
@@ -124,20 +115,46 @@ def _fixed(tensor: Tensor) -> NDArray[np.float64] | None:
 
 def _quantized(kind: GGMLQuantizationType, n: int, std: float, key: tuple[int, ...]) -> Bytes:
     data = _random_bytes(n_bytes(n, kind), key)
-    blocks = data.view(_BLOCKS[kind])
-    square = np.mean(np.square(_INTEGERS[kind], dtype=np.float64))
-    sign = np.uint16(0x8000)  # the random bit that stays of the 16 bits of the scale
-    blocks["scale"] &= sign
-    if kind in _MINIMA:
+    blocks = data.view(BLOCKS[kind])
+    values = integers(kind)
+    square = float(np.mean(np.square(values)))
+    if kind in MINIMA:
         # minus a minimum of as many parts as the integers are on average: mean 0, and more of a spread
-        minima = _MINIMA[kind]
-        middle = _INTEGERS[kind].mean() / minima.mean()
-        square += middle**2 * (np.mean(np.square(minima)) - 2 * minima.mean() ** 2)
-        blocks["min"] = blocks["scale"] | np.float16(middle * std / math.sqrt(square)).view(np.uint16)
-    blocks["scale"] |= np.float16(std / math.sqrt(square)).view(np.uint16)
+        minima = MINIMA[kind]
+        middle = float(values.mean() / minima.mean())
+        square += middle**2 * float(np.mean(np.square(minima)) - 2 * minima.mean() ** 2)
+        blocks["min"] = _scales(blocks["scale"], middle * std / math.sqrt(square))
+    scale = std / math.sqrt(square)
+    if kind in EXPONENTS:
+        blocks["exponent"] = _exponents(EXPONENTS[kind], blocks["exponent"], scale)
+    elif kind == GGMLQuantizationType.IQ1_M:
+        parts = blocks["scales"]  # the upper four bits of each are a quarter of the scale, the lowest quarter first
+        quarters = _scales(parts[:, 3], scale)[:, np.newaxis] >> np.array([0, 4, 8, 12], np.uint16) & np.uint16(0xF)
+        blocks["scales"] = parts & np.uint16(0x0FFF) | quarters << np.uint16(12)
+    else:
+        blocks["scale"] = _scales(blocks["scale"], scale)
     if kind == GGMLQuantizationType.Q8_0:
         np.maximum(blocks["ints"], -127, out=blocks["ints"])  # no quantizer writes -128
+    elif kind == GGMLQuantizationType.TQ1_0:
+        blocks["fives"], blocks["fours"] = ternary_bytes(5)[blocks["fives"]], ternary_bytes(4)[blocks["fours"]]
+    elif kind == GGMLQuantizationType.TQ2_0:
+        blocks["ints"] = ternary_pairs()[blocks["ints"]]
     return data
+
+
+def _scales(bits: NDArray[np.uint16], scale: float) -> NDArray[np.uint16]:
+    """Return the scale as F16 with the sign bits of `bits`, the random bits that stood in its place."""
+    return bits & np.uint16(0x8000) ^ np.float16(scale).view(np.uint16)
+
+
+def _exponents(values: NDArray[np.float64], random: Bytes, scale: float) -> Bytes:
+    """Return bytes that stand for one of the two values around `scale`, with a mean square of scale².
+
+    values: the value of each byte, rising.
+    """
+    low = int(np.searchsorted(values, scale, side="right")) - 1
+    share = (scale**2 - values[low] ** 2) / (values[low + 1] ** 2 - values[low] ** 2)  # of the upper value
+    return (low + (random < 256 * share)).astype(np.uint8)
 
 
 def _random_bytes(n: int, key: tuple[int, ...]) -> Bytes:
