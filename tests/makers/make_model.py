@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter, LlamaFileType, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 
 from makers.model_shapes import PRESETS, Shape, Tensor
-from makers.random_weights import CHUNK, TYPES, Bytes, chunk, n_bytes, type_of
+from makers.random_weights import CHUNK, TYPES, Bytes, chunk, n_bytes
+from makers.weight_mixes import MIXES, tensor_types
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -27,6 +28,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _MIXED = ("q3_k", "q4_k", "q5_k")  # files of these types have names that end in S, M or L
+WEIGHTS = (*TYPES, *(name for name in MIXES if name not in TYPES))
 MAX_THREADS = 16  # each thread holds two chunks at most
 
 
@@ -44,6 +46,7 @@ def make_model(
 ) -> list[Path]:
     """Write a model of a shape, or of a preset by its name, and return its files; the first is the one to load.
 
+    weight_type: one of TYPES, or of MIXES, which comes first.
     head: with the multi-token-prediction head.
     split_max_tensors: the maximum number of tensors in a file, 0 for one file; else PATH.gguf becomes
         PATH-00001-of-0000N.gguf.
@@ -54,14 +57,14 @@ def make_model(
     """
     if isinstance(shape, str) and shape not in PRESETS:
         raise ValueError(f"no preset is called {shape!r}, there are {', '.join(PRESETS)}")
-    if weight_type not in TYPES:
-        raise ValueError(f"weights cannot be {weight_type!r}, but {', '.join(TYPES)}")
+    if weight_type not in WEIGHTS:
+        raise ValueError(f"weights cannot be {weight_type!r}, but {', '.join(WEIGHTS)}")
     name = shape if isinstance(shape, str) else "custom"
     shape = replace(PRESETS[shape] if isinstance(shape, str) else shape, head=head)
     writer = GGUFWriter(path, shape.arch, split_max_tensors=split_max_tensors)
     _add_metadata(writer, shape, name, weight_type)
-    for tensor in shape.tensors():
-        kind = type_of(tensor, TYPES[weight_type])
+    tensors = tensor_types(shape, weight_type)
+    for tensor, kind in tensors:
         writer.add_tensor_info(
             tensor.name, tensor.ne[::-1], np.dtype(np.float32), n_bytes(tensor.size, kind), raw_dtype=kind
         )
@@ -74,7 +77,7 @@ def make_model(
             _leave_holes(writer)
             writer.close()
             return paths
-        chunks = _make_ahead(shape, weight_type, seed, threads or min(MAX_THREADS, os.cpu_count() or 1))
+        chunks = _make_ahead(tensors, seed, threads or min(MAX_THREADS, os.cpu_count() or 1))
         _write_tensors(writer, chunks, on_progress)
     except BaseException:
         writer.close()
@@ -116,12 +119,13 @@ def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str)
         adders[type(value)](key, value)
 
 
-def _file_type(weight_type: str) -> int:
-    """Return the number of llama.cpp's name for files with mostly this type (llama_ftype in include/llama.h)."""
-    if weight_type == "q2_0":
+def _file_type(weights: str) -> int:
+    """Return the number of llama.cpp's name for a file with these weights (llama_ftype in include/llama.h)."""
+    name = weights.removeprefix("mix-").removeprefix("ud-").replace("-", "_").replace("k_xl", "k_m")
+    if name == "q2_0":
         return 41  # gguf 0.19 has no name for it
-    others = {"f32": "ALL_F32", "mxfp4": "MOSTLY_MXFP4_MOE", **{k: f"MOSTLY_{k.upper()}_M" for k in _MIXED}}
-    return int(LlamaFileType[others.get(weight_type, f"MOSTLY_{weight_type.upper()}")])
+    others = {"f32": "ALL_F32", "q2_k_m": "MOSTLY_Q2_K", "mxfp4": "MOSTLY_MXFP4_MOE"}
+    return int(LlamaFileType[others.get(name, f"MOSTLY_{name.upper()}{'_M' if name in _MIXED else ''}")])
 
 
 def vocabulary(n: int) -> tuple[list[str], list[int]]:
@@ -162,17 +166,17 @@ def _leave_holes(writer: GGUFWriter) -> None:
         file.truncate(file.tell() + size)
 
 
-def _make_ahead(shape: Shape, weight_type: str, seed: int, threads: int) -> Iterator[Bytes]:
+def _make_ahead(tensors: Sequence[tuple[Tensor, GGMLQuantizationType]], seed: int, threads: int) -> Iterator[Bytes]:
     """Yield all chunks of all tensors in order; threads make the next ones meanwhile."""
 
-    def job(number: int, tensor: Tensor, start: int) -> Bytes:
-        return chunk(tensor, type_of(tensor, TYPES[weight_type]), start, (seed, number, start // CHUNK))
+    def job(number: int, tensor: Tensor, kind: GGMLQuantizationType, start: int) -> Bytes:
+        return chunk(tensor, kind, start, (seed, number, start // CHUNK))
 
     waiting: deque[Future[Bytes]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for number, tensor in enumerate(shape.tensors()):
+        for number, (tensor, kind) in enumerate(tensors):
             for start in range(0, tensor.size, CHUNK):
-                waiting.append(pool.submit(job, number, tensor, start))
+                waiting.append(pool.submit(job, number, tensor, kind, start))
                 if len(waiting) >= 2 * threads:
                     yield waiting.popleft().result()
         while waiting:

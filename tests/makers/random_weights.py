@@ -58,12 +58,17 @@ TYPES = {
 CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of all block sizes: about 20 MB with temporary arrays
 
 
-def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationType:
-    """Return the type that llama.cpp's quantizer gives a tensor (tensor_allows_quantization in src/llama-quant.cpp).
+def stays_f32(tensor: Tensor) -> bool:
+    """Tell whether llama.cpp's quantizer leaves a tensor alone (tensor_allows_quantization in src/llama-quant.cpp).
 
-    Vectors, convolutions and the experts' router stay f32, rows that do not divide into blocks become f16.
+    These are vectors, convolutions and the experts' router.
     """
-    if len(tensor.ne) == 1 or tensor.name.endswith(("ssm_conv1d.weight", "ffn_gate_inp.weight")):
+    return len(tensor.ne) == 1 or tensor.name.endswith(("ssm_conv1d.weight", "ffn_gate_inp.weight"))
+
+
+def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationType:
+    """Return the type of a tensor in a file of one type of weights. Rows that do not divide into blocks become f16."""
+    if stays_f32(tensor):
         return GGMLQuantizationType.F32
     if wanted in BLOCKS and tensor.ne[0] % _block_size(wanted):
         return GGMLQuantizationType.F16
@@ -99,13 +104,15 @@ def chunk(tensor: Tensor, kind: GGMLQuantizationType, start: int, key: tuple[int
 
 
 def _fixed(tensor: Tensor) -> NDArray[np.float64] | None:
-    """Return the weights of vectors that are not random: norms, and the gates that make a delta net forget.
+    """Return the weights of vectors that are not random: norms, scales, and the gates that make a delta net forget.
 
     A head's state decays by exp(a · softplus(dt + …)) per token. Steps from 0.001 to 0.1 and rates from 1 to 16 are the
     initial values of Mamba (Gu, Dao, arXiv 2312.00752, section 3.6): half-lives here are from 700 tokens to below one.
     """
     if tensor.name.endswith("norm.weight"):
         return np.ones(tensor.ne)
+    if tensor.name.endswith((".scale", ".input_scale")):
+        return np.geomspace(0.8, 1.25, tensor.size)  # not 1, so that a scale that is left out is noticed
     if tensor.name.endswith(".ssm_a"):
         return -np.geomspace(1, 16, tensor.size)
     if tensor.name.endswith(".ssm_dt.bias"):

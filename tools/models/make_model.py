@@ -4,8 +4,9 @@
     python tools/models/make_model.py qwen3.6-35b-a3b build/35b-a3b.gguf --type iq4_nl
     python tools/models/make_model.py qwen3.6-27b build/27b.gguf --no-weights && pymtp info --memory build/27b.gguf
     python tools/models/make_model.py qwen3.6-27b build/27b-4.gguf --type q4_k --layers 4 --vocab 8192
+    python tools/models/make_model.py qwen3.6-27b build/27b-iq2.gguf --type ud-iq2_xxs --layers 8
 
-See tests/makers/make_model.py for the uses of these models.
+See tests/makers/make_model.py for the uses of these models, and tests/makers/weight_mixes.py for the mixes of types.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from makers.make_model import make_model
+from makers.make_model import WEIGHTS, make_model
 from makers.model_shapes import ATTENTION_INTERVAL, PRESETS
-from makers.random_weights import TYPES
 
 
 def main(
     preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
     path: Annotated[Path, typer.Argument(help="GGUF file to write.")],
-    weight_type: Annotated[str, typer.Option("--type", help=f"Type of the weights: {', '.join(TYPES)}.")] = "q8_0",
+    weight_type: Annotated[
+        str, typer.Option("--type", help=f"Type, or mix, of the weights: {', '.join(WEIGHTS)}.")
+    ] = "q8_0",
     layers: Annotated[int | None, typer.Option(min=4, help="Layers: 4, 8, 12 …")] = None,
     vocab: Annotated[int | None, typer.Option(min=512, help="Tokens instead of the preset's.")] = None,
     experts: Annotated[int | None, typer.Option(min=8, help="Experts per layer.")] = None,
