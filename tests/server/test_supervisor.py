@@ -21,6 +21,7 @@ from helpers.servers import LONG, wait_until
 from pymtp import LLM
 from pymtp.hub.errors import UnreachableError
 from pymtp.server.process.http_server import HttpServer
+from pymtp.server.process.supervisor import doubled_delay
 from pymtp.server.settings import ServerSettings
 
 Serve = Callable[..., Served]
@@ -172,6 +173,10 @@ def test_worker_with_a_missing_model_file_is_retried_if_an_earlier_worker_served
     assert "no such file" in served.line("the worker failed", 2)
     away.rename(model)
     assert served.worker(2)
+
+
+def test_restart_delay_is_limited_after_any_number_of_failures() -> None:
+    assert [doubled_delay(n, 30.0) for n in (0, 1, 4, 5, 1023, 1024, 10**6)] == [1, 2, 16, 30, 30, 30, 30]
 
 
 def test_restart_delay_grows_with_each_failure(serve: Serve) -> None:

@@ -118,7 +118,7 @@ class Supervisor:
         if ready_time is not None and time.monotonic() - ready_time >= HEALTHY_SECONDS:
             self._failures = 0
         self._failures += 1
-        return 0.0 if self._failures == 1 else min(MAX_RESTART_DELAY, 2.0 ** (self._failures - 2))
+        return 0.0 if self._failures == 1 else doubled_delay(self._failures - 2, MAX_RESTART_DELAY)
 
     def _wait_to_restart(self, seconds: float, reason: str) -> bool:
         """Wait before a restart, and return whether a signal ended the waiting. Also logs why the worker ended."""
@@ -269,6 +269,11 @@ class TerminationSignals:
             if not selector.select(seconds):
                 return []
         return [number for number in self._reader.recv(64) if number in self._before]
+
+
+def doubled_delay(n: int, longest: float) -> float:
+    """Return the seconds before an attempt: 1 doubled n times, at most `longest`. 2.0**n has no value for n > 1023."""
+    return min(longest, 2.0 ** min(n, 1023))
 
 
 def log_load(name: str, pid: int, **fields: object) -> None:
