@@ -195,6 +195,19 @@ def test_a_failed_load_is_told_and_not_repeated_at_once() -> None:
     run(use())
 
 
+def test_load_that_has_failed_thousands_of_times_is_tried_again() -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 60, "b": 60})
+        model, fakes.wrong["a"] = fakes.models["a"], ModelLoadError("no such file: a.gguf")
+        model.failures = 5000
+        with pytest.raises(UnavailableError, match="no such file") as caught:
+            await fakes.ask("a")
+        assert (model.status, caught.value.retry_after) == ("unloaded", 30)
+        await fakes.ask("b")
+
+    run(use())
+
+
 def test_a_worker_that_dies_while_it_loads_is_started_once_more_for_those_who_wait() -> None:
     async def use() -> None:
         fakes = FakeModels({"a": 10})
@@ -294,6 +307,48 @@ def test_a_model_that_waits_for_its_last_request_to_end_does_not_hold_up_loads_o
         end.set()
         await asyncio.gather(busy, again)
         assert fakes.events == [("start", "a"), ("start", "b"), ("stop", "a"), ("start", "a")]
+
+    run(use())
+
+
+def test_model_that_a_client_unloads_makes_room_for_another_while_requests_wait_for_it() -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 60, "b": 60})
+        busy, done = fakes.asking("a")
+        await settle()
+        fakes.pool.unload(fakes.models["a"])
+        await settle()
+        again, end = fakes.asking("a")
+        await settle()
+        other, also = fakes.asking("b")
+        await settle()
+        for event in (done, end, also):
+            event.set()
+        await asyncio.gather(busy, again, other)
+        assert [name for what, name in fakes.events if what == "start"][1:] in (["a", "b"], ["b", "a"])
+
+    run(use())
+
+
+def test_unloading_goes_on_when_another_model_no_longer_needs_the_room() -> None:
+    async def use() -> None:
+        fakes = FakeModels({"a": 60, "b": 60})
+        busy, done = fakes.asking("a")
+        await settle()
+        fakes.pool.unload(fakes.models["a"])
+        left, _ = fakes.asking("b")
+        await settle()
+        left.cancel()
+        await settle()
+        later, end = fakes.asking("a")
+        await settle()
+        done.set()
+        await busy
+        await settle()
+        assert fakes.events == [("start", "a"), ("stop", "a"), ("start", "a")]
+        assert not fakes.worker("a")._end.done()
+        end.set()
+        await later
 
     run(use())
 

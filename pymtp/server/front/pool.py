@@ -12,6 +12,7 @@ from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.server.errors import UnavailableError, UnknownModelError
 from pymtp.server.front.pooled_model import Description, PooledModel, Status, W
 from pymtp.server.metrics.logs import log
+from pymtp.server.process.supervisor import doubled_delay
 from pymtp.validation import shown
 
 LOAD_WAIT = 300.0  # the most seconds that a request waits for its model
@@ -214,7 +215,7 @@ class ModelPool(Generic[W]):
         except (PymtpError, OSError) as error:
             model.failure, model.failures = str(error), model.failures + 1
             first_death = isinstance(error, OSError) and model.failures == 1
-            model.retry_at = loop.time() + (0.0 if first_death else min(MAX_RETRY_DELAY, 2.0 ** (model.failures - 2)))
+            model.retry_at = loop.time() + (0.0 if first_death else doubled_delay(model.failures - 2, MAX_RETRY_DELAY))
             if model.status == "loading":
                 self._set(model, "unloaded")
             log.error("the model %s cannot be loaded: %s", model.name, error)
@@ -260,15 +261,20 @@ class ModelPool(Generic[W]):
         await self._leave(model, lambda: True)
 
     async def _leave(self, model: PooledModel[W], is_needed: Callable[[], bool]) -> None:
-        """Unload a model after its present requests, unless it is no longer needed to go."""
-        model.draining, model.drains, model.leaving = True, model.drains + 1, model.users
+        """Unload a model after its present requests, unless it is no longer needed to go.
+
+        Tasks that unload a model at the same time wait for the same requests: those that came later wait for them.
+        """
+        if not model.draining:
+            model.drains, model.leaving = model.drains + 1, model.users
+        model.draining += 1
         try:
             while model.leaving and model.status == "loaded" and is_needed():
                 await self._change()
             if not model.leaving and model.status == "loaded":
                 await self._stop(model)
         finally:
-            model.draining = False
+            model.draining -= 1
             self._notify()
 
     async def _stop(self, model: PooledModel[W]) -> None:
@@ -357,7 +363,7 @@ class ModelPool(Generic[W]):
 
 
 def _is_leaving(model: PooledModel[Any]) -> bool:
-    return model.draining or model.status == "unloading"
+    return model.draining > 0 or model.status == "unloading"
 
 
 def _failure(model: PooledModel[Any]) -> str:

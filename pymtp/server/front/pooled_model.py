@@ -52,7 +52,7 @@ class PooledModel(Generic[W]):
     users: the number of requests that wait for the model or run on it.
     used_at: the time when a request for it last arrived or ended.
     wanted: whether it is being loaded for a client that does not wait.
-    draining: whether the worker ends after the present requests, so that new ones must wait for the next worker.
+    draining: how many tasks wait to end the worker after the present requests; then new ones wait for the next worker.
     drains: how often it was drained. leaving: the present requests that have not ended since the last time.
     need: the bytes that the loaded model takes, by device.
     loads, load_seconds: the number of loads, and the seconds of the last one.
@@ -66,7 +66,7 @@ class PooledModel(Generic[W]):
     users: int = 0
     used_at: float = 0.0
     wanted: bool = False
-    draining: bool = False
+    draining: int = 0
     drains: int = 0
     leaving: int = 0
     need: Mapping[str, int] = field(default_factory=dict)
