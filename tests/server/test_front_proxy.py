@@ -90,6 +90,8 @@ def test_time_that_a_request_waits_for_its_model_is_told_to_the_worker() -> None
         hasty = await client.post("/v1/completions", json={"model": "b", "timeout": 0.1})
         assert (hasty.status_code, "still being loaded" in hasty.text) == (503, True)
         fakes.held.clear()
+        for wrong in (-(10**400), 10**400, -1, "1", True):  # the worker refuses it
+            assert (await client.post("/v1/completions", json={"model": "b", "timeout": wrong})).status_code == 418
 
     play(ask, say)
 
@@ -428,8 +430,33 @@ def test_stored_responses_go_to_the_model_that_made_them() -> None:
         assert (gone.status_code, "their model is unloaded" in gone.json()["error"]["message"]) == (404, True)
         await fakes.ask("b")
         assert (await client.get(f"/v1/responses/{stored}")).json()["worker"] == "b"
-        answer = await client.post("/v1/responses", json={"previous_response_id": stored})
-        assert answer.json()["worker"] == "b"
+        for path in ("/v1/responses", "/v1/responses/input_tokens"):
+            answer = await client.post(path, json={"previous_response_id": stored})
+            assert answer.json()["worker"] == "b"
+        many_digits = stored.replace("m1", "m" + "1" * 5000)
+        assert (await client.post("/v1/responses", json={"previous_response_id": many_digits})).status_code == 418
+
+    play(ask, say)
+
+
+def test_no_get_request_loads_a_model() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        for path in ("/v1/responses/x?model=b", f"/v1/responses/resp_m1_{'0' * 32}", "/slots?model=b&autoload=true"):
+            assert (await client.get(path)).status_code in (404, 503)
+        assert (await client.delete("/v1/responses/x")).status_code == 404
+        for path in ("/v1/models", "/v1/models/b", "/props?model=b", "/api/tags", "/api/ps", "/metrics", "/health"):
+            assert (await client.get(path)).status_code == 200
+        assert fakes.events == []
+
+    play(ask, say)
+
+
+def test_instances_of_predict_go_to_their_models() -> None:
+    async def ask(client: httpx.AsyncClient, fakes: FakeModels) -> None:
+        instances = [{"@requestFormat": "completions", "model": name} for name in ("b", "a", "zz")]
+        b, a, unknown = (await client.post("/predict", json={"instances": instances})).json()["predictions"]
+        assert [(each["worker"], each["path"]) for each in (b, a)] == [(name, "/v1/completions") for name in "ba"]
+        assert unknown["error"]["code"] == "model_not_found"
 
     play(ask, say)
 

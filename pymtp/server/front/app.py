@@ -17,6 +17,7 @@ from pymtp.server.front import routes
 from pymtp.server.front.metrics import PoolMetrics
 from pymtp.server.front.pool import ModelPool
 from pymtp.server.front.proxy import ModelProxy
+from pymtp.server.llama import predict
 from pymtp.server.ollama import models as ollama
 from pymtp.server.settings import ServerSettings
 
@@ -35,6 +36,7 @@ def create_front_app(
     app.state.refuse = pool.end
     app.state.metrics.registry.register(PoolMetrics(pool))
     app.include_router(routes.router)
+    app.include_router(predict.router)  # here, because its instances may be for several models
     app.add_api_route("/version", info.version, tags=["server"])
     app.add_api_route("/api/version", ollama.version, tags=["Ollama"])
     passed = [route for router in ROUTERS for route in _flat_routes(router)]

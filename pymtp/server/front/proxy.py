@@ -67,6 +67,12 @@ class _Named(BaseModel):
     previous_response_id: Any = None
     timeout: Any = None
 
+    @property
+    def wait(self) -> float:
+        """Return the seconds that the request waits for its model: its timeout. The worker refuses wrong ones."""
+        given = self.timeout
+        return given if isinstance(given, int | float) and given > 0 else math.inf
+
 
 class ModelProxy:
     """The endpoint of one path, an ASGI application: it passes requests to the model that they name.
@@ -89,14 +95,13 @@ class ModelProxy:
         passing = _Passing(model, scope, body, send)
         wake = wakes(request, self.path, model, autoload=self._pool.autoload)
         streams = named.stream is True and self.path in STREAMS
-        wait = named.timeout if isinstance(named.timeout, int | float) else math.inf  # the worker refuses wrong values
         del request, body  # `passing` drops the body when the answer begins, which may be long before it ends
 
         async def work() -> None:
             waiting = asyncio.ensure_future(passing.send_keepalives()) if streams else None
             try:
                 while True:
-                    async with self._pool.use(model, wake=wake, wait=wait) as worker:
+                    async with self._pool.use(model, wake=wake, wait=named.wait) as worker:
                         await _end(waiting)
                         try:
                             return await passing.forward(worker)
@@ -133,22 +138,22 @@ class ModelProxy:
             name = request.query_params.get("model")
         if name is not None and not isinstance(name, str):
             raise InvalidRequestError(f"model={shown(name)} must be a string", "model")
-        response_id = named.previous_response_id
-        stored = self.path.startswith(f"{RESPONSES}/")
-        if stored:
-            response_id = request.url.path.removeprefix(f"{RESPONSES}/").partition("/")[0]
-        if name is None and isinstance(response_id, str) and (replica := replica_of_response(response_id)):
-            number = replica.removeprefix("m")
-            if number.isdecimal() and int(number) < len(self._pool.models):
-                model = self._pool.models[int(number)]
-                if model.status != "loaded" and stored:
-                    raise HTTPException(
-                        404,
-                        f"there is no stored response {response_id!r:.80}; responses are removed when their model is "
-                        "unloaded",
-                    )
-                return model
-        return self._pool.find(name)
+        # a path of a stored response has its id
+        stored_id = request.path_params.get("response_id")
+        response_id = named.previous_response_id if stored_id is None else stored_id
+        model = None if name is not None else self._model_of_response(response_id)
+        model = model or self._pool.find(name)
+        if stored_id is not None and model.status != "loaded":  # also, pages of other sites could load a model by GET
+            raise HTTPException(
+                404,
+                f"there is no stored response {stored_id!r:.80}; responses are removed when their model is unloaded",
+            )
+        return model
+
+    def _model_of_response(self, response_id: Any) -> PooledModel[Any] | None:
+        """Return the model that has made a response; None for another id."""
+        replica = replica_of_response(response_id) if isinstance(response_id, str) else None
+        return next((model for i, model in enumerate(self._pool.models) if replica == f"m{i}"), None)
 
 
 def read_named(body: bytes) -> _Named:
@@ -176,11 +181,11 @@ def wakes(request: Request, path: str, model: PooledModel[Any], *, autoload: boo
 
     Raises InvalidRequestError if the model is not loaded, and the request may not load it.
     """
+    if path in MONITORING:
+        return False
     asked = request.query_params.get("autoload")
-    loads = path not in MONITORING and autoload if asked is None else asked not in ("false", "0")
-    if loads or path in MONITORING:
-        return loads
-    if model.status not in ("loading", "loaded"):
+    loads = autoload if asked is None else asked not in ("false", "0")
+    if not loads and model.status not in ("loading", "loaded"):
         raise InvalidRequestError(f"the model {model.name} is not loaded: load it with POST /models/load", "model")
     return True
 
