@@ -82,6 +82,7 @@ def test_body_is_decompressed(body: bytes, codings: tuple[str, ...]) -> None:
         (b"\x78", "deflate", 400, "the body is not deflate"),
         (gzip.compress(b" " * (LIMIT + 1)), "gzip", 413, f"the decompressed body has more than {LIMIT} bytes"),
         (gzip.compress(b" " * LIMIT) * 2, "gzip", 413, "the decompressed body has more than"),
+        (gzip.compress(b"") * 65, "gzip", 400, "the body is not gzip: it has more than 64 members"),
     ],
     ids=lambda value: "body" if isinstance(value, bytes) else str(value),
 )
@@ -113,3 +114,16 @@ def test_server_answers_a_compressed_request(server: Server) -> None:
         f"{server.url}/tokenize", content=BODY, headers=headers | {"Content-Encoding": "br"}, timeout=LONG
     )
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (415, "unsupported_content_encoding")
+
+
+def test_compressed_request_is_counted_by_its_route(server: Server) -> None:
+    def count() -> float:
+        text = httpx.get(f"{server.url}/metrics", timeout=LONG).text
+        (line,) = [one for one in text.splitlines() if 'route="/tokenize",status="200"' in one]
+        return float(line.split()[-1])
+
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    httpx.post(f"{server.url}/tokenize", json={"content": "a"}, timeout=LONG)
+    before = count()
+    httpx.post(f"{server.url}/tokenize", content=gzip.compress(BODY), headers=headers, timeout=LONG)
+    assert count() == before + 1

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from pymtp.server.messages.types import MessageRequest
-from pymtp.server.openai.types import ChatRequest, CompletionRequest
+from pymtp.server.openai.types import ChatRequest, CompletionRequest, RequestModel
 from pymtp.server.responses.types import ResponseRequest
 from pymtp.server.tokenize import DetokenizeRequest
 
@@ -35,6 +35,31 @@ def test_validation_of_a_list_reports_only_the_first_error(kind: type[BaseModel]
     with pytest.raises(ValidationError) as raised:
         kind.model_validate(body)
     assert 1 <= raised.value.error_count() <= 8
+
+
+def kinds(of: type[BaseModel]) -> list[type[BaseModel]]:
+    return [kind for child in of.__subclasses__() for kind in (child, *kinds(child))]
+
+
+def n_errors(kind: type[BaseModel], name: str, value: object) -> int:
+    try:
+        kind.model_validate({kind.model_fields[name].alias or name: value})
+    except ValidationError as error:
+        return error.error_count()
+    return 0
+
+
+def test_no_field_of_a_request_reports_more_than_a_few_errors() -> None:
+    mapping: Any = {str(i): {} for i in range(1100)}
+    for wrong in ({}, 1.5):
+        many = 100 * [wrong]
+        values = (many, [many], {"a": many}, *([mapping] if wrong == {} else []))
+        found = {
+            (kind.__name__, name): max(n_errors(kind, name, value) for value in values)
+            for kind in kinds(RequestModel)
+            for name in kind.__annotations__
+        }
+        assert {field: n for field, n in found.items() if n > 32} == {}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pymtp.server.http.middleware import RESIZE_BODY
 
 CODINGS = ("gzip", "deflate")
 MAX_CODINGS = 2  # codings of one body: each may multiply its size by a thousand
+MAX_MEMBERS = 64  # of a gzip body: after each member, zlib copies the rest
 
 
 class DecompressionMiddleware:
@@ -49,7 +50,9 @@ class DecompressionMiddleware:
             if isinstance(decompressed, bytes):
                 if (resize := scope.get("state", {}).get(RESIZE_BODY)) is not None:
                     resize(len(decompressed))
-                await self._app(_without_encoding(scope, len(decompressed)), _replay(decompressed, receive), send)
+                # the same scope, because the routes and the log share it
+                scope["headers"] = _without_encoding(scope, len(decompressed))
+                await self._app(scope, _replay(decompressed, receive), send)
                 return
             refusal = decompressed
         await error_response(Request(scope), refusal)(scope, receive, send)
@@ -66,14 +69,20 @@ class DecompressionMiddleware:
 
 
 def _decompress(body: bytes, coding: str, limit: int) -> bytes:
-    """Decompress a body, but no more than limit + 1 bytes. Raises zlib.error, and EOFError for an incomplete body."""
+    """Decompress a body, but no more than limit + 1 bytes.
+
+    Raises zlib.error, also for more than MAX_MEMBERS, and EOFError for an incomplete body.
+    """
     # deflate is zlib's format (RFC 9110, 8.4.1.2), but some clients send it without zlib's header
     raw = coding == "deflate" and not (
         len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0
     )
     wbits = 31 if coding == "gzip" else -15 if raw else 15
-    result = bytearray()
+    result, n_members = bytearray(), 0
     while body and len(result) <= limit:  # gzip's format allows several members
+        n_members += 1
+        if n_members > MAX_MEMBERS:
+            raise zlib.error(f"it has more than {MAX_MEMBERS} members")
         decompressor = zlib.decompressobj(wbits)
         result += decompressor.decompress(body, limit + 1 - len(result))
         if not decompressor.eof and len(result) <= limit:
@@ -82,11 +91,11 @@ def _decompress(body: bytes, coding: str, limit: int) -> bytes:
     return bytes(result)
 
 
-def _without_encoding(scope: Scope, length: int) -> Scope:
+def _without_encoding(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
     headers = [
         (name, value) for name, value in scope["headers"] if name not in (b"content-encoding", b"content-length")
     ]
-    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+    return [*headers, (b"content-length", str(length).encode())]
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -12,6 +12,7 @@ from pymtp.openai.timings import PromptProgress, Timings
 from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS
 from pymtp.server.openai.types import (
     FLOAT_AS_INT,
+    MAX_BIASES,
     MAX_PROMPTS,
     VALID_TEXT,
     FailFastList,
@@ -21,6 +22,7 @@ from pymtp.server.openai.types import (
     StopString,
     StopStrings,
     TokenId,
+    max_pairs,
 )
 
 Text = Annotated[str, VALID_TEXT]
@@ -40,7 +42,7 @@ class PromptObject(RequestModel):
 OnePrompt = Text | PromptObject | MixedPrompt
 NPredict = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
 # [token, bias] or [text, bias]; false: never sampled
-BiasPair = Annotated[list[TokenId | Text | Penalty | Literal[False]], Field(min_length=2, max_length=2)]
+BiasPair = Annotated[FailFastList[TokenId | Text | Penalty | Literal[False]], Field(min_length=2, max_length=2)]
 
 
 class NativeFields(SamplingFields):
@@ -73,8 +75,8 @@ class NativeFields(SamplingFields):
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = None
     ignore_eos: bool | None = None
     logit_bias: (
-        Annotated[dict[Text, Penalty | Literal[False]], Field(max_length=1024)]
-        | Annotated[FailFastList[BiasPair], Field(max_length=1024)]
+        Annotated[dict[Text, Penalty | Literal[False]], Field(max_length=MAX_BIASES), max_pairs(MAX_BIASES)]
+        | Annotated[FailFastList[BiasPair], Field(max_length=MAX_BIASES)]
         | None
     ) = Field(  # type: ignore[assignment] # wider than in OpenAI's API
         None, description="Maps token ids or texts to biases, or a list of such pairs; false: never sampled."
@@ -86,7 +88,7 @@ class NativeFields(SamplingFields):
     t_max_predict_ms: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
         None, description="Milliseconds after the first token after which a completion that has a second line ends."
     )
-    response_fields: Annotated[list[Text], Field(max_length=100)] | None = Field(
+    response_fields: Annotated[FailFastList[Text], Field(max_length=100)] | None = Field(
         None, description="Fields of the answer to return; a/b is the field b of the field a. Empty: all fields."
     )
 

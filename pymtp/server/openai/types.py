@@ -511,7 +511,7 @@ class ChatRequest(CompletionFields, TemplateFields):
     function_call: Annotated[None, not_supported("none", "auto")] = Field(
         None, description="Not supported: use tool_choice."
     )
-    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    modalities: Annotated[FailFastList[Literal["text"]], Field(max_length=1)] | None = None
     audio: None = Field(None, description="Not supported.")
     web_search_options: None = Field(None, description="Not supported.")
 
