@@ -6,6 +6,9 @@ import base64
 import binascii
 from typing import Any
 
+# Fields that are collected as lists of strings, and joined at the end: to add each to a string could take minutes
+_PIECES = ("content", "reasoning_content")
+
 
 class MessageBuilder:
     """A builder of a list of OpenAI's chat messages.
@@ -19,26 +22,29 @@ class MessageBuilder:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """Return all messages. A message without content has the content ""."""
-        return [{"content": "", **message} for message in self._messages]
+        return [
+            {"content": "", **message, **{name: "".join(message[name]) for name in _PIECES if name in message}}
+            for message in self._messages
+        ]
 
     def add_system(self, text: str) -> None:
         """Add a system message."""
-        self._messages.append({"role": "system", "content": text})
+        self._messages.append({"role": "system", "content": [text]})
 
     def add_user(self, text: str) -> None:
         """Add a user message."""
-        self._messages.append({"role": "user", "content": text})
+        self._messages.append({"role": "user", "content": [text]})
 
     def add_tool_result(self, call_id: str, text: str) -> None:
         """Add the result of a tool call."""
-        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
 
     def add_reasoning(self, text: str) -> None:
         """Add thinking to the assistant's last message; start a new one if it already has content or tool calls."""
         last = self._last_assistant()
         if last is None or last.keys() & {"content", "tool_calls"}:
             last = self._start_assistant()
-        last["reasoning_content"] = last.get("reasoning_content", "") + text
+        last.setdefault("reasoning_content", []).append(text)
 
     def add_text(self, text: str, *, continues: bool = False) -> None:
         """Add text to the assistant's last message, or to a new message if that has content or tool calls.
@@ -48,7 +54,7 @@ class MessageBuilder:
         last = self._last_assistant()
         if last is None or "tool_calls" in last or ("content" in last and not continues):
             last = self._start_assistant()
-        last["content"] = last.get("content", "") + text
+        last.setdefault("content", []).append(text)
 
     def add_tool_call(self, call_id: str, name: str, arguments: object) -> None:
         """Add a tool call to the assistant's last message, or to a new message if another role spoke last.

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pymtp.chat import Chat, NamedTool
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
-from pymtp.server.message_builder import encode_thinking
+from pymtp.server.message_builder import MessageBuilder, encode_thinking
 from pymtp.server.messages.read import read_message_request
 from pymtp.server.messages.tools import skipped_tools
 from pymtp.server.messages.types import MessageRequest
@@ -36,6 +36,26 @@ def messages_of(*messages: dict[str, Any], **more: Any) -> Any:
 
 def text(said: str) -> dict[str, Any]:
     return {"type": "text", "text": said}
+
+
+class Counted(str):
+    """A text that counts the characters of the texts that it is appended to."""
+
+    n_copied = 0
+
+    def __radd__(self, before: str) -> str:
+        Counted.n_copied += len(before)
+        return str.__add__(before, self)
+
+
+def test_many_texts_of_a_message_are_joined_at_once() -> None:
+    thought, said = MessageBuilder(), MessageBuilder()
+    for _ in range(100):
+        thought.add_reasoning(Counted("ab"))
+        said.add_text(Counted("cd"), continues=True)
+    assert thought.messages == [{"role": "assistant", "content": "", "reasoning_content": "ab" * 100}]
+    assert said.messages == [{"role": "assistant", "content": "cd" * 100}]
+    assert Counted.n_copied == 0
 
 
 def test_text_blocks_are_separated_by_blank_lines() -> None:
