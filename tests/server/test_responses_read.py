@@ -169,6 +169,7 @@ def test_skipped_tools_are_left_out_of_the_allowed_ones() -> None:
 
 CALLS = [
     ({"type": "custom_tool_call", "call_id": "c", "name": "x", "input": "hi"}, "x", {"input": "hi"}),
+    ({"type": "custom_tool_call", "call_id": "c", "name": "x", "namespace": 5}, "x", {"input": None}),
     ({"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}, "local_shell", {"command": ["ls"]}),
     ({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}, "shell", {"commands": ["ls"]}),
     ({"type": "apply_patch_call", "call_id": "c", "operation": {"path": "a"}}, "apply_patch", {"path": "a"}),
@@ -196,6 +197,7 @@ RESULTS: list[tuple[dict[str, Any], str]] = [
     ({"type": "apply_patch_call_output", "call_id": "c", "status": "completed"}, "completed"),
     ({"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}, "[image]"),
     ({"type": "tool_search_output", "tools": [{"type": "function", "name": "ls"}]}, "[tools: ls]"),
+    ({"type": "tool_search_output", "tools": 5}, "[tools: ]"),
     ({"type": "mcp_approval_response", "approval_request_id": "c", "approve": False, "reason": "no"}, "denied: no"),
     ({"type": "web_search_call", "id": "c", "action": {}}, "[a result that is not in the chat]"),
     ({"type": "file_search_call", "id": "c", "queries": [], "results": [{"text": "x"}]}, "x"),

@@ -95,7 +95,9 @@ def _call(item: Item, full_name: Callable[[str, str | None], str]) -> tuple[str,
     """Return the name of the called tool, and its arguments."""
     match item:
         case {"type": "custom_tool_call"}:
-            return full_name(str(item.get("name")), item.get("namespace")), {"input": item.get("input")}
+            namespace = item.get("namespace")
+            name = full_name(str(item.get("name")), namespace if isinstance(namespace, str) else None)
+            return name, {"input": item.get("input")}
         case {"type": "mcp_call" | "mcp_approval_request"}:
             return str(item.get("name")), item.get("arguments")
     name, fields = _CALLS[item["type"]]
@@ -121,7 +123,8 @@ def _result(item: Item) -> str:
             return f"{verdict}: {item['reason']}" if isinstance(item.get("reason"), str) else verdict
         case {"type": "tool_search_output"}:
             tools = item.get("tools")
-            names = [str(tool.get("name")) for tool in tools if isinstance(tool, Mapping)] if tools else []
+            listed = tools if isinstance(tools, list) else []
+            names = [str(tool.get("name")) for tool in listed if isinstance(tool, Mapping)]
             return f"[tools: {', '.join(names)}]"
         case {"type": "program_output"}:
             return content_text(item.get("result", item.get("output")))
