@@ -53,6 +53,12 @@ def test_rank_is_the_probability_of_yes(server: Server, monkeypatch: pytest.Monk
     assert post(server, texts=TEXTS, top_n=1).json() == [{k: ranked[0][k] for k in ("index", "score")}]
 
 
+def test_query_is_not_copied_for_each_document() -> None:
+    query = "a long query " * 1000
+    chats: Any = [rank_request(query, text).prompt for text in TEXTS]
+    assert all(any(part["text"] is query for part in chat.messages[1]["content"]) for chat in chats)
+
+
 def test_yes_counts_in_any_case(server: Server) -> None:
     model = server.llm.model
     spellings = [token for token in range(model.n_vocab) if model.token_bytes(token).strip().lower() == b"yes"][:2]
@@ -68,6 +74,7 @@ def test_yes_counts_in_any_case(server: Server) -> None:
         ({"documents": []}, "documents"),
         ({"documents": [1]}, "documents"),
         ({"texts": 5}, "texts"),
+        ({"documents": ["a"], "texts": ["b"]}, "not both"),
         ({"documents": ["a", "b " * 5000]}, "documents[1]"),
         ({"documents": ["a"], "top_n": 0}, "top_n"),
     ],

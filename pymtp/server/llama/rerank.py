@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import Field
 from typing_extensions import NotRequired, TypedDict
 
-from pymtp.chat import Chat
+from pymtp.chat import Chat, Message
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
@@ -53,7 +53,7 @@ class RerankRequest(RequestModel):
         None, description="Number of the documents that the answer has; all by default."
     )
     return_documents: bool | None = Field(None, description="Whether the answer has the documents.")
-    return_text: bool | None = Field(None, description="The same in TEI's form.")
+    return_text: bool | None = Field(None, description="TEI's name of return_documents.")
 
 
 class RankedDocument(TypedDict):
@@ -85,6 +85,8 @@ _ANSWER: Any = RerankResponse | list[RankedText]
 async def rerank(request: Request, body: RerankRequest, service: ServiceDep) -> Response:
     """Rank documents by the probability that the model answers yes to whether they help to answer a query."""
     service.check_model(body.model)
+    if body.documents is not None and body.texts is not None:
+        raise InvalidRequestError('give the list of texts as either "documents" or "texts", not both', "texts")
     name = "texts" if body.documents is None else "documents"
     given: Sequence[str | DocumentObject] | None = getattr(body, name)
     if given is None:
@@ -93,15 +95,12 @@ async def rerank(request: Request, body: RerankRequest, service: ServiceDep) -> 
     requests = [rank_request(body.query, text) for text in texts]
     scores, n_tokens = await run_until_disconnect(request.receive, _scores(service, requests, name))
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
-    headers = ignored_header(unknown_names(body))
+    headers, has_text = ignored_header(unknown_names(body)), body.return_documents or body.return_text
     if name == "texts":
-        ranked = [
-            RankedText(index=i, score=scores[i]) | ({"text": texts[i]} if body.return_text else {}) for i in order
-        ]
+        ranked = [RankedText(index=i, score=scores[i]) | ({"text": texts[i]} if has_text else {}) for i in order]
         return AsciiJSONResponse(ranked, headers=headers)
     results = [
-        RankedDocument(index=i, relevance_score=scores[i])
-        | ({"document": {"text": texts[i]}} if body.return_documents else {})
+        RankedDocument(index=i, relevance_score=scores[i]) | ({"document": {"text": texts[i]}} if has_text else {})
         for i in order
     ]
     usage = EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens)
@@ -111,10 +110,9 @@ async def rerank(request: Request, body: RerankRequest, service: ServiceDep) -> 
 
 def rank_request(query: str, text: str) -> GenerateRequest:
     """Return the request that asks the model about a document. The query comes first: its tokens are computed once."""
-    messages = [
-        {"role": "system", "content": QUESTION},
-        {"role": "user", "content": f"Query: {query}\n\nDocument: {text}"},
-    ]
+    # parts, which are joined when the request runs: copies of a long query for all documents could take gigabytes
+    parts = [{"type": "text", "text": part} for part in ("Query: ", query, "\n\nDocument: ", text)]
+    messages: list[Message] = [{"role": "system", "content": QUESTION}, {"role": "user", "content": parts}]
     params = SamplingParams(max_tokens=1, temperature=0, logprobs=MAX_LOGPROBS)
     return GenerateRequest(Chat(messages, chat_template_kwargs={"enable_thinking": False}), params)
 
