@@ -45,6 +45,18 @@ def test_wrong_instance_fails_alone(server: Server, instance: dict[str, Any], pa
     assert right["choices"][0]["message"]["role"] == "assistant"
 
 
+def test_instance_that_fails_with_an_unknown_error_fails_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.app.state.service, "check_model", lambda name: {}[name] if name == "wrong" else None)
+    wrong, right = predict(server, CHAT | {"model": "wrong"}, CHAT).json()["predictions"]
+    assert wrong["error"]["code"] == "internal_error"
+    assert right["choices"]
+
+
+def test_fields_beside_the_instances_are_named(server: Server) -> None:
+    answer = httpx.post(f"{server.url}/predict", json={"instances": [], "parameters": {"a": 1}}, timeout=LONG)
+    assert (answer.json(), answer.headers["x-pymtp-ignored"]) == ({"predictions": []}, "parameters")
+
+
 def test_instances_need_the_key_of_the_request(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("k",)).ready()
     assert predict(server, CHAT).status_code == 401

@@ -13,10 +13,11 @@ from starlette.types import Message
 from typing_extensions import TypedDict
 
 from pymtp.openai.request_body import CHAT, TEXT
-from pymtp.server.http.errors import ErrorInfo, error_body
+from pymtp.server.http.errors import ErrorInfo, error_body, error_info
 from pymtp.server.http.json_response import AsciiJSONResponse
-from pymtp.server.http.response_schema import error_responses
+from pymtp.server.http.response_schema import error_responses, ignored_header, unknown_names
 from pymtp.server.http.sse import run_until_disconnect
+from pymtp.server.metrics.logs import log
 from pymtp.server.openai.types import FailFastList, RequestModel
 from pymtp.validation import shown
 
@@ -57,7 +58,8 @@ async def predict(request: Request, body: PredictRequest) -> Response:
     async def answers() -> list[Any]:
         return await asyncio.gather(*(_answer(request, dict(instance)) for instance in body.instances))
 
-    return AsciiJSONResponse(Predictions(predictions=await run_until_disconnect(request.receive, answers())))
+    predictions = await run_until_disconnect(request.receive, answers())
+    return AsciiJSONResponse(Predictions(predictions=predictions), headers=ignored_header(unknown_names(body)))
 
 
 async def _answer(request: Request, instance: dict[str, Any]) -> Any:
@@ -84,8 +86,12 @@ async def _answer(request: Request, instance: dict[str, Any]) -> Any:
         if message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
 
-    await request.app(_scope(request, path, len(body)), receive, send)
-    return json.loads(b"".join(parts))
+    try:
+        await request.app(_scope(request, path, len(body)), receive, send)
+        return json.loads(b"".join(parts))
+    except Exception as error:  # the application raises unknown errors again
+        log.exception("an instance of /predict failed")
+        return error_body(path, error_info(error))
 
 
 def _scope(request: Request, path: str, n_bytes: int) -> dict[str, Any]:
