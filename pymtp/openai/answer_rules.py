@@ -67,6 +67,11 @@ def read_rules(body: Mapping[str, Any]) -> list[AnswerRule]:
     ]
 
 
+def has_rule(body: Mapping[str, Any]) -> bool:
+    """Return whether a body has a rule or a schema for its answer, which can take seconds to read."""
+    return any(body.get(name) is not None for name in ("response_format", STRUCTURED_OUTPUTS, *RULE_FIELDS))
+
+
 def _structured_outputs(entries: object) -> Iterator[tuple[str, RuleKind, Any]]:
     """Yield the rules of vLLM's structured_outputs: names of fields, kinds and values."""
     if entries is None:

@@ -17,9 +17,9 @@ from pymtp import SamplingParams
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import TokenLogprobs
 from pymtp.server.llama.probabilities import check_post_sampling, sampled_probs
-from pymtp.server.llama.read import read_prompts
+from pymtp.server.llama.read import NativeOptions, read_prompts
 from pymtp.server.llama.types import NativeChunk, NativeCompletion
-from pymtp.server.llama.write import select_fields
+from pymtp.server.llama.write import check_settings, select_fields
 from pymtp.server.openai.types import MAX_PROMPTS
 
 PROMPT = "def fibonacci(n):"
@@ -180,6 +180,18 @@ def test_fields_without_effect_are_named(http: httpx.Client) -> None:
     response = http.post("/completion", json={**GREEDY, "id_slot": 2, "n_keep": 0, "t_max_prompt_ms": 9, "tpyo": 1})
     assert response.headers["x-pymtp-ignored"] == "id_slot, t_max_prompt_ms, tpyo"
     assert "x-pymtp-ignored" not in http.post("/completion", json={**GREEDY, "id_slot": -1}).headers
+
+
+def test_answers_that_would_repeat_gigabytes_of_settings_are_refused(http: httpx.Client) -> None:
+    params = SamplingParams(grammar='root ::= "a" #' + "a" * 2**16)
+    check_settings(params, NativeOptions(), 128)
+    for options in (NativeOptions(stream=True), NativeOptions(response_fields=["content"])):
+        check_settings(params, options, 2048)
+    for options in (NativeOptions(), NativeOptions(response_fields=["generation_settings/grammar"])):
+        with pytest.raises(InvalidRequestError, match="2048 answers would repeat settings"):
+            check_settings(params, options, 2048)
+    refused = http.post("/completion", json={"prompt": ["a"] * 2048, "n_predict": 0, "grammar": params.grammar})
+    assert refused.status_code == 400
 
 
 def test_response_fields_select_and_unnest() -> None:

@@ -19,6 +19,7 @@ from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server import service
 from pymtp.server.errors import RequestTimeoutError, UnavailableError
 from pymtp.server.http.waited import WAITED_HEADER, WaitedMiddleware
+from pymtp.server.llama import routes as llama_routes
 from pymtp.server.openai import routes
 from pymtp.server.settings import ServerSettings
 
@@ -137,6 +138,20 @@ def test_schema_is_compiled_off_the_event_loop(server: Server, monkeypatch: pyte
     )
     request_body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "string"}}
     assert httpx.post(server.url + "/v1/completions", json=request_body, timeout=LONG).status_code == 200
+    assert threads[0].name.startswith("pymtp prepare")
+
+
+@pytest.mark.parametrize("field", ["json_schema", "guided_json"])
+def test_rule_of_llama_cpps_form_is_compiled_off_the_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    threads = []
+    read = llama_routes.read_native
+    monkeypatch.setattr(
+        llama_routes, "read_native", lambda *given: threads.append(threading.current_thread()) or read(*given)
+    )
+    request_body = {"prompt": "a", "n_predict": 1, field: {"type": "string"}}
+    assert httpx.post(server.url + "/completion", json=request_body, timeout=LONG).status_code == 200
     assert threads[0].name.startswith("pymtp prepare")
 
 

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import Discriminator, Tag
 
 from pymtp.engine.deltas import CompletionDelta
+from pymtp.openai.answer_rules import has_rule
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 from pymtp.openai.timings import prompt_progress
@@ -30,7 +31,7 @@ from pymtp.server.llama.read import (
     with_prompt,
 )
 from pymtp.server.llama.types import InfillRequest, NativeChunk, NativeCompletion, NativeRequest
-from pymtp.server.llama.write import NativeWriter
+from pymtp.server.llama.write import NativeWriter, check_settings
 from pymtp.server.openai.routes import OpenPrompt, run_prompts
 from pymtp.server.openai.routes import completions as openai_completions
 from pymtp.server.openai.types import CompletionRequest
@@ -53,11 +54,11 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
     llm = service.llm.llm
     prompts = read_prompts(fields["prompt"])
 
-    def read() -> tuple[list[GenerateRequest], NativeOptions]:  # on a thread: compiling a schema takes long
+    def read() -> tuple[list[GenerateRequest], NativeOptions]:
         first, options = read_native(fields, llm.model, service.sampling)
         return [with_prompt(first, prompt, llm, options) for prompt in prompts], options
 
-    is_slow = fields.get("json_schema") is not None or fields.get("logit_bias")  # texts with a bias are tokenized
+    is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
     is_fast = not is_slow and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
     requests, options = read() if is_fast else await service.prepare(read)
     return await _respond(request, service, requests, options, fields, as_list=isinstance(fields["prompt"], list))
@@ -108,6 +109,7 @@ async def _respond(
 ) -> Response:
     if options.post_sampling:
         check_post_sampling(requests[0].params)
+    check_settings(requests[0].params, options, len(requests) * requests[0].params.n)
     headers = ignored_header(ignored_names(fields))
     writer = NativeWriter(requests[0], options, service.llm.llm.model, fields.get("model") or service.model_name)
     if options.stream:

@@ -10,6 +10,7 @@ from typing import Any
 from pymtp.chat import ContentDelta
 from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Completion
+from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.timings import PromptProgress, timings
@@ -22,6 +23,8 @@ from pymtp.server.llama.types import NativeChunk, NativeCompletion, NativeLogpro
 from pymtp.stats import Stats
 
 ANY_SLOT = -1
+SETTINGS = "generation_settings"
+MAX_SETTINGS = 2**26  # characters of the settings in all answers to a body, each of which repeats them
 
 
 class NativeWriter:
@@ -146,6 +149,18 @@ def select_fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
         if value is not None:
             found[name] = value
     return found
+
+
+def check_settings(params: SamplingParams, options: NativeOptions, n_answers: int) -> None:
+    """Raise InvalidRequestError if the settings in all answers to a body would take more than MAX_SETTINGS."""
+    is_told = not options.response_fields or any(name.startswith(SETTINGS) for name in options.response_fields)
+    if n_answers > 1 and is_told and not options.stream:
+        size = len(json.dumps(generation_settings(params, options, 0)))
+        if size * n_answers > MAX_SETTINGS:
+            raise InvalidRequestError(
+                f"each of {n_answers} answers would repeat settings of {size} characters: ask for fewer completions, "
+                "for a stream, or for response_fields without generation_settings"
+            )
 
 
 def generation_settings(params: SamplingParams, options: NativeOptions, seed: int | None) -> dict[str, Any]:

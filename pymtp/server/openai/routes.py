@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS
+from pymtp.openai.answer_rules import has_rule
 from pymtp.openai.chunks import ChatChunks, TextChunks
 from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
 from pymtp.openai.request_body import CHAT, TEXT, excludes_reasoning, read_generate_request, text_prompts
@@ -87,8 +87,7 @@ async def completions(request: Request, body: CompletionRequest, service: Servic
     def read() -> GenerateRequest:  # once for all prompts, which may be megabytes large
         return read_generate_request(TEXT, fields | {"prompt": ""}, service.sampling)
 
-    has_schema = any(fields.get(name) is not None for name in ("response_format", STRUCTURED_OUTPUTS, *RULE_FIELDS))
-    first = await service.prepare(read) if has_schema else read()  # compiling a schema takes long
+    first = await service.prepare(read) if has_rule(fields) else read()
     note_left_out(left_out_keywords(first, None))
     requests = [replace(first, prompt=prompt) for prompt in prompts]
     if fields.get("echo") and first.params.logprobs is not None:
