@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,9 @@ from helpers.servers import LONG, Server
 from openai import OpenAI
 
 from pymtp.engine.embedder import CHUNK, normalized
+from pymtp.server.http.json_response import encode_list
+from pymtp.server.llama import embeddings
+from pymtp.server.ollama import routes as ollama_routes
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +92,7 @@ def test_llama_cpps_form_is_a_list_without_a_model(http: httpx.Client, server: S
         ({"input": {"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}}, "input"),
         ({"input": "a", "dimensions": 193}, "dimensions"),
         ({"input": "a", "pooling": "none"}, "pooling"),
+        ({"input": {"prompt_string": "", "content": 5}}, "the prompt is empty"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({}, "input"),
     ],
@@ -138,7 +143,26 @@ def test_figures_count_the_memory_of_embeddings(new_server: Any) -> None:
     assert [float(one.split()[1]) for one in lines if one.startswith("pymtp:embedding_context_bytes{")] == [own]
 
 
-def test_server_without_pooling_gives_the_vectors_of_all_tokens(new_server: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embedding", "/api/embed"])
+def test_embeddings_are_encoded_off_the_event_loop(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    loops: list[bool] = []
+
+    def encode(entries: Any) -> str:
+        loops.append(asyncio._get_running_loop() is not None)
+        return encode_list(entries)
+
+    for module in (embeddings, ollama_routes):
+        monkeypatch.setattr(module, "encode_list", encode)
+    assert http.post(path, json={"input": ["a", "b"]}).status_code == 200
+    assert loops
+    assert not any(loops)
+
+
+def test_server_without_pooling_gives_the_vectors_of_all_tokens(
+    new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = new_server(pooling="none").ready()
     with httpx.Client(base_url=server.url, timeout=LONG) as http:
         tokens = server.llm.model.tokenize("import os" * 50)  # more than a chunk
@@ -148,6 +172,10 @@ def test_server_without_pooling_gives_the_vectors_of_all_tokens(new_server: Call
         np.testing.assert_array_equal(normalized(rows[-1]), server.llm.embed(tokens))
         (pooled,) = http.post("/embedding", json={"content": tokens, "pooling": "last"}).json()[0]["embedding"]
         np.testing.assert_array_equal(np.array(pooled, np.float32), server.llm.embed(tokens))
+        monkeypatch.setattr(embeddings, "MAX_VALUES", 3 * server.llm.model.n_embd)
+        assert http.post("/embedding", json={"content": [tokens[:2], tokens[:1]]}).status_code == 200
+        refused = http.post("/embedding", json={"content": [tokens[:2], tokens[:2]]})
+        assert (refused.status_code, "vectors of all tokens" in refused.text) == (400, True)
         for path, body in (
             ("/v1/embeddings", {"input": "a"}),
             ("/embedding", {"content": "a", "dimensions": 2}),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 
 class PreencodedObject(dict[str, Any]):
@@ -34,6 +34,16 @@ class PreencodedObject(dict[str, Any]):
         return f"{json.dumps(self._own)[:-1]}, {self._encoded}"
 
 
+def encode_json(content: Any) -> str:
+    """Encode content as compact JSON in ASCII. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":"))
+
+
+def encode_list(entries: Iterable[Any]) -> str:
+    """Encode a list entry by entry, for a thread: while a long list is encoded at once, no other thread runs."""
+    return f"[{','.join(map(encode_json, entries))}]"
+
+
 class AsciiJSONResponse(JSONResponse):
     """A JSON response in ASCII.
 
@@ -44,4 +54,10 @@ class AsciiJSONResponse(JSONResponse):
     def render(self, content: Any) -> bytes:
         if isinstance(content, PreencodedObject):
             return content.json().encode()
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+        return encode_json(content).encode()
+
+
+class EncodedJSONResponse(Response):
+    """A response of JSON that is encoded already."""
+
+    media_type = "application/json"

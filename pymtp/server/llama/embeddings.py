@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from pymtp.engine.embedder import Pooling, normalized
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.server.dependencies import ServiceDep
-from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.json_response import EncodedJSONResponse, encode_json, encode_list
 from pymtp.server.http.response_schema import error_responses, ignored_header
 from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.llama.read import read_prompts, tokenize_prompt
@@ -25,6 +26,7 @@ from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, TEXT_ONLY, Fail
 from pymtp.server.service import Service
 
 router = APIRouter()
+MAX_VALUES = 2**24  # numbers in an answer with the vectors of all tokens; each takes about 20 bytes of JSON
 
 
 class ContentObject(RequestModel):
@@ -103,22 +105,24 @@ async def embeddings(request: Request, body: EmbeddingRequest, service: ServiceD
     fields = body.model_dump(exclude_unset=True)
     pooling = service.pooling(body.pooling)
     vectors, n_tokens = await _embed(request, service, "input", fields["input"], body, pooling)
-    return AsciiJSONResponse(
-        EmbeddingResponse(
-            object="list",
-            model=body.model or service.model_name,
-            data=[
-                EmbeddingData(object="embedding", index=i, embedding=_encoded(vector, body.encoding_format))
-                for i, vector in enumerate(vectors)
-            ],
-            usage=EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens),
-        ),
+    data = (
+        EmbeddingData(object="embedding", index=i, embedding=_encoded(vector, body.encoding_format))
+        for i, vector in enumerate(vectors)
+    )
+    encoded = await asyncio.to_thread(encode_list, data)
+    usage = encode_json(EmbeddingUsage(prompt_tokens=n_tokens, total_tokens=n_tokens))
+    model = encode_json(body.model or service.model_name)
+    return EncodedJSONResponse(
+        f'{{"object":"list","model":{model},"data":{encoded},"usage":{usage}}}',
         headers=ignored_header(body.model_extra or ()),
     )
 
 
-@router.post("/embedding", tags=["llama.cpp"], response_model=None, responses=error_responses())
-@router.post("/embeddings", tags=["llama.cpp"], response_model=None, responses=error_responses())
+_NATIVE: Any = {200: {"model": list[NativeEmbedding] | EmbeddingResponse}, **error_responses()}
+
+
+@router.post("/embedding", tags=["llama.cpp"], response_model=None, responses=_NATIVE)
+@router.post("/embeddings", tags=["llama.cpp"], response_model=None, responses=_NATIVE)
 async def native_embeddings(request: Request, body: NativeEmbeddingRequest, service: ServiceDep) -> Response:
     """Compute the embeddings of texts. With a model's name, which OpenAI's clients send, answer as /v1/embeddings."""
     fields = body.model_dump(exclude_unset=True)
@@ -132,8 +136,15 @@ async def native_embeddings(request: Request, body: NativeEmbeddingRequest, serv
         raise InvalidRequestError("dimensions cannot be combined with --pooling none", "dimensions")
     pooling = service.pooling(body.pooling) if has_pooling else None
     vectors, _ = await _embed(request, service, name, fields[name], body, pooling)
-    answer = [NativeEmbedding(index=i, embedding=np.atleast_2d(vector).tolist()) for i, vector in enumerate(vectors)]
-    return AsciiJSONResponse(answer, headers=ignored_header(body.model_extra or ()))
+
+    def encode() -> str:
+        answers = []
+        for i, vector in enumerate(vectors):
+            rows = encode_list(row.tolist() for row in np.atleast_2d(vector))
+            answers.append(f'{{"index":{i},"embedding":{rows}}}')
+        return f"[{','.join(answers)}]"
+
+    return EncodedJSONResponse(await asyncio.to_thread(encode), headers=ignored_header(body.model_extra or ()))
 
 
 async def _embed(
@@ -149,6 +160,10 @@ async def _embed(
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     inputs = read_prompts(given, name)
     prompts = await service.prepare(lambda: [input_tokens(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
+    if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
+        raise InvalidRequestError(
+            f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send less", name
+        )
     vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
@@ -157,7 +172,7 @@ async def _embed(
 
 def input_tokens(llm: LLM, given: Any, name: str) -> list[int]:
     """Return the tokens of an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
-    if isinstance(given, dict) and "content" in given:
+    if isinstance(given, dict) and "prompt_string" not in given:
         given = "".join(part["text"] for part in given["content"])
     try:
         prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model, llm.context.n_ctx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -17,7 +18,7 @@ from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.infill import first_tokens
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import error_info
-from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.json_response import AsciiJSONResponse, EncodedJSONResponse, encode_json, encode_list
 from pymtp.server.http.response_schema import error_responses, ignored_header
 from pymtp.server.http.sse import EventStream, run_until_disconnect
 from pymtp.server.ollama.models import check_model
@@ -111,15 +112,15 @@ async def embed(request: Request, body: OllamaEmbedRequest, service: ServiceDep)
     vectors = await run_until_disconnect(request.receive, service.embed(prompts, service.pooling()))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
-    answer = {
+    rest = {
         "model": name,
-        "embeddings": [vector.tolist() for vector in vectors],
         "total_duration": nanoseconds(time.perf_counter() - start),
         "load_duration": 0,
         "prompt_eval_count": sum(map(len, prompts)),
     }
-    return AsciiJSONResponse(
-        answer,
+    encoded = await asyncio.to_thread(encode_list, (vector.tolist() for vector in vectors))
+    return EncodedJSONResponse(
+        f'{encode_json(rest)[:-1]},"embeddings":{encoded}}}',
         headers=ignored_header(ignored_names(body.model_dump(exclude_unset=True), OllamaEmbedRequest.model_fields)),
     )
 
@@ -131,7 +132,8 @@ async def embeddings(request: Request, body: OllamaEmbeddingsRequest, service: S
     llm = service.llm.llm
     tokens = await service.prepare(lambda: _tokens(llm, body.prompt, cut=True))
     (vector,) = await run_until_disconnect(request.receive, service.embed([tokens], service.pooling()))
-    return AsciiJSONResponse({"embedding": vector.tolist()})
+    ignored = ignored_names(body.model_dump(exclude_unset=True), OllamaEmbeddingsRequest.model_fields)
+    return AsciiJSONResponse({"embedding": vector.tolist()}, headers=ignored_header(ignored))
 
 
 def _tokens(llm: LLM, text: str, *, cut: bool) -> list[int]:
