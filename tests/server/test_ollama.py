@@ -13,7 +13,7 @@ import pytest
 from helpers.servers import LONG, Server
 
 from pymtp.server.ollama.read import ignored_names, read_chat, read_generate
-from pymtp.server.ollama.types import OllamaChatRequest
+from pymtp.server.ollama.types import OllamaChatRequest, OllamaGenerateRequest
 
 HI: Any = [{"role": "user", "content": "hi"}]
 OPTIONS: Any = {"temperature": 0, "num_predict": 12}
@@ -176,6 +176,19 @@ def test_options_of_the_server_are_named_as_ignored(http: httpx.Client) -> None:
     response = http.post("/api/chat", json={**body, "tpyo": 1})
     assert response.headers["x-pymtp-ignored"] == "tpyo, options.num_ctx, options.num_gpu"
     assert ignored_names({"messages": HI, "options": OPTIONS}, OllamaChatRequest.model_fields) == []
+    text = {"prompt": "a", "raw": True, "system": "b", "think": True}
+    assert ignored_names(text, OllamaGenerateRequest.model_fields) == ["system", "think"]
+    assert ignored_names(text | {"raw": False}, OllamaGenerateRequest.model_fields) == []
+
+
+def test_models_are_listed_after_their_file_was_removed(
+    http: httpx.Client, fim_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before,) = http.get("/api/tags").json()["models"]
+    monkeypatch.setattr(fim_server.llm.model, "path", fim_server.llm.model.path.with_name("removed.gguf"))
+    (after,) = http.get("/api/ps").json()["models"]
+    assert (after["size"], after["digest"]) == (0, before["digest"])
+    assert http.post("/api/show", json={}).status_code == 200
 
 
 @pytest.mark.parametrize(

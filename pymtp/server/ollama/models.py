@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -102,8 +103,10 @@ def _capabilities(facts: ModelFacts) -> list[str]:
 def _card(facts: ModelFacts, name: str) -> dict[str, Any]:
     model, size, modified, digest = facts.model, 0, 0.0, ""
     if facts.whole_file:
-        file = model.path.stat()
-        size, modified, digest = file.st_size, file.st_mtime, model.digest
+        digest = model.digest
+        with suppress(OSError):  # the file was removed since it was loaded
+            file = model.path.stat()
+            size, modified = file.st_size, file.st_mtime
     return {
         "name": name,
         "model": name,

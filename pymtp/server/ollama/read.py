@@ -15,6 +15,7 @@ DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "m
 _SAME_NAMES: tuple[str, ...] = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop")
 _SAME_NAMES += ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty")
 _WITHOUT_EFFECT = ("context",)  # fields that Ollama has and that change nothing here
+_OF_CHATS = ("system", "think")  # fields of /api/generate that change nothing where the model continues a text
 
 
 def read_chat(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerateRequest:
@@ -29,13 +30,17 @@ def read_chat(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> Generat
 def read_generate(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerateRequest:
     """Read the body of /api/generate: a chat of one message, or a text with `raw` or `suffix`. See `read_chat`."""
     prompt = fields.get("prompt") or ""
-    if fields.get("raw") or fields.get("suffix"):
+    if _continues_text(fields):
         body = _sampling(fields) | {"prompt": prompt, "stream": _streams(fields), "suffix": fields.get("suffix")}
         if (schema := _schema(fields)) is not None:
             body["json_schema"] = schema
         return read_generate_request(TEXT, body, {**DEFAULTS, **defaults})
     system = [{"role": "system", "content": fields["system"]}] if fields.get("system") else []
     return _chat_request(fields, [*system, {"role": "user", "content": prompt}], (), defaults)
+
+
+def _continues_text(fields: Mapping[str, Any]) -> bool:
+    return bool(fields.get("raw") or fields.get("suffix"))
 
 
 def _chat_request(
@@ -108,6 +113,8 @@ def _arguments_text(arguments: Any) -> str:
 def ignored_names(fields: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     """List the fields and options of a body that change nothing. known: the fields of the body's model."""
     names = [name for name in fields if name not in known or name in _WITHOUT_EFFECT]
+    if "raw" in known and _continues_text(fields):
+        names += [name for name in _OF_CHATS if fields.get(name)]
     options = fields.get("options") or {}
     known_options = {*_SAME_NAMES, "num_predict"}
     return sorted(names) + sorted(f"options.{name}" for name in options if name not in known_options)
