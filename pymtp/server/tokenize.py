@@ -12,7 +12,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.json_response import AsciiJSONResponse
-from pymtp.server.http.response_schema import error_responses
+from pymtp.server.http.response_schema import error_responses, ignored_header, unknown_names
 from pymtp.server.openai.types import FailFastList, RequestModel, TokenId
 from pymtp.validation import replace_surrogates
 
@@ -87,7 +87,7 @@ def _tokenize(body: TokenizeRequest, llm: LLM) -> Response:
     if body.with_pieces:
         response["tokens"] = [{"id": token, "piece": _text_or_bytes(llm.model.token_bytes(token))} for token in tokens]
     response["token_strs"] = [llm.model.token_text(token) for token in tokens] if body.return_token_strs else None
-    return AsciiJSONResponse(response)
+    return AsciiJSONResponse(response, headers=ignored_header(unknown_names(body)))
 
 
 def _text_or_bytes(data: bytes) -> str | list[int]:
@@ -104,4 +104,4 @@ def _detokenize(body: DetokenizeRequest, llm: LLM) -> Response:
         )
     special = body.special if body.skip_special_tokens is None else not body.skip_special_tokens
     text = llm.model.detokenize(body.tokens, special=bool(special))
-    return AsciiJSONResponse({"content": text, "prompt": text})
+    return AsciiJSONResponse({"content": text, "prompt": text}, headers=ignored_header(unknown_names(body)))

@@ -206,6 +206,16 @@ def test_unknown_fields_are_named_in_a_response_header(http: httpx.Client) -> No
         request_body = own | {"max_output_tokens": 1, "max_token": 3, "metadata": {"user_id": "me"}, "other": None}
         named = http.post(url, json=request_body).headers["x-pymtp-ignored"]
         assert named == ("max_output_tokens, max_token" if "input" not in own else "max_token")
+    counted: Any = (
+        ("/v1/messages/count_tokens", {"messages": HELLO}),
+        ("/v1/responses/input_tokens", {"input": "a"}),
+        (f"{CHAT}/input_tokens", {"messages": HELLO}),
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/api/embeddings", {"prompt": "a"}),
+    )
+    for url, own in counted:
+        assert http.post(url, json=own | {"max_token": 3}).headers["x-pymtp-ignored"] == "max_token"
 
 
 def test_cors_allows_only_configured_origins(http: httpx.Client, new_server: Callable[..., Server]) -> None:

@@ -76,11 +76,12 @@ def rendered_prompt(llm: LLM, request: GenerateRequest, *, begins_answer: bool) 
 
 
 @router.post(f"{CHAT}/input_tokens", responses=error_responses())
-async def count_tokens(body: TemplateRequest, service: ServiceDep) -> InputTokens:
+async def count_tokens(body: TemplateRequest, service: ServiceDep, response: Response) -> InputTokens:
     """Return the number of prompt tokens that a chat has, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     n = await count_prompt_tokens(service, read_generate_request(CHAT, fields, service.sampling))
+    response.headers.update(ignored_fields_header(CHAT, fields))
     return InputTokens(object="response.input_tokens", input_tokens=n)
 
 

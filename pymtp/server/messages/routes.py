@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -46,13 +47,19 @@ async def messages(request: Request, body: MessageRequest, service: ServiceDep) 
     display = (fields.get("thinking") or {}).get("display")
     model = body.model or service.model_name
     writer = MessageWriter(model, request.state.request_id, shows_thinking=display != "omitted")
-    ignored = ignored_header([*(tool.label for tool in skipped_tools(fields)), *unknown_names(body)])
-    return await respond(request, service, generate_request, writer, keepalive=encode_events([PING]), headers=ignored)
+    keepalive, ignored = encode_events([PING]), _ignored(fields, body)
+    return await respond(request, service, generate_request, writer, keepalive=keepalive, headers=ignored)
 
 
 @router.post(f"{MESSAGES}/count_tokens", responses=error_responses(MessageErrorBody))
-async def count_tokens(body: CountTokensRequest, service: ServiceDep) -> CountTokensResponse:
+async def count_tokens(body: CountTokensRequest, service: ServiceDep, response: Response) -> CountTokensResponse:
     """Return the number of prompt tokens that a chat has."""
     service.check_model(body.model)
-    generate_request = read_message_request(body.model_dump(exclude_unset=True, by_alias=True))
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    generate_request = read_message_request(fields)
+    response.headers.update(_ignored(fields, body))
     return {"input_tokens": await count_prompt_tokens(service, generate_request)}
+
+
+def _ignored(fields: Mapping[str, Any], body: CountTokensRequest) -> dict[str, str]:
+    return ignored_header([*(tool.label for tool in skipped_tools(fields)), *unknown_names(body)])

@@ -67,7 +67,6 @@ async def responses(
         if writer.response["store"]:
             store.put(StoredResponse(writer.response, [*messages, *writer.messages()]), owner)
 
-    ignored = ignored_header([*ignored_names(fields), *unknown_names(body)])
     return await respond(
         request,
         service,
@@ -75,20 +74,27 @@ async def responses(
         writer,
         on_end=keep,
         last=DONE,
-        headers=ignored,
+        headers=_ignored(fields, body),
         on_progress=writer.progress if body.return_progress else None,
         timings_per_token=bool(body.timings_per_token),
     )
 
 
 @router.post(f"{RESPONSES}/input_tokens", responses=error_responses())
-async def input_tokens(body: ResponseRequest, service: ServiceDep, store: StoreDep, owner: OwnerDep) -> InputTokens:
+async def input_tokens(
+    body: ResponseRequest, service: ServiceDep, store: StoreDep, owner: OwnerDep, response: HttpResponse
+) -> InputTokens:
     """Return the number of prompt tokens that a response would have, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_response_request(fields, _messages(fields, store, owner), service.sampling)
     n = await count_prompt_tokens(service, generate_request)
+    response.headers.update(_ignored(fields, body))
     return InputTokens(object="response.input_tokens", input_tokens=n)
+
+
+def _ignored(fields: Mapping[str, Any], body: ResponseRequest) -> dict[str, str]:
+    return ignored_header([*ignored_names(fields), *unknown_names(body)])
 
 
 def _messages(fields: Mapping[str, Any], store: ResponseStore, owner: str) -> list[Mapping[str, Any]]:
