@@ -1,10 +1,10 @@
-"""The command `pymtp info`: describe a model file, this build and this machine; plan the memory of a model."""
+"""The command `pymtp info`: describe a model file, this build and machine; plan a model's memory; price its rows."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,20 +15,23 @@ from rich.text import Text
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
 from pymtp.cli.model_file import model_headers, model_name, show_note
 from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
-from pymtp.cli.placing import PlacementOptions
+from pymtp.cli.placing import PlacementOptions, WeightOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
+from pymtp.cli.row_prices import PRICE, add_prices, describe_price, describe_type, load_and_measure
 from pymtp.cli.tables import print_tables
 from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes, host_memory
 from pymtp.context.options import whole_ctx
 from pymtp.errors import InvalidRequestError
+from pymtp.hub.weight_types import weight_types
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.options import LLMOptions
 from pymtp.sampling_defaults import read_sampling_defaults
 from pymtp.validation import is_hub_name
 
-ALWAYS_ALLOWED = {"name", "head", "memory", "json_output"}  # all other options need --memory
+ALWAYS_ALLOWED = {"name", "head", "memory", "prices", "json_output"}  # all other options need --memory or --prices
+PRICES_ALLOW = {field.name for field in fields(WeightOptions)} | {"n_gpu_layers", "cache_type"}
 
 
 @expand_options
@@ -39,13 +42,22 @@ def info(
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that the model needs with the options below.")
     ] = False,
+    prices: Annotated[
+        bool,
+        typer.Option(
+            "--prices",
+            help="Load the model and measure what 4 rows cost on this machine, relative to one. Takes some seconds.",
+        ),
+    ] = False,
     n_seq_max: SeqMax = 1,
     placing: PlacementOptions,
     json_output: AsJson = False,
 ) -> None:
-    """Describe a model or a saved prefix, and this build of pymtp. No weights are read."""
+    """Describe a model or a saved prefix, and this build of pymtp. Weights are read only with --prices."""
+    if memory and prices:
+        raise InvalidRequestError("--memory and --prices exclude each other: use one of them")
     if not memory:
-        _check_needs_memory(context)
+        _check_needs_memory(context, ALWAYS_ALLOWED | PRICES_ALLOW if prices else ALWAYS_ALLOWED)
     options = placing.options(model_name(name), n_seq_max=n_seq_max)
     if memory:
         with option_names(PlacementOptions):
@@ -58,6 +70,10 @@ def info(
             kind, about = "prefix", about_prefix(file)
         else:
             kind, about = "model", _about_model(file, local.head)
+    if prices:
+        if kind == "prefix":
+            raise InvalidRequestError(f"{name} is a prefix, not a model: --prices is for models")
+        add_prices(about, load_and_measure(name, placing))
     for key in ("file", "head_file"):
         if name and is_hub_name(name) and key in about and not (path := Path(str(about[key]))).exists():
             about[key] = f"{path.name} of {name}"  # only a header was downloaded, into a temporary file
@@ -69,15 +85,19 @@ def info(
         for name, value in facts.items():
             if name == "sampling" and isinstance(value, dict):
                 value = ", ".join(f"{field} {number}" for field, number in value.items())
+            elif name == "types" and isinstance(value, list):
+                value = "\n".join(describe_type(each) for each in value)
+            elif name == PRICE:
+                value = describe_price(value)
             table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
         print_tables(table)
 
 
-def _check_needs_memory(context: typer.Context) -> None:
-    """Raise InvalidRequestError for options that have no effect without --memory."""
+def _check_needs_memory(context: typer.Context, allowed: set[str]) -> None:
+    """Raise InvalidRequestError for options that have no effect without --memory. allowed: all other options."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name and option.name not in ALWAYS_ALLOWED and source is not None and source.name == "COMMANDLINE":
+        if option.name and option.name not in allowed and source is not None and source.name == "COMMANDLINE":
             # the names that turn an option off, such as --no-mmap, are in secondary_opts
             names = option.opts if context.params[option.name] else option.secondary_opts or option.opts
             raise InvalidRequestError(
@@ -97,6 +117,10 @@ def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dic
             "about": loaded.metadata.get("general.description", ""),
             "architecture": loaded.architecture,
             "weights": loaded.weight_type,
+            "types": [
+                {"type": kind.name, "tensors": kind.tensors, "bytes": kind.bytes}
+                for kind in weight_types([loaded.path, *filter(None, [loaded.head])])
+            ],
             "parameters": loaded.n_params,
             "size_bytes": loaded.path.stat().st_size,
             "layers": loaded.n_layer,

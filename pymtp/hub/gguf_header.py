@@ -1,7 +1,8 @@
-"""Read the header of a GGUF file without its weights: keys of the architecture, and names of tensors."""
+"""Read the header of a GGUF file without its weights: keys of the architecture, and names and types of tensors."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,6 +27,7 @@ class Header(NamedTuple):
     blocks, width, n_head_blocks: the architecture's block_count, embedding_length and nextn_predict_layers, 0 if the
         key is missing.
     tensors: the names of the tensors in this file.
+    types: for each of them, ggml's number of its type, and the number of its elements.
     size: the bytes from the beginning of the file to the end of the header.
     """
 
@@ -35,6 +37,7 @@ class Header(NamedTuple):
     width: int
     n_head_blocks: int
     tensors: tuple[str, ...]
+    types: tuple[tuple[int, int], ...]
     size: int
 
 
@@ -87,14 +90,26 @@ class _Cursor:
     def string(self) -> str:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
+    def skip_strings(self, n: int) -> None:
+        """Skip strings: a loop of its own, because a vocabulary and its merges are half a million of them."""
+        length = struct.Struct("<Q").unpack_from
+        while n:
+            data, at = self._data, self._position - self._start
+            while n and at + 8 <= len(data):
+                at += 8 + length(data, at)[0]
+                n -= 1
+            self.skip(self._start + at - self._position)
+            if n:
+                self.skip(self.number("Q"))
+                n -= 1
+
     def skip_value(self, kind: int) -> None:
         if kind == _STRING:
             self.skip(self.number("Q"))
         elif kind == _ARRAY:
             kind = self.number("I")
             if kind == _STRING:
-                for _ in range(self.count(8)):
-                    self.skip(self.number("Q"))
+                self.skip_strings(self.count(8))
             else:
                 self.skip(self.number("Q") * _size(kind))
         else:
@@ -114,7 +129,7 @@ def read_header(name: str, read: ReadAt) -> Header:
     """
     file = _Cursor(read)
     keys = dict[str, str | int]()
-    tensors = list[str]()
+    tensors, types = list[str](), list[tuple[int, int]]()
     try:
         if file.take(4) != b"GGUF":
             raise ValueError("its first bytes are not GGUF")
@@ -133,12 +148,21 @@ def read_header(name: str, read: ReadAt) -> Header:
             tensors.append(file.string())
             if (n_dims := file.number("I")) > _MAX_DIMS:
                 raise ValueError(f"a tensor has {n_dims} dimensions")
-            file.take(8 * n_dims + 4 + 8)  # its shape, type and offset
+            shape = struct.unpack(f"<{n_dims}Q", file.take(8 * n_dims))
+            types.append((file.number("I"), math.prod(shape)))
+            file.take(8)  # its offset
     except ValueError as error:
         raise ModelLoadError(f"{name} is not a GGUF file, or it is damaged: {error}") from error
     architecture = str(keys.get("general.architecture", ""))
     numbers = ("block_count", "embedding_length", "nextn_predict_layers")
     blocks, width, n_head_blocks = (int(keys.get(f"{architecture}.{key}", 0)) for key in numbers)
     return Header(
-        architecture, str(keys.get("general.type", "")), blocks, width, n_head_blocks, tuple(tensors), file.position
+        architecture,
+        str(keys.get("general.type", "")),
+        blocks,
+        width,
+        n_head_blocks,
+        tuple(tensors),
+        tuple(types),
+        file.position,
     )

@@ -33,7 +33,7 @@ def file_digest(path: Path) -> str:
     """
     digest = sha256()
     try:
-        for part, header_bytes in _parts(path):
+        for part, header_bytes in model_parts(path):
             with open(part, "rb") as file:
                 digest.update(file.read(header_bytes))
                 size = os.fstat(file.fileno()).st_size
@@ -46,8 +46,11 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _parts(path: Path) -> list[tuple[bytes, int]]:
-    """Return the paths of the model's files, with the sizes of their headers in bytes."""
+def model_parts(path: Path) -> list[tuple[bytes, int]]:
+    """Return the paths of the model's files, with the sizes of their headers in bytes.
+
+    Raises ModelLoadError for a file that is damaged or cannot be read.
+    """
     capacity = 1
     while True:
         parts = ffi.new("struct pymtp_file_part[]", capacity)

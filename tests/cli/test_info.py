@@ -47,6 +47,35 @@ def test_info_describes_the_model_and_the_build() -> None:
     assert about["build"] == json.loads(json.dumps(pymtp.build_info()))
 
 
+def test_info_lists_types_of_weights_and_prices_them_on_demand() -> None:
+    about = json.loads(run("info", "--json").stdout)["model"]
+    assert [kind["type"] for kind in about["types"]] == ["q8_0", "f32"]
+    assert about["weights"] == "q8_0"
+    priced = json.loads(run("info", "--prices", "--json").stdout)["model"]
+    whole, products, other = priced.pop("price_of_4_rows"), *priced["types"]
+    assert whole > 0  # the load of the machine may make it any number
+    assert products.pop("price_of_4_rows") > 0
+    assert "price_of_4_rows" not in other
+    assert priced == about
+    types = re.search(r"^types\t(.*)$", run("info").stdout, re.MULTILINE)
+    assert types is not None
+    assert re.fullmatch(r"q8_0: [0-9]+ tensors, [0-9.]+ MiB; f32: [0-9]+ tensors, [0-9.]+ MiB", types[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("--prices --memory", "--memory and --prices exclude each other"),
+        ("--prices -c 4096", "--ctx has an effect only with --memory"),
+        ("--prices -ngl auto", "--gpu-layers auto depends on the context"),
+    ],
+)
+def test_info_refuses_options_that_prices_do_not_depend_on(options: str, error: str) -> None:
+    done = run("info", *options.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {error}")
+
+
 def test_info_shows_the_sampling_defaults_of_the_model(tuned: Path, tmp_path: Path) -> None:
     output = run("info", tuned, "--json")
     assert json.loads(output.stdout)["model"]["sampling"] == TUNED

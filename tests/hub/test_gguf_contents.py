@@ -14,6 +14,7 @@ from makers.make_model import make_model
 
 from pymtp import Model
 from pymtp.errors import ModelLoadError
+from pymtp.hub import gguf_header
 from pymtp.hub.files import HubFile, group_models
 from pymtp.hub.gguf_contents import HEAD as HEAD_ONLY
 from pymtp.hub.gguf_contents import MODEL, GgufContents, inspect_model
@@ -185,3 +186,13 @@ def test_header_with_long_names_is_read_in_linear_time() -> None:
     begun = time.process_time()
     it = contents_of(gguf(tensors=[*TRUNK, f"blk.{'1' * 5000}.x"], architecture=f"{'1' * 1_000_000}x"))
     assert (it.kind, time.process_time() - begun < 2) == (MODEL, True)
+
+
+@pytest.mark.parametrize("piece", [1, 100, 3000])
+def test_header_is_the_same_when_it_is_read_in_small_pieces(
+    piece: int, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_header("m", reader(read(demo)))
+    monkeypatch.setattr(gguf_header, "_FIRST_READ", piece)
+    assert read_header("m", reader(read(demo))) == whole
+    assert len(whole.types) == len(whole.tensors) > 100
