@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pymtp.bench.rows import ROWS, RowsMeasurement, RowsSettings, open_bench
+from pymtp.context.inspect import Operation
 from pymtp.model.model import Model
 
 PRICED = 4  # rows
@@ -44,28 +46,24 @@ def measure_prices(model: Model, *, threads: int, cache_type: str) -> RowPrices:
 
 def row_prices(measurements: Sequence[RowsMeasurement]) -> RowPrices:
     """Compute the prices from measurements of verifications of 1 and of PRICED rows: the median over bench rounds."""
-    # a type without time of its own is computed with another
-    types = {o.weights for m in measurements if m.n == 1 for o in m.operations if _is_product(o.op) and o.seconds} - {
-        ""
-    }
+    one_row = [o for m in measurements if (m.what, m.n) == (ROWS, 1) for o in m.operations]
+    # nodes that are computed together count at the first of them: a type may have no time of its own
+    types = {o.weights for o in one_row if _is_product(o) and o.seconds} - {""}
     return RowPrices(
         whole=_ratio(measurements, lambda m: statistics.median(m.seconds)),
-        by_type={
-            kind: _ratio(
-                measurements,
-                lambda m, kind=kind: sum(o.seconds for o in m.operations if _is_product(o.op) and o.weights == kind),  # type: ignore[misc]
-            )
-            for kind in sorted(types)
-        },
+        by_type={kind: _ratio(measurements, partial(_product_seconds, kind=kind)) for kind in sorted(types)},
     )
 
 
-def _is_product(op: str) -> bool:
-    return op.startswith("MUL_MAT")  # with "MUL_MAT_ID", the products with experts
+def _is_product(operation: Operation) -> bool:
+    return operation.op.startswith("MUL_MAT")  # with "MUL_MAT_ID", the products with experts
+
+
+def _product_seconds(m: RowsMeasurement, kind: str) -> float:
+    return sum(o.seconds for o in m.operations if _is_product(o) and o.weights == kind)
 
 
 def _ratio(measurements: Sequence[RowsMeasurement], seconds: Callable[[RowsMeasurement], float]) -> float:
     by_rows = {(m.round, m.n): seconds(m) for m in measurements if m.what == ROWS}
-    return statistics.median(
-        by_rows[turn, PRICED] / by_rows[turn, 1] for turn, n in by_rows if n == 1 and by_rows[turn, 1]
-    )
+    pairs = [(by_rows[turn, PRICED], one) for (turn, n), one in by_rows.items() if n == 1 and one]
+    return statistics.median(four / one for four, one in pairs)
