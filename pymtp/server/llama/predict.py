@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import Field, JsonValue
+from pydantic import Field
 from starlette.types import Message
 from typing_extensions import TypedDict
 
@@ -18,7 +18,7 @@ from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses, ignored_header, unknown_names
 from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.metrics.logs import log
-from pymtp.server.openai.types import FailFastList, RequestModel
+from pymtp.server.openai.types import FailFastList, JsonObject, RequestModel
 from pymtp.validation import shown
 
 router = APIRouter(tags=["llama.cpp"])
@@ -40,7 +40,7 @@ _OWN_HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding")
 class PredictRequest(RequestModel):
     """Bodies of requests of other paths, each with its format."""
 
-    instances: Annotated[FailFastList[dict[str, JsonValue]], Field(max_length=128)] = Field(
+    instances: Annotated[FailFastList[JsonObject], Field(max_length=128)] = Field(
         description=f'Each has "{FORMAT}", such as "chatCompletions", beside the fields of that request.'
     )
 

@@ -16,6 +16,7 @@ from pymtp.server.openai.types import (
     MAX_PROMPTS,
     VALID_TEXT,
     FailFastList,
+    JsonObject,
     Penalty,
     RequestModel,
     SamplingFields,
@@ -81,7 +82,7 @@ class NativeFields(SamplingFields):
     ) = Field(  # type: ignore[assignment] # wider than in OpenAI's API
         None, description="Maps token ids or texts to biases, or a list of such pairs; false: never sampled."
     )
-    json_schema: dict[str, JsonValue] | None = Field(None, description="A JSON schema of the output.")
+    json_schema: JsonObject | None = Field(None, description="A JSON schema of the output.")
     return_tokens: bool | None = Field(None, description="Whether the answer has the token ids.")
     timings_per_token: bool | None = Field(None, description="Whether each event of a stream has timings.")
     return_progress: bool | None = Field(None, description="Whether a stream tells how much of the prompt is computed.")

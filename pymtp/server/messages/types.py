@@ -12,9 +12,11 @@ from pymtp.openai.response_body import About, Answer, DraftingStats
 from pymtp.server.openai.types import (
     BY_JSON_TYPE,
     FLOAT_AS_INT,
+    AnyJson,
     Effort,
     FailFastList,
     Flag,
+    JsonObject,
     Name,
     RequestModel,
     SamplingFields,
@@ -77,7 +79,7 @@ class ToolUseBlock(RequestModel):
     type: Literal["tool_use"]
     id: Name
     name: str
-    input: JsonValue = Field(None, description="The arguments. A value that is no object becomes one text.")
+    input: AnyJson = Field(None, description="The arguments. A value that is no object becomes one text.")
 
 
 def _reject_media(block: Any) -> Any:
@@ -93,7 +95,7 @@ def _reject_media(block: Any) -> Any:
 class ToolResultBlock(RequestModel):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: JsonValue = Field(None, description="Text or blocks. Blocks without text become placeholders.")
+    content: AnyJson = Field(None, description="Text or blocks. Blocks without text become placeholders.")
     is_error: bool | None = None
 
 
@@ -151,7 +153,7 @@ class AnthropicTool(RequestModel):
     type: Literal["custom"] | None = None
     name: ToolName
     description: str | None = None
-    input_schema: dict[str, JsonValue] = Field(description="A JSON schema of an object.")
+    input_schema: JsonObject = Field(description="A JSON schema of an object.")
     strict: Flag | None = None
 
 
@@ -221,7 +223,7 @@ class ThinkingOff(RequestModel):
 
 class AnthropicSchemaFormat(RequestModel):
     type: Literal["json_schema"]
-    schema_: dict[str, JsonValue] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(RequestModel):

@@ -12,7 +12,9 @@ from pymtp.server.openai.types import (
     FLOAT_AS_INT,
     MAX_PROMPTS,
     VALID_TEXT,
+    AnyJson,
     FailFastList,
+    JsonObject,
     Penalty,
     Probability,
     RequestModel,
@@ -32,7 +34,7 @@ def _refuse_images(images: object) -> object:
 
 
 NoImages = Annotated[list[JsonValue], Field(max_length=0), BeforeValidator(_refuse_images)]
-Format = Literal["", "json"] | dict[str, JsonValue]
+Format = Literal["", "json"] | JsonObject
 Think = bool | Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -65,7 +67,7 @@ class ModelFields(RequestModel):
 
 class OllamaFunction(RequestModel):
     name: Text
-    arguments: JsonValue = Field(None, description="The arguments, or their JSON. Anything else becomes one text.")
+    arguments: AnyJson = Field(None, description="The arguments, or their JSON. Anything else becomes one text.")
 
 
 class OllamaToolCall(RequestModel):
@@ -87,7 +89,7 @@ class OllamaChatRequest(ModelFields):
     """A chat that the model continues. Without messages, the answer only tells that the model is loaded."""
 
     messages: FailFastList[OllamaChatMessage] | None = None
-    tools: FailFastList[dict[str, JsonValue]] | None = None
+    tools: FailFastList[JsonObject] | None = None
     format: Format | None = Field(None, description="json, or the JSON schema of the answer.")
     stream: bool | None = Field(None, description="Default: true.")
     think: Think | None = Field(None, description="Whether the model thinks before it answers, or how much.")

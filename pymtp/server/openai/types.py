@@ -5,6 +5,7 @@ The models check only the form of a request; pymtp/openai/request_body.py interp
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
@@ -38,6 +39,16 @@ def _text_to_bool(value: object) -> object:
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
+def _refuse_nan(value: object) -> object:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise PydanticCustomError("finite", "its numbers must be finite: JSON has no NaN and no Infinity") from error
+    except (RecursionError, TypeError):  # refused by its type
+        pass
+    return value
+
+
 def _replace_surrogates(value: object) -> object:
     return replace_surrogates(value) if isinstance(value, str) else value
 
@@ -46,6 +57,9 @@ T = TypeVar("T")
 # Validation of a list stops at its first wrong entry, because errors for all entries could take a hundred times the
 # memory of the body.
 FailFastList = Annotated[list[T], Field(fail_fast=True)]
+# Any JSON. Without the first check, each NaN in it would be an error of its own, of about 1,600 bytes.
+AnyJson = Annotated[JsonValue, BeforeValidator(_refuse_nan)]
+JsonObject = Annotated[dict[str, JsonValue], BeforeValidator(_refuse_nan)]
 # Replaces lone surrogates, because pydantic's length limits refuse strings that have them.
 VALID_TEXT = BeforeValidator(_replace_surrogates)
 FLOAT_AS_INT = BeforeValidator(_float_to_int)  # must follow the limits in Annotated, or the JSON schema would lack them
@@ -147,7 +161,7 @@ class TextFormat(RequestModel):
 
 class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
-    schema_: dict[str, JsonValue] | None = Field(
+    schema_: JsonObject | None = Field(
         None, alias="schema", description="A JSON schema of the output, as for llama.cpp's server."
     )
 
@@ -158,7 +172,7 @@ class JsonSchema(RequestModel):
     strict: Flag | None = Field(
         None, description="Whether a keyword that no grammar can express is refused. Otherwise a header names it."
     )
-    schema_: dict[str, JsonValue] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class JsonSchemaFormat(RequestModel):
@@ -182,7 +196,7 @@ Choices = Annotated[FailFastList[Annotated[str, VALID_TEXT]], Field(min_length=1
 class StructuredOutputs(RequestModel):
     """A rule for the answer after the thinking, as for vLLM."""
 
-    json_: dict[str, JsonValue] | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
+    json_: JsonObject | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
     regex: str | None = Field(None, description="A regular expression that matches the whole answer.")
     choice: Choices | None = Field(None, description="The texts that the answer may be.")
     grammar: str | None = Field(None, description="A grammar in GBNF.")
@@ -247,11 +261,11 @@ class SamplingFields(RequestModel):
         None, description="Tokens that end the output."
     )
     grammar: str | None = Field(None, description="A grammar of the whole output in GBNF.")
-    json_schema: dict[str, JsonValue] | str | None = Field(
+    json_schema: JsonObject | str | None = Field(
         None, description="A JSON schema of the answer, as for llama.cpp's server, or its text, as for SGLang."
     )
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, JsonValue] | str | None = Field(None, description="The same as structured_outputs.json.")
+    guided_json: JsonObject | str | None = Field(None, description="The same as structured_outputs.json.")
     guided_regex: str | None = Field(None, description="The same as structured_outputs.regex.")
     guided_choice: Choices | None = Field(None, description="The same as structured_outputs.choice.")
     guided_grammar: str | None = Field(None, description="The same as structured_outputs.grammar.")
@@ -294,7 +308,7 @@ class TemplateFields(RequestModel):
     preserve_thinking: Flag | None = Field(
         None, description="The same as in chat_template_kwargs, which takes precedence."
     )
-    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
+    chat_template_kwargs: JsonObject | None = Field(None, description="Variables of the template.")
 
 
 class CompletionFields(SamplingFields):
@@ -377,7 +391,7 @@ class UserMessage(RequestModel):
 
 class CalledFunction(RequestModel):
     name: str
-    arguments: JsonValue = Field(None, description="JSON of an object. Anything else becomes one text.")
+    arguments: AnyJson = Field(None, description="JSON of an object. Anything else becomes one text.")
 
 
 class AssistantToolCall(RequestModel):
@@ -391,7 +405,7 @@ class CustomToolCall(RequestModel):
 
     id: str | None = None
     type: Literal["custom"]
-    custom: dict[str, JsonValue]
+    custom: JsonObject
 
 
 def _call_type(call: object) -> str:
@@ -407,7 +421,7 @@ PastToolCall = Annotated[
 
 class AssistantMessage(RequestModel):
     role: Literal["assistant"]
-    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
+    content: AnyJson = Field(None, description="Text or parts. Parts without text become placeholders.")
     reasoning_content: str | None = Field(None, description="The thinking before the content.")
     reasoning: str | None = Field(None, description="vLLM's name of reasoning_content.")
     refusal: str | None = None
@@ -419,7 +433,7 @@ class ToolMessage(RequestModel):
     """The result of a tool. The role `function` is the deprecated one."""
 
     role: Literal["tool", "function"]
-    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
+    content: AnyJson = Field(None, description="Text or parts. Parts without text become placeholders.")
     tool_call_id: str | None = None
 
 
@@ -431,7 +445,7 @@ Message = Annotated[
 class FunctionDefinition(RequestModel):
     name: ToolName
     description: str | None = None
-    parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
+    parameters: JsonObject | None = Field(None, description="A JSON schema of an object.")
     strict: Flag | None = None
 
 

@@ -14,9 +14,11 @@ from pymtp.server.openai.types import (
     FLOAT_AS_INT,
     TEXT_ONLY,
     VALID_TEXT,
+    AnyJson,
     Effort,
     FailFastList,
     Flag,
+    JsonObject,
     JsonObjectFormat,
     Name,
     OnlyFalse,
@@ -73,7 +75,7 @@ class AssistantItem(RequestModel):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["assistant"]
-    content: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
+    content: AnyJson = Field(None, description="Text or parts. Parts without text become placeholders.")
 
 
 class CallItem(RequestModel):
@@ -82,21 +84,21 @@ class CallItem(RequestModel):
     call_id: Name
     name: str
     namespace: Name | None = None
-    arguments: JsonValue = Field(None, description="JSON of an object. Anything else becomes one text.")
+    arguments: AnyJson = Field(None, description="JSON of an object. Anything else becomes one text.")
 
 
 class CallOutputItem(RequestModel):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: JsonValue = Field(None, description="Text or parts. Parts without text become placeholders.")
+    output: AnyJson = Field(None, description="Text or parts. Parts without text become placeholders.")
 
 
 class ReasoningItem(RequestModel):
     type: Literal["reasoning"]
     id: str | None = None
-    summary: JsonValue = Field(None, description="Parts with text, which are used if there is no content.")
-    content: JsonValue = Field(None, description="Parts with text.")
+    summary: AnyJson = Field(None, description="Parts with text, which are used if there is no content.")
+    content: AnyJson = Field(None, description="Parts with text.")
     encrypted_content: str | None = Field(
         None, description="The thinking as base64, which is used if there is neither content nor summary."
     )
@@ -147,7 +149,7 @@ class ResponsesFunctionTool(RequestModel):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
-    parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
+    parameters: JsonObject | None = Field(None, description="A JSON schema of an object.")
     strict: Flag | None = None
 
 
@@ -245,7 +247,7 @@ class ResponsesSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     name: str
     description: str | None = None
-    schema_: dict[str, JsonValue] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
     strict: Flag | None = Field(
         None, description="Whether a keyword that no grammar can express is refused. Otherwise a header names it."
     )
