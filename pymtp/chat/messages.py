@@ -37,12 +37,16 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
     converted: list[dict[str, Any]] = []
+    first_texts: list[str] = []  # of the system messages at the beginning
     for i, message in enumerate(messages):
         result = _template_message(message, f"messages[{i}]")
-        if len(converted) == 1 and result["role"] == converted[0]["role"] == "system":
-            converted[0] = {**converted[0], "content": f"{converted[0]['content']}\n\n{result['content']}"}
-        else:
-            converted.append(result)
+        if result["role"] == "system" and i == len(first_texts):
+            first_texts.append(result["content"])
+            if i > 0:
+                continue
+        converted.append(result)
+    if first_texts:
+        converted[0] = {**converted[0], "content": "\n\n".join(first_texts)}
     return converted
 
 

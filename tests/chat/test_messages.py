@@ -142,6 +142,15 @@ def test_instructions_at_the_beginning_become_one_system_message() -> None:
     assert template_messages([system, developer, USER, developer]) == [joined, USER, {"role": "system", "content": "b"}]
 
 
+def test_many_instructions_are_joined_at_once() -> None:
+    class Text(str):
+        def __format__(self, form: str) -> str:
+            raise AssertionError("to add each text to the ones before takes minutes")
+
+    given = [{"role": "system", "content": Text("ab")}] * 100
+    assert template_messages(given) == [{"role": "system", "content": "\n\n".join(["ab"] * 100)}]
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
