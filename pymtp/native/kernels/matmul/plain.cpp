@@ -1,5 +1,7 @@
 // Chooses the kernel for weights in the layout of the GGUF file.
 
+#include "matmul/plain_blocks.h"
+#include "matmul/plain_codebooks.h"
 #include "matmul/plain_prepare.h"
 
 namespace pymtp {
@@ -13,18 +15,12 @@ template <typename L> static const rows_kernel * kernel() {
 }
 #endif
 
-#if defined(PYMTP_AVX2) || defined(__aarch64__)
-// Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
-// llama.cpp multiplies several rows in another way, which adds up in another order: on x86 in tiles, from 8 rows on; on
-// ARM with dot products by llamafile_sgemm, from 2 rows on; on ARM with i8mm in pairs of rows. On ARM, this kernel is
-// only used for matrices that llama.cpp does not repack, such as matrices with an odd number of rows.
-template <ggml_type T> struct row_by_row {
 #if defined(__aarch64__)
-    static constexpr int64_t MAX_ROWS = INT64_MAX;
-#else
-    static constexpr int64_t MAX_ROWS = 65;  // with more rows, llama.cpp's tiles take less time
-#endif
-
+// Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
+// llama.cpp multiplies several rows in another way, which adds up in another order: with dot products by
+// llamafile_sgemm, from 2 rows on; with i8mm in pairs of rows. This kernel is only used for matrices that llama.cpp does
+// not repack, such as matrices with an odd number of rows.
+template <ggml_type T> struct row_by_row {
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 
     static size_t prepared_size(int64_t k) {
@@ -47,7 +43,7 @@ template <ggml_type T> struct row_by_row {
     }
 
     static const rows_kernel * kernel() {
-        static const rows_kernel it = {1, prepared_size, prepare, multiply, MAX_ROWS};
+        static const rows_kernel it = {1, prepared_size, prepare, multiply, INT64_MAX};
         return &it;
     }
 };
@@ -80,13 +76,22 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_Q6_K:    return kernel<plain::q6_k>();
         case GGML_TYPE_IQ4_NL:  return kernel<plain::iq4_nl>();
         case GGML_TYPE_IQ4_XS:  return kernel<plain::iq4_xs>();
-        case GGML_TYPE_IQ1_S:   return row_by_row<GGML_TYPE_IQ1_S>::kernel();
-        case GGML_TYPE_IQ1_M:   return row_by_row<GGML_TYPE_IQ1_M>::kernel();
-        case GGML_TYPE_IQ2_XXS: return row_by_row<GGML_TYPE_IQ2_XXS>::kernel();
-        case GGML_TYPE_IQ2_XS:  return row_by_row<GGML_TYPE_IQ2_XS>::kernel();
-        case GGML_TYPE_IQ2_S:   return row_by_row<GGML_TYPE_IQ2_S>::kernel();
-        case GGML_TYPE_IQ3_XXS: return row_by_row<GGML_TYPE_IQ3_XXS>::kernel();
-        case GGML_TYPE_IQ3_S:   return row_by_row<GGML_TYPE_IQ3_S>::kernel();
+        case GGML_TYPE_Q4_1:    return kernel<plain::q4_1>();
+        case GGML_TYPE_Q5_0:    return kernel<plain::q5_0>();
+        case GGML_TYPE_Q5_1:    return kernel<plain::q5_1>();
+        case GGML_TYPE_MXFP4:   return kernel<plain::mxfp4>();
+        case GGML_TYPE_NVFP4:   return kernel<plain::nvfp4>();
+        case GGML_TYPE_Q1_0:    return kernel<plain::q1_0>();
+        case GGML_TYPE_Q2_0:    return kernel<plain::q2_0>();
+        case GGML_TYPE_TQ1_0:   return kernel<plain::tq1_0>();
+        case GGML_TYPE_TQ2_0:   return kernel<plain::tq2_0>();
+        case GGML_TYPE_IQ1_S:   return kernel<plain::iq1_s>();
+        case GGML_TYPE_IQ1_M:   return kernel<plain::iq1_m>();
+        case GGML_TYPE_IQ2_XXS: return kernel<plain::iq2_xxs>();
+        case GGML_TYPE_IQ2_XS:  return kernel<plain::iq2_xs>();
+        case GGML_TYPE_IQ2_S:   return kernel<plain::iq2_s>();
+        case GGML_TYPE_IQ3_XXS: return kernel<plain::iq3_xxs>();
+        case GGML_TYPE_IQ3_S:   return kernel<plain::iq3_s>();
 #elif defined(__aarch64__)
         case GGML_TYPE_Q4_0:    return row_by_row<GGML_TYPE_Q4_0>::kernel();
         case GGML_TYPE_Q4_1:    return row_by_row<GGML_TYPE_Q4_1>::kernel();

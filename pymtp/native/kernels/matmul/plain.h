@@ -4,11 +4,12 @@
 // only once.
 //
 // A half is 128 elements of a unit: 32 bytes of each of the four vectors. Vectors of 64 bytes hold two halves side by
-// side, so that the same code unpacks vectors of 64 and of 32 bytes. The layouts of plain_layouts.h unpack a half to
+// side, so that the same code unpacks vectors of 64 and of 32 bytes. The layouts (plain_superblocks.h) unpack a half to
 // four pieces of 32 elements, and transpose() distributes the pieces over the lanes. The activations are quantized as
 // in llama.cpp, and stored in the order of the lanes (plain_prepare.h).
 //
-// The template parameter L is a type of plain_layouts.h: the layout of the weights.
+// The template parameter L is a type of plain_superblocks.h, plain_blocks.h or
+// plain_codebooks.h: the layout of the weights.
 
 #pragma once
 
@@ -103,26 +104,36 @@ static inline fvec repeat_half(uint16_t x) {
 #endif
 }
 
-// Converts the scales `d` of the blocks (of 32 elements) in a unit to floats, one for each lane. order: a byte for each
-// lane of a half, which is 2 times the index of the lane's block in the half.
-template <typename B> static inline fvec block_lanes(const B * b, uint64_t order) {
-    __m128i d = _mm_cvtsi32_si128(b[0].d);
-    d = _mm_insert_epi16(d, b[1].d, 1);
-    d = _mm_insert_epi16(d, b[2].d, 2);
-    d = _mm_insert_epi16(d, b[3].d, 3);
+// Converts numbers of the blocks (of 32 elements) in a unit to floats, one for each lane. of(i) returns the F16 number
+// of block i. order: a byte for each lane of a half, which is 2 times the index of the lane's block in the half.
+template <typename F> static inline fvec block_lanes(F of, uint64_t order) {
+    __m128i d = _mm_cvtsi32_si128(of(0));
+    d = _mm_insert_epi16(d, of(1), 1);
+    d = _mm_insert_epi16(d, of(2), 2);
+    d = _mm_insert_epi16(d, of(3), 3);
     __m128i lanes = _mm_set_epi64x(0, order);
     lanes = _mm_unpacklo_epi8(lanes, _mm_add_epi8(lanes, _mm_set1_epi8(1)));
 #if defined(PYMTP_AVX512)
-    d = _mm_insert_epi16(d, b[4].d, 4);
-    d = _mm_insert_epi16(d, b[5].d, 5);
-    d = _mm_insert_epi16(d, b[6].d, 6);
-    d = _mm_insert_epi16(d, b[7].d, 7);
+    d = _mm_insert_epi16(d, of(4), 4);
+    d = _mm_insert_epi16(d, of(5), 5);
+    d = _mm_insert_epi16(d, of(6), 6);
+    d = _mm_insert_epi16(d, of(7), 7);
     const __m256i both = _mm256_set_m128i(_mm_add_epi8(lanes, _mm_set1_epi8(8)), lanes);
     return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(d), both));
 #else
     return _mm256_cvtph_ps(_mm_shuffle_epi8(d, lanes));
 #endif
 }
+
+#if !defined(PYMTP_AVX512)
+// Returns 32 bytes: 0xff for each bit that is one, else 0.
+static inline ivec spread_bits(uint32_t bits) {
+    const ivec byte = _mm256_setr_epi8(
+        0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const ivec one  = repeat8(0x8040201008040201);
+    return _mm256_cmpeq_epi8(bits_and(lookup16(repeat4(bits), byte), one), one);
+}
+#endif
 
 #if defined(PYMTP_AVX512)
 static inline fvec as_float(ivec x)      { return _mm512_castsi512_ps(x); }
@@ -156,7 +167,11 @@ static inline void transpose(ivec * q) {
 template <int MAX> struct unit {
     ivec q[4];
 
-    void set(const ivec * x) { std::copy(x, x + 4, q); }
+    void set(const ivec * x) {
+        for (int j = 0; j < 4; ++j) {
+            q[j] = x[j];
+        }
+    }
 
     ivec dot(ivec sums, const ivec * x) const {
 #if defined(PYMTP_VNNI)
@@ -208,13 +223,36 @@ template <> struct unit<255> {
         return sums;
     }
 };
+
+// Multiplies signed bytes between -SIGNED_MAX and SIGNED_MAX: the sum of four products fits 16 bits.
+constexpr int SIGNED_MAX = 62;
+
+template <> struct unit<SIGNED_MAX> : unit<255> {
+    ivec dot(ivec sums, const ivec * x) const {
+        for (int j = 0; j < 4; j += 2) {
+            sums = add_madd2(sums, add2(maddu1(q[j],     with_signs(x[j],     s[j])),
+                                        maddu1(q[j + 1], with_signs(x[j + 1], s[j + 1]))), repeat2(1));
+        }
+        return sums;
+    }
+};
 #endif
+
+// Returns whether unit<L::MAX> can multiply the bytes of a layout: without VNNI, it adds up 8 products in 16 bits.
+template <typename L> constexpr bool fits() {
+#if defined(PYMTP_VNNI)
+    return true;
+#else
+    return L::MAX == 255 || L::MAX == SIGNED_MAX || std::max(L::MAX - L::ZERO_POINT, L::ZERO_POINT)*127*8 < 32768;
+#endif
+}
 
 template <int... I, typename F> static inline void unroll(std::integer_sequence<int, I...>, F f) {
     (f(I), ...);
 }
 
-// Calls f(0) to f(R - 1) without a loop, so that the compiler keeps the elements of arrays in registers.
+// Calls f(0) to f(R - 1) without a loop, so that the compiler keeps the elements of arrays in registers. f must be
+// inlined for that: with calls, single rows of IQ2_XXS take 1.5 times as long.
 template <int R, typename F> static inline void unroll(F f) {
     unroll(std::make_integer_sequence<int, R>(), f);
 }
@@ -229,8 +267,7 @@ static void multiply_rows(
         int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
     typedef typename L::block block;
 
-    static_assert(
-        L::MAX == 255 || std::max(L::MAX - L::ZERO_POINT, L::ZERO_POINT)*127*8 < 32768, "sums do not fit 16 bits");
+    static_assert(fits<L>(), "sums do not fit 16 bits");
 
     constexpr int64_t UNIT_SIZE = sizeof(block)*UNIT/L::BLOCK;
 
@@ -247,7 +284,7 @@ static void multiply_rows(
 
         // The prefetch continues in the next R rows of the weights.
         const char * next = w + (u + PREFETCH_UNITS)%n_units*UNIT_SIZE + (u + PREFETCH_UNITS)/n_units*R*stride;
-        unroll<R>([&](int i) {
+        unroll<R>([&](int i) __attribute__((always_inline)) {
             for (int64_t j = 0; j < UNIT_SIZE; j += 64) {
                 _mm_prefetch(next + i*stride + j, _MM_HINT_T0);
             }
@@ -272,7 +309,7 @@ static void multiply_rows(
             const ivec correction = load(a.correction);
             const fvec d      = fload(a.scale);
 
-            unroll<R>([&](int i) {
+            unroll<R>([&](int i) __attribute__((always_inline)) {
                 acc[r][i] = fma(
                     to_float(units[i].dot(L::MINS || L::ZERO_POINT == 0 ? izero() : correction, q)),
                     fmul(scale[i], d), acc[r][i]);

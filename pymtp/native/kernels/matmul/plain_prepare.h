@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "matmul/plain_layouts.h"
+#include "matmul/plain.h"
 #include "matmul/quantize_q8_K.h"
 
 #ifdef PYMTP_AVX2

@@ -1,6 +1,6 @@
-// The layouts of the quantized types in a GGUF file. The function unpack() of a layout unpacks a unit of plain.h with
-// SIMD, like llama.cpp's dequantize_row_*. half: the half of the superblock to unpack, where a unit is only one half
-// (AVX2). Each layout also defines:
+// The layouts with superblocks of 256 elements; the others are in plain_blocks.h and plain_codebooks.h. The function
+// unpack() of a layout unpacks a unit of plain.h with SIMD, like llama.cpp's dequantize_row_*. half: the half of the
+// superblock to unpack, where a unit is only one half (AVX2). Each layout also defines:
 //
 //   BLOCK          the number of elements in a block
 //   MAX            the largest byte of weights::q
@@ -21,11 +21,6 @@ static inline float half_to_float(ggml_half x) { return GGML_CPU_FP16_TO_FP32(x)
 struct by_superblock {
     static constexpr int  BLOCK         = QK_K;
     static constexpr bool NIBBLES_APART = false;
-};
-
-struct by_block {
-    static constexpr int  BLOCK = 32;
-    static constexpr bool MINS  = false;
 };
 
 // Puts the scales of the runs (of 16 elements) in the order of the lanes.
@@ -87,6 +82,81 @@ struct q2_k : by_superblock {
         const __m128i mins   = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
         w.scale = fmul(float_lanes(scales), repeat_half(b->d));
         w.min   = fmul(float_lanes(mins),   repeat_half(b->dmin));
+    }
+};
+
+struct tq2_0 : by_superblock {
+    typedef block_tq2_0 block;
+
+    static constexpr int  MAX        = 3;
+    static constexpr int  ZERO_POINT = 1;
+    static constexpr bool MINS       = false;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec q     = load_halves(b->qs, 32, half);
+        const ivec three = repeat1(3);
+
+        w.q[0]  = bits_and(q,                  three);
+        w.q[1]  = bits_and(shift_right2<2>(q), three);
+        w.q[2]  = bits_and(shift_right2<4>(q), three);
+        w.q[3]  = bits_and(shift_right2<6>(q), three);
+        w.scale = repeat_half(b->d);
+    }
+};
+
+// A byte of TQ1_0 is a fraction of 256, whose first five digits in base 3 are elements.
+struct tq1_0 : by_superblock {
+    typedef block_tq1_0 block;
+
+    static constexpr int  MAX        = 2;
+    static constexpr int  ZERO_POINT = 1;
+    static constexpr bool MINS       = false;
+
+    // Removes the first digit.
+    static inline __m256i next(__m256i x) { return _mm256_add_epi8(x, _mm256_add_epi8(x, x)); }
+    static inline __m128i next(__m128i x) { return _mm_add_epi8(x, _mm_add_epi8(x, x)); }
+
+    // Returns the first digit: how many of the thirds of 256 are not above x.
+    static inline ivec digit(ivec x) {
+#if defined(PYMTP_AVX512)
+        const ivec one = _mm512_maskz_set1_epi8(_mm512_cmpge_epu8_mask(x, repeat1(86)), 1);
+        return _mm512_mask_add_epi8(one, _mm512_cmpge_epu8_mask(x, repeat1((int8_t) 171)), one, repeat1(1));
+#else
+        const auto from = [&](ivec y) { return _mm256_cmpeq_epi8(_mm256_max_epu8(x, y), x); };
+        return abs1(_mm256_add_epi8(from(repeat1(86)), from(repeat1((int8_t) 171))));
+#endif
+    }
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        // The first five pieces are digits of 32 bytes, the next five runs digits of 16 bytes, the last run those of 4.
+        __m256i piece[8];
+        piece[0] = _mm256_loadu_si256((const __m256i *) b->qs);
+        for (int i = 1; i < 5; ++i) {
+            piece[i] = next(piece[i - 1]);
+        }
+        __m128i run[6];
+        run[0] = _mm_loadu_si128((const __m128i *) (b->qs + 32));
+        for (int i = 1; i < 5; ++i) {
+            run[i] = next(run[i - 1]);
+        }
+        int32_t last;
+        memcpy(&last, b->qh, sizeof(last));
+        __m128i four = _mm_mullo_epi16(
+            _mm_cvtepu8_epi16(_mm_set1_epi32(last)), _mm_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3));
+        four = _mm_packus_epi16(_mm_and_si128(four, _mm_set1_epi16(255)), _mm_setzero_si128());
+        run[5] = _mm_unpacklo_epi64(four, next(next(four)));
+        for (int i = 0; i < 3; ++i) {
+            piece[5 + i] = _mm256_set_m128i(run[2*i + 1], run[2*i]);
+        }
+        for (int j = 0; j < 4; ++j) {
+#if defined(PYMTP_AVX512)
+            w.q[j] = digit(_mm512_inserti64x4(_mm512_castsi256_si512(piece[j]), piece[j + 4], 1));
+#else
+            w.q[j] = digit(half ? piece[j + 4] : piece[j]);
+#endif
+        }
+        (void) half;
+        w.scale = repeat_half(b->d);
     }
 };
 
@@ -222,79 +292,6 @@ struct iq4_xs : by_superblock {
             _mm_sub_epi8(bytes_of(x, x >> 32, half), _mm_set1_epi8(32)),
             _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 8, 8, 10, 10, 9, 9, 11, 11));
         w.scale = fmul(float_lanes(scales), repeat_half(b->d));
-    }
-};
-
-struct q8_0 : by_block {
-    typedef block_q8_0 block;
-
-    static constexpr int  MAX           = 255;
-    static constexpr int  ZERO_POINT    = BYTE_ZERO_POINT;
-    static constexpr bool NIBBLES_APART = false;
-
-    static inline void unpack(const block * b, int, weights & w) {
-        for (int j = 0; j < 4; ++j) {
-            w.q[j] = bits_xor(
-                load_halves((const uint8_t *) b[j].qs, 4*sizeof(block), 0), repeat1((int8_t) BYTE_ZERO_POINT));
-        }
-        w.scale = block_lanes(b, 0x0604020006040200);
-    }
-};
-
-// A layout with blocks of 32 elements, which are the nibbles of 16 bytes.
-template <typename B> struct nibbles : by_block {
-    typedef B block;
-
-    static constexpr bool NIBBLES_APART = true;
-
-    // Loads two blocks of each half.
-    static inline ivec load_blocks(const block * b) {
-        const __m128i first = _mm_loadu_si128((const __m128i *) b[0].qs);
-        const __m256i two   = _mm256_inserti128_si256(
-            _mm256_castsi128_si256(first), _mm_loadu_si128((const __m128i *) b[1].qs), 1);
-#if defined(PYMTP_AVX512)
-        const __m256i next = _mm256_inserti128_si256(_mm256_castsi128_si256(
-            _mm_loadu_si128((const __m128i *) b[4].qs)), _mm_loadu_si128((const __m128i *) b[5].qs), 1);
-        return _mm512_inserti64x4(_mm512_castsi256_si512(two), next, 1);
-#else
-        return two;
-#endif
-    }
-
-    static inline fvec scale_of(const block * b) {
-        return block_lanes(b, 0x0606020204040000);
-    }
-};
-
-struct q4_0 : nibbles<block_q4_0> {
-    static constexpr int MAX        = 15;
-    static constexpr int ZERO_POINT = 8;
-
-    static inline void unpack(const block * b, int, weights & w) {
-        const ivec a = load_blocks(b);
-        const ivec c = load_blocks(b + 2);
-
-        w.q[0]  = low4(a);
-        w.q[1]  = high4(a);
-        w.q[2]  = low4(c);
-        w.q[3]  = high4(c);
-        w.scale = scale_of(b);
-    }
-};
-
-struct iq4_nl : nibbles<block_iq4_nl> {
-    static constexpr int MAX        = 255;
-    static constexpr int ZERO_POINT = BYTE_ZERO_POINT;
-
-    static inline void unpack(const block * b, int, weights & w) {
-        const ivec a = load_blocks(b);
-        const ivec c = load_blocks(b + 2);
-
-        w.q[0]  = lookup_iq4(low4(a));
-        w.q[1]  = lookup_iq4(high4(a));
-        w.q[2]  = lookup_iq4(low4(c));
-        w.q[3]  = lookup_iq4(high4(c));
-        w.scale = scale_of(b);
     }
 };
 
