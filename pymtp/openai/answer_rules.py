@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 from pymtp.errors import InvalidRequestError
 from pymtp.grammar.characters import Ranges, inverse, quoted, range_grammar
@@ -41,7 +42,8 @@ _NO_EFFECT = ("disable_fallback", "_backend", "_backend_was_auto")  # entries ab
 _NOT_IN_TEXT: Ranges = [(0x00, 0x00), (0xD800, 0xDFFF)]  # characters that no output contains
 
 
-class AnswerRule(NamedTuple):
+@dataclass(frozen=True)
+class AnswerRule:
     """A rule for the answer.
 
     field: the name of the body's field that has the rule, for messages.
@@ -52,6 +54,8 @@ class AnswerRule(NamedTuple):
     kind: RuleKind
     value: Any
 
+    # kept with the rule, which all prompts of a request share, and not for requests of other clients
+    @cached_property
     def gbnf(self) -> str:
         """Return the rule as GBNF. Raises InvalidRequestError for a regular expression that no grammar can express."""
         return _gbnf(self.field, self.kind, self.value)
@@ -117,14 +121,13 @@ def _read_schema(field: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-@lru_cache(maxsize=64)  # a request of many prompts has one rule for all of them
 def _gbnf(field: str, kind: RuleKind, value: Any) -> str:
+    if kind != "choice" and len(value) > MAX_TEXT:
+        raise InvalidRequestError(f"{field} is longer than {MAX_TEXT} characters", field)
     if kind == "grammar":
         return str(value)
     if kind == "choice":
         text = f"root ::= {' | '.join(map(quoted, value))}\n"
-    elif len(value) > MAX_TEXT:
-        raise InvalidRequestError(f"{field} is longer than {MAX_TEXT} characters", field)
     else:
         try:
             text = f"root ::= {pattern_grammar(_anchored(value), _plain_characters)}\n"

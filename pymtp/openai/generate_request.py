@@ -125,7 +125,7 @@ def left_out_keywords(request: GenerateRequest, output_format: OutputFormat | No
 
 def _rule_grammar(llm: LoadedModel, rule: AnswerRule) -> str:
     """Return the grammar of a rule. Raises InvalidRequestError, which names the rule's field, for an invalid one."""
-    gbnf = rule.gbnf()
+    gbnf = rule.gbnf
     try:
         llm.model.grammar(gbnf)
     except InvalidRequestError as error:

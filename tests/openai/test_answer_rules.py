@@ -10,6 +10,7 @@ import pytest
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat
+from pymtp.openai import answer_rules
 from pymtp.openai.answer_rules import MAX_TEXT, AnswerRule, read_rules
 from pymtp.openai.generate_request import GenerateRequest, prepare_request
 from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, unknown_fields
@@ -112,7 +113,7 @@ def test_rule_beside_tools_is_refused_unless_the_tools_cannot_be_called() -> Non
     "regex", ["ab|c", "^ab|c$", "[a-c]{2,3}", r"\d+\$", 'a"\\\\b', "(yes|no)", "é→", r"a\\$", "a.c"]
 )
 def test_regex_becomes_a_grammar_of_the_texts_that_it_matches_as_a_whole(llm: LLM, regex: str) -> None:
-    gbnf = AnswerRule("regex", "regex", regex).gbnf()
+    gbnf = AnswerRule("regex", "regex", regex).gbnf
     for seed in range(8):
         params = SamplingParams(12, temperature=2.0, seed=seed, top_k=0, top_p=1.0, min_p=0.0, grammar=gbnf)
         done = llm.generate("x", params)
@@ -121,16 +122,27 @@ def test_regex_becomes_a_grammar_of_the_texts_that_it_matches_as_a_whole(llm: LL
 
 def test_choices_are_written_as_they_are(llm: LLM) -> None:
     choices = ('a "quoted"\n\\', "ab", "abc", "🙂", "</think>")
-    params = SamplingParams(40, temperature=2.0, top_k=0, grammar=AnswerRule("c", "choice", choices).gbnf())
+    params = SamplingParams(40, temperature=2.0, top_k=0, grammar=AnswerRule("c", "choice", choices).gbnf)
     found = {llm.generate("x", replace(params, seed=seed)).text for seed in range(30)}
     assert len(found) > 1
     assert found <= {*choices}
 
 
+def test_rule_is_written_once_for_a_request_and_kept_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = answer_rules.pattern_grammar
+    monkeypatch.setattr(answer_rules, "pattern_grammar", lambda *given: written.append(given[0]) or write(*given))
+    rules = [AnswerRule("regex", "regex", "kept+") for _ in range(2)]
+    assert len({rule.gbnf for rule in rules for _ in range(3)}) == 1
+    assert len(written) == 2
+    with pytest.raises(InvalidRequestError, match="ebnf is longer than"):
+        _ = AnswerRule("ebnf", "grammar", "a" * (MAX_TEXT + 1)).gbnf
+
+
 @pytest.mark.parametrize("value", ["(?=a)b", "a{3,2}", "(", r"(a)\1", "a" * (MAX_TEXT + 1), "(" * 3000])
 def test_regex_that_no_grammar_holds_is_refused_by_its_field(value: str) -> None:
     with pytest.raises(InvalidRequestError, match="guided_regex") as refused:
-        AnswerRule("guided_regex", "regex", value).gbnf()
+        _ = AnswerRule("guided_regex", "regex", value).gbnf
     assert refused.value.param == "guided_regex"
     assert len(str(refused.value)) < 500
 
