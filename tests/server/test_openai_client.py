@@ -211,6 +211,23 @@ def test_completions_continue_prompts_of_text_and_of_tokens(server: Server, clie
     assert texts == [expected_value[0], expected_value[0], expected_value[1], expected_value[1]]
 
 
+def test_completions_of_no_tokens_have_the_prompt_alone(server: Server, client: OpenAI) -> None:
+    prompts = ["import os", "def "]
+    request_body: Any = {"model": "demo", "prompt": prompts, "max_tokens": 0, "n": 2}
+    done = client.completions.create(**request_body, echo=True)
+    texts, chunks = ["", "", "", ""], list(client.completions.create(**request_body, echo=True, stream=True))
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in done.choices] == [prompts[0], prompts[0], prompts[1], prompts[1]]
+    assert {choice.finish_reason for choice in done.choices} == {"length"}
+    n_prompt = sum(len(server.llm.model.tokenize(prompt)) for prompt in prompts)
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (n_prompt, 0)
+    (silent, *_) = client.completions.create(**request_body, logprobs=1).choices
+    assert silent.logprobs is not None
+    assert (silent.text, silent.logprobs.tokens) == ("", [])
+
+
 def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -> None:
     request_body: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
     request_body["extra_body"] = {"ignore_eos": True}

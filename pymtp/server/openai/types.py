@@ -356,6 +356,9 @@ class CompletionRequest(CompletionFields):
         | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)],
         PROMPT_LIMIT,
     ] = Field(description="A text, a list of token ids, a list of texts, or a list of lists of token ids.")
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT] | Literal[-1] | None = Field(
+        None, description="0: the prompt is only computed, and the answer has no text beside `echo`."
+    )
     echo: bool | None = Field(None, description="Return the prompt before the completion.")
     logprobs: bool | TopLogprobs | None = Field(
         None, description="Number of most likely tokens to report for each token; true: the same as 0."
