@@ -214,7 +214,7 @@ def test_chat_deleted_in_another_tab_can_be_kept(tab: Tab, scripted: ScriptedSer
     two = tab.context.new_page()
     two.goto(one.url)
     press(two, "Delete")
-    expect(one.get_by_role("alert")).to_contain_text("deleted in another tab")
+    expect(one.get_by_role("alert")).to_contain_text("Deleted in another tab")
     expect(one.locator("#chat-list a")).to_have_count(0)
     press(one, "Keep it")
     expect(two.locator("#chat-list a")).to_have_count(1)
@@ -341,6 +341,11 @@ DAMAGED = {
     chats_file([USER, ANSWER | {"content": TEXT | {"steps": []}}]): "content.steps has not a step for each of its ends",
     chats_file([USER, ANSWER | {"rounds": [[1, 2]]}]): "rounds[0] is not [drafted, accepted]",
     chats_file([USER, ANSWER | {"figures": {}}]): "figures.tokens_per_second is missing, or no number",
+    chats_file([USER, ANSWER | {"request": {"n": 9}}]): "request.n is no field of this page's requests",
+    chats_file([USER, ANSWER | {"request": {"seed": "1"}}]): "request.seed is no field of this page's requests",
+    chats_file([USER, ANSWER]).replace('"request": {', '"request": {"__proto__": {}'): "request.__proto__ is no field",
+    chats_file([USER]).replace('"chat 0"', '" "'): "chats[0].title is empty",
+    chats_file([USER]).replace('"updated": 0', '"updated": 1e999'): "chats[0].updated is missing, or no number",
 }
 
 
@@ -350,7 +355,7 @@ def test_damaged_file_is_refused_whole_and_says_what_is_wrong(tab: Tab, scripted
     def choose(text: str) -> None:
         page.set_input_files("#import-file", [{"name": "x.json", "mimeType": "", "buffer": text.encode()}])
 
-    choose(chats_file([USER, ANSWER]))
+    choose(chats_file([USER, ANSWER | {"reason": "constructor"}]))
     expect(page.locator("#chat-list a")).to_have_text(["chat 0"])
     for text, says in DAMAGED.items():
         choose(text)
@@ -359,6 +364,7 @@ def test_damaged_file_is_refused_whole_and_says_what_is_wrong(tab: Tab, scripted
     expect(page.locator("#chat-list a")).to_have_text(["chat 0"])
     page.locator("#chat-list a").click()
     expect(page.locator(".content")).to_have_text("ab")
+    expect(page.locator(".facts")).to_have_text("1 token · 100 % of drafts accepted")
 
 
 def test_page_works_in_a_browser_that_stores_nothing(tab: Tab, scripted: ScriptedServer) -> None:

@@ -32,7 +32,7 @@ HELPERS = """async () => {
       (one.closest(".katex-display") ?? one).replaceWith(`⟨${one.querySelector("annotation").textContent}⟩`);
     root.querySelectorAll(".code-head").forEach((head) => head.replaceWith(head.firstChild.textContent + "|"));
     for (const one of root.querySelectorAll("*"))
-      for (const name of ["tabindex", "target", "rel"]) one.removeAttribute(name);
+      for (const name of ["tabindex", "target", "rel", "dir"]) one.removeAttribute(name);
     root.normalize();
     return root.innerHTML;
   };
@@ -184,9 +184,27 @@ def test_hostile_markdown_is_rendered_as_text(page: Page) -> None:
     )
     for text, made in zip(HOSTILE, found, strict=True):
         assert set(made["tags"]) <= MADE_OF, text
-        assert set(made["names"]) <= {"class", "tabindex", "type", "data-at", "href", "target", "rel"}, text
+        assert set(made["names"]) <= {"class", "tabindex", "type", "data-at", "dir", "href", "target", "rel"}, text
         assert all(href is None or href.startswith("https://") for href in made["hrefs"]), text
         assert "alert" not in text or "alert(1)" in made["shown"], text
+
+
+# Texts whose elements would be nested so deep that the browser's tab would crash, and one that took minutes.
+NESTED = [">" * 5000 + " x", "- + " * 2000 + "x", "$$\n" + "x^{" * 350 + "x" + "}" * 350 + "\n$$"]
+NESTED += ["a\n|-" + " " * 200_000 + "x", "$$\n\\def\\a#1{\\sqrt{#1}}" + "\\a{" * 400 + "x" + "}" * 400 + "\n$$"]
+
+
+def test_malign_text_neither_crashes_nor_stops_the_browser(page: Page) -> None:
+    for text in NESTED:
+        page.evaluate("text => document.querySelector('.turns').replaceChildren(drawn([[text, []]]).root)", text)
+        depth = """() => {
+          let depth = 0;
+          for (let level = [document.querySelector(".turns")]; level.length; depth++)
+            level = level.flatMap((one) => [...one.children]);
+          return depth;
+        }"""
+        assert page.evaluate(depth) < 500
+        assert "x" in page.locator(".turns").inner_text()
 
 
 def texts(n: int) -> list[str]:

@@ -18,7 +18,7 @@ export class Answer {
   #firstTokenTime = 0; // the time of the first token, in milliseconds
   #lastTokenTime = 0;
 
-  /** request: the body of the request that the answer belongs to. */
+  /** request: the body of the request that the answer belongs to, without model and messages. */
   constructor(request) {
     this.request = request;
   }
@@ -36,11 +36,10 @@ export class Answer {
     return answer;
   }
 
-  /** The answer as plain data, without the messages of its request. */
+  /** The answer as plain data. */
   get record() {
-    const { messages: _, ...request } = this.request;
     return {
-      request,
+      request: this.request,
       thinking: this.thinking.record,
       content: this.content.record,
       calls: this.calls.map((call) => ({ ...call })),
@@ -73,9 +72,10 @@ export class Answer {
     return this.verified.length ? sum(this.accepted) / sum(this.verified) : null;
   }
 
-  /** The whole output as one string, by which two answers can be compared. */
-  get comparable() {
-    return JSON.stringify([this.thinking.text, this.content.text, this.calls.map((call) => [call.name, call.arguments])]);
+  /** The parts of the output by their names, by which two answers can be compared. */
+  get parts() {
+    const calls = JSON.stringify(this.calls.map((call) => [call.name, call.arguments]));
+    return { thoughts: this.thinking.text, texts: this.content.text, "tool calls": calls };
   }
 
   /** Adds the output and statistics of a chunk of the stream. */
@@ -158,11 +158,14 @@ function isJson(text) {
   }
 }
 
-/** Returns the position of the first difference between two texts, in UTF-16 units; -1 if the texts are equal. */
+/** Returns where two answers differ first: the name of the part, and the number of equal characters before. Returns null
+ * for equal answers. */
 export function firstDifference(first, second) {
-  if (first === second) return -1;
-  let i = 0;
-  while (first[i] === second[i]) i++;
-  return i;
+  for (const [name, text] of Object.entries(first.parts)) {
+    const other = [...second.parts[name]];
+    const at = [...text, ""].findIndex((character, i) => character !== (other[i] ?? ""));
+    if (at >= 0) return [name, at];
+  }
+  return null;
 }
 

@@ -5,11 +5,12 @@ import { el } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { percent } from "./plot.js";
 
-const ENDS = {
-  length: "ended at its limit",
-  stopped: "stopped",
-  failed: "failed",
-};
+// The reasons that are shown. A Map, because an imported chat may name as its reason what every object has.
+const ENDS = new Map([
+  ["length", "ended at its limit"],
+  ["stopped", "stopped"],
+  ["failed", "failed"],
+]);
 
 export class AnswerView {
   #thinking = el("div", { class: "answer" });
@@ -69,7 +70,7 @@ export class AnswerView {
     const facts = [`${answer.tokens} ${answer.tokens === 1 ? "token" : "tokens"}`];
     if (answer.speed) facts.push(`${answer.speed.toFixed(answer.speed < 100 ? 1 : 0)} tokens/s`);
     facts.push(answer.acceptance === null ? "no drafts" : `${percent(answer.acceptance)} of drafts accepted`);
-    if (ENDS[answer.reason]) facts.push(ENDS[answer.reason]);
+    if (ENDS.has(answer.reason)) facts.push(ENDS.get(answer.reason));
     this.#facts.textContent = facts.join(" · ");
   }
 }

@@ -24,8 +24,12 @@ export function storeKey(key) {
   else session.remove(KEY);
 }
 
+/** Returns the headers of a request. Throws Failure for a key that no header can have. */
 function headers() {
   const key = readKey();
+  if (/[^\x20-\x7e]/.test(key)) {
+    throw new Failure("The API key has characters that no key has. Enter it again in the settings.", { status: 401 });
+  }
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 

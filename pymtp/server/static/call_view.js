@@ -28,9 +28,11 @@ export class CallView {
   }
 }
 
+/** Returns JSON with indentation; the text as it is if it is no JSON, or so nested that it would be mostly blanks. */
 function pretty(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    const indented = JSON.stringify(JSON.parse(text), null, 2);
+    return indented.length < 20 * text.length + 1000 ? indented : text;
   } catch {
     return text; // the arguments are not JSON, because the call was cut off
   }

@@ -7,7 +7,8 @@ import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
 import { saveFile } from "./download.js";
-import { showModel } from "./model_name.js";
+import { isComposing } from "./keys.js";
+import { forgetModels, showModel } from "./model_name.js";
 import { dismiss, notify } from "./notices.js";
 import { Running } from "./running.js";
 import { Settings } from "./settings.js";
@@ -18,7 +19,7 @@ const store = new ChatStore();
 const live = new Map(); // the conversations whose answers run, and the one that is shown, by the id of their chat
 const page = {
   store,
-  settings: new Settings({ onMarkdown: () => current.redraw() }),
+  settings: new Settings({ onMarkdown: () => current.show() }),
   running: new Running(),
   announce: (text) => (byId("status").textContent = text), // at the start and the end of an answer, not for every token
   onChange: updateControls,
@@ -30,26 +31,45 @@ const page = {
     if (conversation === current) history.replaceState(null, "", location.pathname);
     drawList();
   },
-  onRefused: (text, files, message) => {
-    composer.restore(text, files);
-    notify("refused", `Not sent: ${message}`, { isError: true });
+  onRefused: (conversation, text, files, message) => {
+    if (conversation === current) {
+      composer.restore(text, files);
+      notify("refused", `Not sent: ${message}`, { isError: true });
+      return;
+    }
+    const action = text || files.length ? ["Put it into the field", () => composer.restore(text, files)] : null;
+    notify("refused elsewhere", `Not sent in another chat: ${message}`, { action, isError: true });
   },
   onUnauthorized: () => page.settings.askForKey(),
+  onUnknownModel: () => {
+    forgetModels(); // the server was started with another model after this page was loaded
+    showCard();
+  },
   onLost: (conversation) => {
     const keep = ["Keep it", () => attempt(async () => store.insert([conversation.stored]).then(drawList))];
-    notify("lost", "This chat was deleted in another tab, and is not stored any more.", { action: keep, isError: true });
+    const text = `Deleted in another tab, and not stored any more: ${conversation.head.title}`;
+    notify("lost", text, { action: keep, isError: true });
   },
   onUnsaved: (error) => notify("unsaved", `This chat is not stored: ${reasonOf(error)}`, { isError: true }),
 };
 const list = new ChatList(store, { rename, exportChat, remove });
 const composer = new Composer({ send: (text, files) => current.send(text, files), stop: () => current.stop() });
 let current = new Conversation(page);
+let wasRunning = false; // whether the answer of the conversation that is shown ran at the last change
 
 function updateControls() {
   composer.isRunning = current.isRunning;
   byId("welcome").hidden = !current.isEmpty;
   for (const [id, conversation] of live) if (conversation !== current && !conversation.isRunning) live.delete(id);
   if (current.head) live.set(current.head.id, current);
+  if (wasRunning !== current.isRunning) keepFocus();
+  wasRunning = current.isRunning;
+}
+
+/** Moves the focus to the conversation if the element that had it is hidden or gone. */
+function keepFocus() {
+  const { activeElement } = document;
+  if (activeElement === document.body || !activeElement.checkVisibility()) log.focus({ preventScroll: true });
 }
 
 /** Shows a conversation in the place of the one before. */
@@ -57,10 +77,10 @@ function show(conversation) {
   current = conversation;
   log.replaceChildren(byId("welcome"), conversation.element);
   log.scrollTop = log.scrollHeight;
-  conversation.updateControls();
+  conversation.show();
   page.running.draw(conversation.lastAnswer);
   for (const key of ["refused", "lost", "missing"]) dismiss(key);
-  closeChats();
+  if (closeChats()) keepFocus();
   drawList();
 }
 
@@ -148,7 +168,7 @@ function reasonOf(error) {
 }
 
 function fileName(title) {
-  return title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, MAX_NAME) || "chat";
+  return [...title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "")].slice(0, MAX_NAME).join("") || "chat";
 }
 
 /** Another tab has changed a chat. turn: the id of a new turn, or null. */
@@ -156,12 +176,20 @@ async function onOtherTab({ chat, turn }) {
   drawList();
   const record = turn && live.has(chat) ? await store.turn(turn).catch(() => null) : null;
   if (record) live.get(chat)?.receive(record);
-  else if (chat === current.head?.id && (await store.chat(chat).catch(() => undefined)) === null) page.onLost(current);
+  else if (chat === current.head?.id) {
+    const stored = await store.chat(chat).catch(() => undefined);
+    if (chat !== current.head?.id) return; // the user went on to another chat meanwhile
+    if (stored === null) page.onLost(current);
+    else if (stored) dismiss("lost"); // the other tab has undone it
+  }
 }
 
+/** Closes the list on a narrow screen. Returns whether it was open. */
 function closeChats() {
+  const wasOpen = byId("chats").classList.contains("open");
   byId("chats").classList.remove("open");
   byId("show-chats").setAttribute("aria-expanded", "false");
+  return wasOpen;
 }
 
 byId("show-chats").addEventListener("click", () => {
@@ -178,14 +206,16 @@ byId("import-file").addEventListener("change", () => {
   byId("import-file").value = ""; // so that the same file can be chosen again
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  if (byId("chats").classList.contains("open")) {
-    closeChats();
-    byId("show-chats").focus();
-  } else current.stop();
+  if (event.key !== "Escape" || isComposing(event)) return;
+  if (event.target.id === "search" && event.target.value) return; // the key empties the field
+  if (closeChats()) byId("show-chats").focus();
+  else current.stop();
 });
 document.addEventListener("pointerdown", ({ target }) => {
   if (!target.closest("#chats, #show-chats")) closeChats();
+});
+byId("chats").addEventListener("focusout", ({ relatedTarget }) => {
+  if (relatedTarget && !relatedTarget.closest("#chats, #show-chats")) closeChats(); // it would hide what has the focus now
 });
 window.addEventListener("hashchange", openAddressed);
 if (matchMedia("(max-width: 800px)").matches) for (const part of ["figures", "legend"]) byId(part).open = false;

@@ -6,6 +6,15 @@ import { ChatTree } from "./chat_tree.js";
 const FORMAT = "pymtp chats";
 const VERSION = 1;
 
+// The fields of a request, which the page sends again for a comparison, and whether a value is of their kind.
+const REQUEST = new Map([
+  ...["temperature", "top_p", "top_k", "min_p", "presence_penalty", "repeat_penalty"].map((name) => [name, Number.isFinite]),
+  ...["max_tokens", "seed", "draft_tokens"].map((name) => [name, Number.isFinite]),
+  ["chat_template_kwargs", isObject],
+  ["tools", Array.isArray],
+  ["tool_choice", (value) => typeof value === "string"],
+]);
+
 /** An error in a file, with a message for the user. */
 export class FileError extends Error {}
 
@@ -42,6 +51,7 @@ function readChat(chat, at) {
   const id = newId();
   const ids = new Map([[null, null]]); // the new id of each turn by its id in the file
   const head = { id, title: string(chat.title, `${at}.title`) };
+  if (!head.title.trim()) throw new FileError(`${at}.title is empty`);
   head.created = number(chat.created, `${at}.created`);
   head.updated = number(chat.updated, `${at}.updated`);
   const turns = list(chat.turns, `${at}.turns`).map((turn, i) => readTurn(turn, id, ids, `${at}.turns[${i}]`));
@@ -85,15 +95,22 @@ function readAnswer(turn, at) {
   return {
     model: string(turn.model, `${at}.model`),
     system: string(turn.system, `${at}.system`),
-    request: object(turn.request, `${at}.request`),
+    request: readRequest(turn.request, `${at}.request`),
     thinking: readText(turn.thinking, `${at}.thinking`),
     content: readText(turn.content, `${at}.content`),
     calls,
     rounds: list(turn.rounds, `${at}.rounds`).map((round, i) => readRound(round, `${at}.rounds[${i}]`)),
     figures,
-    tokens: number(turn.tokens, `${at}.tokens`),
+    tokens: natural(turn.tokens, `${at}.tokens`),
     reason: turn.reason === null ? null : string(turn.reason, `${at}.reason`),
   };
+}
+
+function readRequest(request, at) {
+  for (const [name, value] of Object.entries(object(request, at))) {
+    if (!REQUEST.get(name)?.(value)) throw new FileError(`${at}.${name} is no field of this page's requests, or not of its kind`);
+  }
+  return request;
 }
 
 function readRound(round, at) {
@@ -135,7 +152,7 @@ function string(value, at) {
 }
 
 function number(value, at) {
-  if (typeof value !== "number") throw new FileError(`${at} is missing, or no number`);
+  if (!Number.isFinite(value)) throw new FileError(`${at} is missing, or no number`);
   return value;
 }
 

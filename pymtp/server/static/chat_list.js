@@ -1,6 +1,7 @@
 // The list of the chats: open, rename, export and delete one, and search in all.
 
 import { byId, el } from "./dom.js";
+import { isComposing } from "./keys.js";
 
 export class ChatList {
   #list = byId("chat-list");
@@ -39,14 +40,27 @@ export class ChatList {
     const text = this.#query.value.trim().toLowerCase();
     const fits = ({ id, title }) => !this.#found || this.#found.has(id) || title.toLowerCase().includes(text);
     const heads = this.#heads.filter(fits);
+    const refocus = this.#focusKeeper();
     this.#list.replaceChildren(...heads.map((head) => this.#row(head)));
+    refocus();
     byId("chats-empty").textContent = heads.length ? "" : this.#found ? "No chat has this text." : "No chats yet.";
+  }
+
+  /** Returns a function that gives the focus back to a control of the list after the list was drawn again. */
+  #focusKeeper() {
+    const controls = (row) => [...(row?.querySelectorAll("a, button") ?? [])];
+    const focused = document.activeElement;
+    const row = this.#list.contains(focused) ? focused.closest("li") : null;
+    const [id, at] = [row?.dataset.chat, controls(row).indexOf(focused)];
+    return () => {
+      if (row) controls([...this.#list.children].find((each) => each.dataset.chat === id))[at]?.focus();
+    };
   }
 
   #row(head) {
     const isCurrent = head.id === this.#current;
     const link = el("a", { href: `#${head.id}`, "aria-current": isCurrent ? "true" : null, title: head.title }, head.title);
-    const row = el("li", { class: isCurrent ? "current" : null }, link);
+    const row = el("li", { class: isCurrent ? "current" : null, "data-chat": head.id }, link);
     const snippet = this.#found?.get(head.id);
     if (snippet) row.append(el("p", { class: "snippet" }, snippet));
     if (isCurrent) row.append(this.#buttons(head, row));
@@ -76,7 +90,7 @@ export class ChatList {
       this.#list.querySelector(".current button")?.focus();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== "Escape") return;
+      if ((event.key !== "Enter" && event.key !== "Escape") || isComposing(event)) return;
       event.preventDefault(); // the key must not press the button that gets the focus
       event.stopPropagation(); // Esc on the page stops an answer
       close(event.key === "Enter" ? field.value.trim() : null);

@@ -65,22 +65,27 @@ export class ChatStore {
     return this.#run("readonly", ({ turns }) => turns.get(id));
   }
 
-  /** Adds or replaces a turn. Returns false, and stores nothing, if its chat was deleted. */
-  async putTurn(turn, { tell = true } = {}) {
+  /** Adds or replaces turns of a chat. leaf: the last turn that is shown. Returns false, and stores nothing, if the chat
+   * was deleted. */
+  async putTurns(id, records, leaf, { tell = true } = {}) {
     const stored = await this.#run("readwrite", async ({ chats, turns }) => {
-      const head = await chats.get(turn.chat);
+      const head = await chats.get(id);
       if (!head) return false;
-      await turns.put(turn);
-      await chats.put({ ...head, updated: Math.max(head.updated, Date.now()), leaf: turn.id });
+      for (const record of records) await turns.put(record);
+      await chats.put({ ...head, updated: Math.max(head.updated, Date.now()), leaf });
       return true;
     });
-    if (stored && tell) this.#tell(turn.chat, turn.id);
+    if (stored && tell) for (const record of records) this.#tell(id, record.id);
     return stored;
   }
 
-  /** Removes a turn that the server has refused. */
-  async removeTurn(turn) {
-    await this.#run("readwrite", ({ turns }) => turns.delete(turn.id));
+  /** Removes a turn that the server has refused. leaf: the last turn that is shown without it. */
+  async removeTurn(turn, leaf) {
+    await this.#run("readwrite", async ({ chats, turns }) => {
+      await turns.delete(turn.id);
+      const head = await chats.get(turn.chat);
+      if (head?.leaf === turn.id) await chats.put({ ...head, leaf });
+    });
     this.#tell(turn.chat);
   }
 

@@ -2,6 +2,7 @@
 
 import { MAX_FILES_BYTES, readFiles, size } from "./attachments.js";
 import { byId, el } from "./dom.js";
+import { isComposing } from "./keys.js";
 import { dismiss, notify } from "./notices.js";
 
 export class Composer {
@@ -10,6 +11,7 @@ export class Composer {
   #list = byId("files");
   #chosen = byId("attach-file");
   #files = []; // { name, text }
+  #reading = Promise.resolve(); // the files that are being read
 
   /** on: the handlers { send(text, files), stop() }. `send` returns whether it took the message. */
   constructor(on) {
@@ -19,20 +21,26 @@ export class Composer {
       this.#send();
     });
     this.#question.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
       event.preventDefault();
       this.#send();
     });
-    byId("stop").addEventListener("click", () => {
+    byId("stop").addEventListener("click", (event) => {
+      if (event.detail > 1) return; // the second half of a double click on Send, in whose place this button is
       on.stop();
       this.focus();
     });
     byId("attach").title = `Text files, at most ${size(MAX_FILES_BYTES)} together`;
     byId("attach").addEventListener("click", () => this.#chosen.click());
-    this.#chosen.addEventListener("change", async () => {
-      const files = [...this.#chosen.files];
+    this.#chosen.addEventListener("change", () => {
+      this.#attach([...this.#chosen.files]);
       this.#chosen.value = ""; // so that the same file can be chosen again
-      await this.#attach(files);
+    });
+    this.#question.addEventListener("paste", (event) => {
+      const { files, types } = event.clipboardData;
+      if (!files.length || types.includes("text/plain")) return; // some programs copy a picture of a text beside the text
+      event.preventDefault();
+      this.#attach([...files]);
     });
     this.#takeDropped();
   }
@@ -55,16 +63,22 @@ export class Composer {
     this.focus();
   }
 
-  #send() {
+  async #send() {
+    for (const key of ["refused", "files"]) dismiss(key);
+    await this.#reading;
     const [text, files] = [this.#question.value, this.#files];
     if (!(text.trim() || files.length) || !this.on.send(text, files)) return;
     this.#question.value = "";
     this.#files = [];
     this.#drawFiles();
-    for (const key of ["refused", "files"]) dismiss(key);
   }
 
-  async #attach(chosen) {
+  /** Attaches files after those that are being read, whose size counts. */
+  #attach(chosen) {
+    this.#reading = this.#reading.then(() => this.#read(chosen));
+  }
+
+  async #read(chosen) {
     const { files, problems } = await readFiles(chosen, this.#files);
     this.#files.push(...files);
     this.#drawFiles();

@@ -26,14 +26,19 @@ export class Conversation {
   #shown = [];
   #undrawn = new Set(); // the views that were made, and neither are drawn nor wait for it
   #lazy = new LazyDrawing();
+  #showsMarkdown; // whether the answers were drawn as Markdown
   #isStored = false; // whether the store has the chat
-  #saves = 0; // the number of turns that the store is taking; the element says so
+  #unsaved = new Map(); // the turns that the store must take, and whether other tabs are told of it
+  #storing = Promise.resolve(); // the work that the store was given; each part begins when the one before has ended
+  #parts = 0; // the number of parts of this work that have not ended; the element says so
   #abort = null; // aborts the running answer; null if no answer runs
 
   /** page: { store, settings, running, announce(text), onChange(), onStored(), onForgotten(conversation),
-   * onRefused(text, files, message), onUnauthorized(), onLost(conversation), onUnsaved(error) }. */
+   * onRefused(conversation, text, files, message), onUnauthorized(), onUnknownModel(), onLost(conversation),
+   * onUnsaved(error) }. */
   constructor(page) {
     this.page = page;
+    this.#showsMarkdown = page.settings.showsMarkdown;
   }
 
   /** Returns the conversation of a chat from the store. */
@@ -68,19 +73,11 @@ export class Conversation {
   send(text, files) {
     const last = this.#tree.get(this.#leaf);
     const parent = isRefused(last) ? last.parent : this.#leaf;
-    return this.#ask(parent, text, files, (message) => this.page.onRefused(text, files, message));
+    return this.#ask(parent, text, files, (message) => this.page.onRefused(this, text, files, message));
   }
 
   stop() {
     this.#abort?.abort();
-  }
-
-  /** Draws all turns again. */
-  redraw() {
-    if (this.isRunning) return;
-    this.#lazy.clear();
-    this.#views.clear();
-    this.show();
   }
 
   /** Takes a turn that another tab has added, and shows it if it continues what is shown. */
@@ -92,8 +89,9 @@ export class Conversation {
     this.show();
   }
 
-  /** Shows the branch that ends with the last turn. */
+  /** Shows the branch that ends with the last turn, and draws the answers again if the settings draw them otherwise. */
   show() {
+    if (!this.isRunning && this.#showsMarkdown !== this.page.settings.showsMarkdown) this.#dropAnswerViews();
     this.#shown = this.#tree.path(this.#leaf).map((turn) => this.#viewOf(turn));
     const elements = this.#shown.map((view) => view.element);
     let same = 0;
@@ -112,6 +110,12 @@ export class Conversation {
       view.switch.draw(this.#tree.siblings(view.turn), view.turn, idle);
     }
     this.page.onChange();
+  }
+
+  #dropAnswerViews() {
+    this.#showsMarkdown = this.page.settings.showsMarkdown;
+    this.#lazy.clear();
+    for (const [id, view] of this.#views) if (view.turn.answer) this.#views.delete(id);
   }
 
   #viewOf(turn) {
@@ -134,7 +138,7 @@ export class Conversation {
       sendResults: (view) => this.#sendResults(view.turn),
       switchTo: (other) => this.#switchTo(other),
     };
-    return new AnswerTurn(turn, on, this.page.settings.showsMarkdown);
+    return new AnswerTurn(turn, on, this.#showsMarkdown);
   }
 
   /** Draws the last turns now, and the others when they come near to what is shown. */
@@ -152,13 +156,16 @@ export class Conversation {
     this.#leaf = this.#tree.lastAfter(turn.id);
     this.show();
     this.#views.get(turn.id).switch.focus(forward);
-    if (!isRefused(this.#tree.get(this.#leaf))) this.page.store.update(this.head.id, { leaf: this.#leaf });
+    if (isRefused(this.#tree.get(this.#leaf))) return;
+    const [{ id }, leaf] = [this.head, this.#leaf];
+    this.head = { ...this.head, leaf };
+    this.#queue(() => this.page.store.update(id, { leaf }));
   }
 
   /** Asks a message in other words, beside the old one. Returns whether the settings allow it. */
   #edit(turn, text) {
     return this.#ask(turn.parent, text, turn.files, (message) => {
-      this.page.onRefused("", [], message);
+      this.page.onRefused(this, "", [], message);
       this.#views.get(turn.id).openEditor(text);
     });
   }
@@ -175,7 +182,7 @@ export class Conversation {
       this.#leaf = this.#tree.get(before) ? before : parent;
       this.#forget(turn);
       this.show();
-      this.page.running.draw(this.lastAnswer);
+      this.#drawFigures(this.lastAnswer);
       onRefused(message);
     };
     this.#generate(turn.id, request, takeBack);
@@ -200,31 +207,35 @@ export class Conversation {
   async #compare(view) {
     const { request } = view.answer;
     const { draft_tokens: _, ...rest } = request;
-    const messages = request.messages ?? this.#messages(view.turn.parent, view.turn.system);
-    const second = new Answer({ ...rest, messages, ...(view.answer.usesMtp ? { draft_tokens: 0 } : {}) });
+    const messages = this.#messages(view.turn.parent, view.turn.system);
+    const second = new Answer({ ...rest, ...(view.answer.usesMtp ? { draft_tokens: 0 } : {}) });
     view.dropSecond();
-    const column = view.add(second, this.page.settings.showsMarkdown);
-    const error = await this.#stream(view, column, second);
-    if (error) view.fail(error.message);
+    const column = view.add(second, this.#showsMarkdown);
+    const error = await this.#stream(view, column, second, messages);
+    if (error) this.#viewOf(view.turn).fail(error.message);
     view.compare();
-    this.page.running.draw(view.answer);
+    this.#drawFigures(view.answer);
+  }
+
+  #drawFigures(answer) {
+    if (this.element.isConnected) this.page.running.draw(answer);
   }
 
   /** Generates an answer to the branch that ends with the turn `parent`. onRefused: takes the message of the server if it
    * refuses the request; without it, the answer shows the message. */
   async #generate(parent, request, onRefused = null) {
     const { system } = this.page.settings;
-    const answer = new Answer({ ...request, messages: this.#messages(parent, system) });
+    const answer = new Answer(request);
+    const messages = this.#messages(parent, system);
     const turn = this.#add({ parent, role: "assistant", model: "", system, answer });
     const view = this.#viewOf(turn);
-    const error = await this.#stream(view, view.views[0], answer, turn);
+    const error = await this.#stream(view, view.views[0], answer, messages, turn);
     const refused = error && REFUSED.includes(error.status) && answer.isEmpty;
     if (refused && onRefused) {
       this.#tree.remove(turn);
       onRefused(error.message);
-    } else if (error) view.fail(error.message);
+    } else if (error) this.#viewOf(turn).fail(error.message); // not of `view`: Markdown may have been switched meanwhile
     if (!isRefused(turn) && !(refused && onRefused)) this.#save(turn);
-    if (error?.status === 401) this.page.onUnauthorized();
   }
 
   #messages(leaf, system) {
@@ -234,17 +245,16 @@ export class Conversation {
 
   /** Streams an answer into a view. turn: the turn that is stored meanwhile. Returns the error; null for none, or after a
    * stop. */
-  async #stream(view, column, answer, turn = null) {
-    const { running, announce } = this.page;
+  async #stream(view, column, answer, messages, turn = null) {
+    const { announce } = this.page;
     const log = byId("log");
     let frame = 0;
     const draw = () => {
       frame = 0;
       const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
       column.draw();
-      if (!this.element.isConnected) return;
-      running.draw(answer);
-      if (follows) log.scrollTop = log.scrollHeight;
+      this.#drawFigures(answer);
+      if (follows && this.element.isConnected) log.scrollTop = log.scrollHeight;
     };
     this.#abort = new AbortController();
     view.fail(null);
@@ -257,7 +267,7 @@ export class Conversation {
       const model = await modelName(signal);
       if (turn) turn.model = model;
       let savedAt = performance.now();
-      for await (const chunk of answerChunks({ model, ...answer.request, pymtp: { origins: true } }, signal)) {
+      for await (const chunk of answerChunks({ ...answer.request, messages, model, pymtp: { origins: true } }, signal)) {
         answer.push(chunk);
         frame ||= requestAnimationFrame(draw);
         if (!turn || performance.now() - savedAt < SAVE_INTERVAL) continue;
@@ -275,7 +285,9 @@ export class Conversation {
     cancelAnimationFrame(frame);
     this.#abort = null;
     draw();
-    this.updateControls();
+    this.show();
+    if (failure?.status === 401) this.page.onUnauthorized();
+    if (failure?.status === 404) this.page.onUnknownModel();
     return failure;
   }
 
@@ -299,40 +311,57 @@ export class Conversation {
     this.#leaf = last.parent;
   }
 
-  async #save(turn, options) {
-    if (this.isDeleted) return;
+  /** Stores a turn, and those that could not be stored before. tell: whether other tabs are told, and the user of an error. */
+  #save(turn, { tell = true } = {}) {
     this.head = { ...this.head, leaf: turn.id };
-    const { id } = this.head;
-    this.element.toggleAttribute("data-saving", ++this.#saves > 0);
+    this.#unsaved.set(turn, tell || this.#unsaved.get(turn) === true);
+    this.#queue(() => this.#storeUnsaved());
+  }
+
+  async #storeUnsaved() {
+    const turns = [...this.#unsaved.keys()];
+    const tell = [...this.#unsaved.values()].includes(true);
+    if (this.isDeleted || !turns.length) return;
+    this.#unsaved.clear();
+    let isStored = false;
     try {
-      if (!this.#isStored) {
-        await this.page.store.insert([this.stored]); // all turns: the store may have been full before
-        this.#isStored = this.head?.id === id; // the message may have been refused meanwhile
-        this.page.onStored();
-      } else if (!(await this.page.store.putTurn(recordOf(turn), options))) this.page.onLost(this);
-      else if (options?.tell !== false) this.page.onStored();
+      isStored = await this.#put(turns, tell);
+      if (tell && isStored) this.page.onStored();
+      else if (tell) this.page.onLost(this);
     } catch (error) {
-      this.page.onUnsaved(error);
-    } finally {
-      this.element.toggleAttribute("data-saving", --this.#saves > 0);
+      if (tell) this.page.onUnsaved(error);
     }
+    // turns that follow these would be lost without them
+    if (!isStored) this.#unsaved = new Map([...turns.map((turn) => [turn, false]), ...this.#unsaved]);
+  }
+
+  /** Returns false if another tab has deleted the chat. */
+  async #put(turns, tell) {
+    const { store } = this.page;
+    if (this.#isStored) return store.putTurns(this.head.id, turns.map(recordOf), this.head.leaf, { tell });
+    await store.insert([this.stored]);
+    return (this.#isStored = true);
   }
 
   /** Removes a refused message from the store, and the chat if it has no other. */
-  async #forget(turn) {
-    const { head } = this;
-    if (this.#tree.isEmpty) {
-      this.head = null;
-      this.#isStored = false;
-      this.page.onForgotten(this);
-    }
-    try {
-      if (this.head) await this.page.store.removeTurn(turn);
-      else await this.page.store.remove(head.id);
-    } catch (error) {
-      this.page.onUnsaved(error);
-    }
-    this.page.onStored();
+  #forget(turn) {
+    const [leaf, isLast] = [this.#leaf, this.#tree.isEmpty];
+    const { store } = this.page;
+    this.#unsaved.delete(turn);
+    this.head = isLast ? null : { ...this.head, leaf };
+    this.#queue(async () => {
+      if (isLast) this.#isStored = false;
+      await (isLast ? store.remove(turn.chat) : store.removeTurn(turn, leaf));
+      this.page.onStored();
+    });
+    if (isLast) this.page.onForgotten(this);
+  }
+
+  /** Gives the store a part of its work. */
+  #queue(work) {
+    this.element.toggleAttribute("data-saving", ++this.#parts > 0);
+    const ended = () => this.element.toggleAttribute("data-saving", --this.#parts > 0);
+    this.#storing = this.#storing.then(work).catch(this.page.onUnsaved).finally(ended);
   }
 }
 
@@ -347,5 +376,6 @@ function messagesOf(turn) {
 
 function titleOf({ text, files }) {
   const line = text.trim().split("\n")[0].trim() || files[0].name;
-  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE).trimEnd()}…` : line;
+  const characters = [...line.slice(0, 4 * MAX_TITLE)];
+  return characters.length > MAX_TITLE ? `${characters.slice(0, MAX_TITLE).join("").trimEnd()}…` : line;
 }

@@ -58,10 +58,12 @@ const panels = [
 
 let previous = null; // the last response of the server, and the time of the response
 let timer = 0;
+let isPolling = false; // two polls at once would show the rates of almost no time
 
 async function poll() {
   clearTimeout(timer);
-  if (document.hidden) return;
+  if (document.hidden || isPolling) return;
+  isPolling = true;
   try {
     const current = { ...(await get(`figures${await modelQuery()}`)), at: performance.now() };
     for (const panel of panels) panel.add(current, previous, previous && (current.at - previous.at) / 1000);
@@ -70,9 +72,10 @@ async function poll() {
   } catch (error) {
     previous = null;
     showProblem(error);
-    if (error.status === 401) return;
+    if (error.status === 401) return; // until a key is entered
+  } finally {
+    isPolling = false;
   }
-  clearTimeout(timer); // another call of this function may have started a timer meanwhile
   timer = setTimeout(poll, POLL_INTERVAL);
 }
 

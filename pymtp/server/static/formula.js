@@ -3,6 +3,7 @@
 import { el } from "./dom.js";
 
 const MAX_SOURCE = 4000; // characters; a longer formula is shown as it was written
+const MAX_DEPTH = 400; // of a formula's elements; browsers crash at elements that are nested a few thousand times
 const MAX_KEPT = 300; // formulas that are kept, because an unfinished paragraph is drawn again and again
 const OPTIONS = {
   maxExpand: 500, // of macros, which could make a short formula endless
@@ -35,9 +36,17 @@ function typeset(source, displayMode) {
   try {
     const output = WITHOUT_MATHML.test(source) ? "html" : "htmlAndMathml";
     katex.render(source, element, { ...OPTIONS, displayMode, output });
+    if (depthOf(element) > MAX_DEPTH) return null;
     if (output === "html") for (const [name, value] of [["role", "math"], ["aria-label", source]]) element.setAttribute(name, value);
     return element;
   } catch {
     return null;
   }
+}
+
+/** Returns how many elements are nested within each other. */
+function depthOf(root) {
+  let depth = 0;
+  for (let level = [root]; level.length; depth++) level = level.flatMap((element) => [...element.children]);
+  return depth;
 }

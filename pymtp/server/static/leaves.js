@@ -155,7 +155,7 @@ export class TableLeaf {
     this.alignments = alignments;
     this.body = el("tbody");
     const head = el("thead", {}, this.#row("th", from, to));
-    this.element = el("div", { class: "table", tabindex: "0" }, el("table", {}, head, this.body));
+    this.element = el("div", { class: "table", tabindex: "0" }, el("table", { dir: "auto" }, head, this.body));
   }
 
   addLine(from, to) {

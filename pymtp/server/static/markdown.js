@@ -7,6 +7,7 @@
 import { el } from "./dom.js";
 import { CodeLeaf, FORMULA_REACH, FormulaLeaf, TableLeaf, TextLeaf, alignmentsOf, cellsOf } from "./leaves.js";
 
+const MAX_DEPTH = 50; // containers within each other; browsers crash at elements that are nested a few thousand times
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +|$)/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}\s*$/;
@@ -15,7 +16,7 @@ const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]{0,200})$/;
 // A formula that does not end in the line where it begins; one that does is a part of a paragraph.
 const FORMULA = /^ {0,3}(?:(\$\$)(?!\$|.{0,990}\$\$)|(\\\[)(?!.{0,990}\\\]))/;
 const TASK = /^\[([ xX])\][ \t]+(?=\S)/;
-const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
+const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/; // without blanks at the end
 
 // A line that has only these characters may still become any kind of block; any other character decides the kind.
 const STRUCTURE = /^[\s>\-*+_#`~|:=\d.)]*$/;
@@ -126,11 +127,12 @@ export class Markdown {
 
   /** Opens the quote or list item that starts with a line. Returns the length of the mark; 0 if none starts there. */
   #openContainer(rest, depth) {
+    if (this.#stack.length > MAX_DEPTH) return 0;
     const quote = QUOTE.exec(rest);
     if (quote) {
       this.#closeTo(depth);
       this.#closeList();
-      this.#enter({ kind: "quote", element: el("blockquote") });
+      this.#enter({ kind: "quote", element: el("blockquote", { dir: "auto" }) });
       return quote[0].length;
     }
     const item = RULE.test(rest) ? null : ITEM.exec(rest);
@@ -152,7 +154,8 @@ export class Markdown {
     if (this.#stack.at(-1).kind === "list" && this.#stack.at(-1).end === end) return;
     this.#closeList();
     const first = Number.parseInt(mark);
-    const element = Number.isNaN(first) ? el("ul") : el("ol", { start: first === 1 ? null : first });
+    const tag = Number.isNaN(first) ? "ul" : "ol";
+    const element = el(tag, { dir: "auto", start: tag === "ul" || first === 1 ? null : first });
     this.#enter({ kind: "list", element, end });
   }
 
@@ -219,7 +222,7 @@ export class Markdown {
   }
 
   #isDelimiterRow(rest) {
-    if (this.#leaf?.kind !== "paragraph" || this.#leaf.lines > 1 || !rest.includes("|") || !DELIMITERS.test(rest)) return false;
+    if (this.#leaf?.kind !== "paragraph" || this.#leaf.lines > 1 || !rest.includes("|") || !DELIMITERS.test(rest.trimEnd())) return false;
     return cellsOf(this.colouredText.text.slice(...this.#leaf.first)).length === cellsOf(rest).length;
   }
 

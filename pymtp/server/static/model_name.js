@@ -15,6 +15,11 @@ async function modelCards(signal) {
   return cachedCards;
 }
 
+/** Makes the next request fetch the cards again. */
+export function forgetModels() {
+  cachedCards = null;
+}
+
 /** Returns the card of the chosen model, without a choice that of the first. Throws Failure. */
 async function modelCard(signal) {
   const cards = await modelCards(signal);

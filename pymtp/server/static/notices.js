@@ -10,17 +10,14 @@ const shown = new Map(); // the element of each message by its key
 export function notify(key, text, { action = null, takesFocus = false, isError = false } = {}) {
   dismiss(key);
   const button = (label, press) => el("button", { type: "button", class: "quiet", onclick: press }, label);
-  const press = () => {
+  const close = (next) => () => {
     dismiss(key);
-    action[1]();
+    byId("question").focus(); // before the action, which may move it on
+    next();
   };
-  const buttons = action ? [button(action[0], press)] : [];
-  const close = button("Dismiss", () => {
-    dismiss(key);
-    byId("question").focus();
-  });
+  const buttons = action ? [button(action[0], close(action[1]))] : [];
   const attributes = { class: isError ? "notice error" : "notice", role: isError ? "alert" : "status" };
-  const element = el("div", attributes, el("span", {}, text), ...buttons, close);
+  const element = el("div", attributes, el("span", {}, text), ...buttons, button("Dismiss", close(() => {})));
   shown.set(key, element);
   byId("notices").append(element);
   if (takesFocus) buttons[0].focus();

@@ -85,13 +85,24 @@ export class Paragraph {
   }
 
   #paint(parent, from, to) {
-    let i = this.#pieces.findLastIndex(([position]) => position <= from);
+    let i = this.#pieceAt(from);
     while (from < to) {
       const [position, sourcePosition] = this.#pieces[i++];
       const end = Math.min(to, this.#pieces[i]?.[0] ?? to);
       this.colouredText.paint(parent, sourcePosition + from - position, sourcePosition + end - position);
       from = end;
     }
+  }
+
+  /** Returns the index of the slice that has a position of #text. */
+  #pieceAt(position) {
+    let [low, high] = [0, this.#pieces.length - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.#pieces[middle][0] <= position) low = middle;
+      else high = middle - 1;
+    }
+    return low;
   }
 }
 

@@ -13,6 +13,7 @@ const MAX_SEED = 2 ** 32 - 2;
 
 export class Settings {
   #form = byId("settings-form");
+  #placeholders = new Map(DEFAULTS.map((id) => [id, byId(id).placeholder])); // for models whose defaults are unknown
 
   /** onMarkdown: called when the user turns Markdown on or off. */
   constructor({ onMarkdown }) {
@@ -58,7 +59,8 @@ export class Settings {
   /** Shows the server's defaults as placeholders of empty fields. defaults: maps request fields to their defaults. */
   showDefaults(defaults) {
     for (const id of DEFAULTS) {
-      if (id in defaults) byId(id).placeholder = id === "top_k" && defaults[id] === 0 ? "off" : String(defaults[id]);
+      const isKnown = defaults[id] !== undefined && !(id === "top_k" && defaults[id] === 0);
+      byId(id).placeholder = isKnown ? String(defaults[id]) : this.#placeholders.get(id);
     }
   }
 

@@ -10,7 +10,13 @@
   let store = () => {};
   try {
     stored = localStorage.getItem(NAME) ?? "auto";
-    store = (theme) => localStorage.setItem(NAME, theme);
+    store = (theme) => {
+      try {
+        localStorage.setItem(NAME, theme);
+      } catch {
+        // the storage is full, so the choice lasts until the page is left
+      }
+    };
   } catch {
     // this browser stores nothing, so the choice lasts until the page is left
   }

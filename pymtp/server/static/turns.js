@@ -5,6 +5,7 @@ import { AnswerView } from "./answer_view.js";
 import { fileView } from "./attachments.js";
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
+import { isComposing } from "./keys.js";
 import { SiblingSwitch } from "./sibling_switch.js";
 
 const quietButton = (label, press) => el("button", { type: "button", class: "quiet", onclick: press }, label);
@@ -41,10 +42,11 @@ export class UserTurn {
     };
     this.#editor.addEventListener("submit", submit);
     field.addEventListener("keydown", (event) => {
+      if (isComposing(event)) return;
       if (event.key === "Escape") {
         event.stopPropagation(); // Esc on the page stops an answer
         this.closeEditor();
-      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+      } else if (event.key === "Enter" && !event.shiftKey) submit(event);
     });
     this.#said.hidden = true;
     this.element.append(this.#editor);
@@ -134,9 +136,9 @@ export class AnswerTurn {
   compare() {
     const [first, second] = this.views.map((view) => view.answer);
     const ended = (answer) => answer.reason !== "failed" && answer.reason !== "stopped";
-    const index = firstDifference(first.comparable, second.comparable);
+    const difference = firstDifference(first, second);
     if (!ended(first) || !ended(second)) this.#verdict.textContent = "One of the two did not come to its end.";
-    else if (index >= 0) this.#verdict.textContent = `The texts differ from character ${index + 1} on.`;
+    else if (difference) this.#verdict.textContent = `The ${difference[0]} differ from character ${difference[1] + 1} on.`;
     else this.#verdict.textContent = `The texts are equal.${ratio(first, second)}`;
   }
 }
