@@ -29,7 +29,7 @@ def rewrite(
     """Copy the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
 
     weights: the type to convert quantized tensors to, so that results can be compared without quantized arithmetic;
-        "f32" converts all tensors, "f16" keeps those that are F32.
+        "f32" converts all tensors, "f16" keeps those that are F32. Scales of matrices become a part of their values.
     drop_head: leave out the MTP blocks and their metadata.
     leave_out: beginnings of names of tensors to leave out.
     metadata: keys to set, with the type of an existing key; None removes the key.
@@ -54,13 +54,16 @@ def rewrite(
 
     writer = GGUFWriter(target, arch)
     write_metadata(writer, reader, changes)
+    scales = {t.name: t.data for t in reader.tensors if weights and t.name.endswith((".scale", ".input_scale"))}
     for tensor in reader.tensors:
-        if tensor.name.startswith(dropped):
+        if tensor.name.startswith(dropped) or tensor.name in scales:
             continue
         if add and tensor.name in add:
             writer.add_tensor(tensor.name, tensor.data + add[tensor.name])
         elif weights and (weights == "f32" or tensor.tensor_type != GGMLQuantizationType.F32):
             values = dequantize(np.asarray(tensor.data), tensor.tensor_type)
+            if (scale := scales.get(tensor.name.removesuffix(".weight") + ".scale")) is not None:
+                values = values * scale.reshape(-1, *[1] * (values.ndim - 1))  # one, or one for each expert
             writer.add_tensor(tensor.name, values.astype(np.float16) if weights == "f16" else values)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)

@@ -20,7 +20,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 
 from makers.model_shapes import PRESETS, Shape, Tensor
 from makers.random_weights import CHUNK, TYPES, Bytes, chunk, n_bytes
-from makers.weight_mixes import MIXES, tensor_types
+from makers.weight_mixes import MIXES, is_known, tensor_types
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -46,7 +46,7 @@ def make_model(
 ) -> list[Path]:
     """Write a model of a shape, or of a preset by its name, and return its files; the first is the one to load.
 
-    weight_type: one of TYPES, or of MIXES, which comes first.
+    weight_type: one of MIXES, or one of TYPES, or several of them with "+" between, which the matrices have in turns.
     head: with the multi-token-prediction head.
     split_max_tensors: the maximum number of tensors in a file, 0 for one file; else PATH.gguf becomes
         PATH-00001-of-0000N.gguf.
@@ -57,7 +57,7 @@ def make_model(
     """
     if isinstance(shape, str) and shape not in PRESETS:
         raise ValueError(f"no preset is called {shape!r}, there are {', '.join(PRESETS)}")
-    if weight_type not in WEIGHTS:
+    if not is_known(weight_type):
         raise ValueError(f"weights cannot be {weight_type!r}, but {', '.join(WEIGHTS)}")
     name = shape if isinstance(shape, str) else "custom"
     shape = replace(PRESETS[shape] if isinstance(shape, str) else shape, head=head)
@@ -121,6 +121,7 @@ def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str)
 
 def _file_type(weights: str) -> int:
     """Return the number of llama.cpp's name for a file with these weights (llama_ftype in include/llama.h)."""
+    weights, _, _ = weights.partition("+")
     name = weights.removeprefix("mix-").removeprefix("ud-").replace("-", "_").replace("k_xl", "k_m")
     if name == "q2_0":
         return 41  # gguf 0.19 has no name for it

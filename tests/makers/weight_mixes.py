@@ -24,6 +24,7 @@ mxfp4-moe is llama.cpp's. nvfp4 is what conversion of NVIDIA's checkpoints gives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import NamedTuple
 
 from gguf import GGML_QUANT_SIZES
@@ -254,10 +255,20 @@ _FALLBACKS = {
 _SCALED = (".scale", ".input_scale")  # names of the factors of an NVFP4 matrix, and of what it is multiplied by
 
 
+def is_known(weight_type: str) -> bool:
+    """Tell whether there are such types or such a mix: a name in MIXES, or names in TYPES with "+" between them."""
+    return weight_type in MIXES or all(name in TYPES for name in weight_type.split("+"))
+
+
 def tensor_types(shape: Shape, weight_type: str) -> list[tuple[Tensor, T]]:
-    """Return all tensors of a file in its order, with their types. weight_type: a name in MIXES or TYPES."""
+    """Return all tensors of a file in its order, with their types.
+
+    weight_type: a name in MIXES or TYPES, or several of TYPES with "+" between them, which the matrices have in turns.
+    """
     if weight_type not in MIXES:
-        return [(tensor, type_of(tensor, TYPES[weight_type])) for tensor in shape.tensors()]
+        turns = cycle(TYPES[name] for name in weight_type.split("+"))
+        kept = {tensor: stays_f32(tensor) for tensor in shape.tensors()}
+        return [(tensor, T.F32 if kept[tensor] else type_of(tensor, next(turns))) for tensor in kept]
     found = list[tuple[Tensor, T]]()
     for tensor in shape.tensors():
         kind = T.F32 if stays_f32(tensor) else _mixed_type(MIXES[weight_type], shape, tensor)
