@@ -89,7 +89,7 @@ def test_cut_prompts_of_all_types_have_the_bits_of_the_whole_prompt(model: NewMo
 
 @pytest.mark.parametrize("weights", [*CODEBOOKS, *OTHERS])
 def test_weights_of_all_types_multiply_as_their_f32_values(model: NewModel, tmp_path: Path, weights: str) -> None:
-    """Activations are rounded to 8 bits. That costs up to 9% of the logits' norm here; a wrong type costs more than half."""
+    """Activations are rounded to 8 bits. That costs up to 9% of the logits' norm here, and a wrong type over half."""
     packed = model("all-experts", weights)
     rewrite(packed.path, tmp_path / "twin.gguf", weights="f32")
     with Model(tmp_path / "twin.gguf") as plain:

@@ -42,6 +42,12 @@ def test_mix_gives_rows_that_do_not_fit_another_type() -> None:
     assert types(replace(PRESETS["7m"], n_ff=440), "q4_k_m")["blk.0.ffn_down.weight"] == T.F16
 
 
+def test_several_types_take_turns_over_the_matrices() -> None:
+    found = [kind for kind in types(EXPERTS, "iq1_s+q4_1+mxfp4").values() if kind != T.F32]
+    assert found == [(T.IQ1_S, T.Q4_1, T.MXFP4)[i % 3] for i in range(len(found))]
+    assert len(found) > 50
+
+
 def test_mix_with_scales_has_them_for_each_of_its_matrices() -> None:
     found = types(EXPERTS, "nvfp4")
     matrices = {name.removesuffix(".weight") for name, kind in found.items() if kind == T.NVFP4}
