@@ -18,6 +18,7 @@ from pymtp import InvalidRequestError, SamplingParams
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.server import service
 from pymtp.server.errors import RequestTimeoutError, UnavailableError
+from pymtp.server.http import json_response
 from pymtp.server.http.waited import WAITED_HEADER, WaitedMiddleware
 from pymtp.server.llama import routes as llama_routes
 from pymtp.server.openai import routes
@@ -153,6 +154,38 @@ def test_rule_of_llama_cpps_form_is_compiled_off_the_event_loop(
     request_body = {"prompt": "a", "n_predict": 1, field: {"type": "string"}}
     assert httpx.post(server.url + "/completion", json=request_body, timeout=LONG).status_code == 200
     assert threads[0].name.startswith("pymtp prepare")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "of_token"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "logprobs": True},
+            '{"token":',
+        ),
+        ("/v1/completions", {"prompt": "a", "logprobs": 0}, "{}"),
+        ("/completion", {"prompt": ["a", "b"], "n_probs": 1}, '{"id":'),
+        ("/completion", {"prompt": "a", "n_probs": 1}, '{"id":'),
+    ],
+)
+def test_log_probabilities_are_encoded_token_by_token_off_the_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], of_token: str
+) -> None:
+    pieces: list[str] = []
+    encode = json_response.encode_json
+
+    def note(content: Any) -> str:
+        assert asyncio._get_running_loop() is None
+        pieces.append(encode(content))
+        return pieces[-1]
+
+    monkeypatch.setattr(json_response, "encode_json", note)
+    limits = {"max_tokens": 3, "ignore_eos": True, "temperature": 0}
+    answer = httpx.post(server.url + path, json=body | limits, timeout=LONG)
+    assert answer.status_code == 200
+    n_tokens = 6 if isinstance(answer.json(), list) else 3
+    assert sum(piece.startswith(of_token) for piece in pieces) == n_tokens
 
 
 def test_too_many_logprobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,19 @@ def encode_list(entries: Iterable[Any]) -> str:
     return f"[{','.join(map(encode_json, entries))}]"
 
 
+def encode_pieces(content: Any, levels: int) -> str:
+    """Encode content as `encode_json` does, but piece by piece, as `encode_list`.
+
+    levels: the number of levels of lists and objects whose entries are pieces.
+    """
+    if levels and isinstance(content, dict):
+        entries = (f"{encode_json(name)}:{encode_pieces(value, levels - 1)}" for name, value in content.items())
+        return f"{{{','.join(entries)}}}"
+    if levels and isinstance(content, list):
+        return f"[{','.join(encode_pieces(entry, levels - 1) for entry in content)}]"
+    return encode_json(content)
+
+
 class AsciiJSONResponse(JSONResponse):
     """A JSON response in ASCII.
 

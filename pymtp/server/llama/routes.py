@@ -11,13 +11,14 @@ from fastapi.responses import Response
 from pydantic import Discriminator, Tag
 
 from pymtp.engine.deltas import CompletionDelta
+from pymtp.engine.request import Completion
 from pymtp.openai.answer_rules import has_rule
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 from pymtp.openai.timings import prompt_progress
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
-from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.json_response import EncodedJSONResponse, encode_pieces
 from pymtp.server.http.response_schema import endpoint_responses, ignored_header
 from pymtp.server.http.sse import EventStream, run_until_disconnect
 from pymtp.server.llama.probabilities import check_post_sampling
@@ -115,12 +116,16 @@ async def _respond(
     if options.stream:
         events = _events(service, requests, options, writer)
         return EventStream(events, stream_error_encoder(request.url.path), headers)
-    answers = await run_until_disconnect(
-        request.receive, _answers(service, requests, writer, options.max_predict_seconds)
-    )
-    # a list of numbers and texts is one prompt
-    single = len(answers) == 1 and not (as_list and not is_one_prompt(fields["prompt"]))
-    return AsciiJSONResponse(answers[0] if single else answers, headers=headers)
+    done = await run_until_disconnect(request.receive, _completions(service, requests, options.max_predict_seconds))
+
+    def build() -> str:
+        answers = [writer.answer(i, j, one) for i, several in enumerate(done) for j, one in enumerate(several)]
+        # a list of numbers and texts is one prompt
+        single = len(answers) == 1 and not (as_list and not is_one_prompt(fields["prompt"]))
+        # the pieces are tokens: [i].completion_probabilities[j]
+        return encode_pieces(answers[0], 2) if single else encode_pieces(answers, 3)
+
+    return EncodedJSONResponse(await asyncio.to_thread(build), headers=headers)
 
 
 def is_one_prompt(prompt: object) -> bool:
@@ -128,17 +133,17 @@ def is_one_prompt(prompt: object) -> bool:
     return len(read_prompts(prompt)) == 1 and read_prompts(prompt)[0] is prompt
 
 
-async def _answers(
-    service: Service, requests: Sequence[GenerateRequest], writer: NativeWriter, max_seconds: float
-) -> list[Any]:
-    async def follow(i: int, prompt: OpenPrompt) -> list[Any]:
+async def _completions(
+    service: Service, requests: Sequence[GenerateRequest], max_seconds: float
+) -> list[list[Completion]]:
+    async def follow(i: int, prompt: OpenPrompt) -> list[Completion]:
         async with prompt as running:
             async for _ in _within_time(running, max_seconds):
                 pass
-            return [writer.answer(i, j, done) for j, done in enumerate(running.completions)]
+            return running.completions
 
     async with run_prompts(service, requests, follow) as tasks:
-        return [answer for answers in await asyncio.gather(*tasks) for answer in answers]
+        return await asyncio.gather(*tasks)
 
 
 async def _within_time(running: RunningRequest, max_seconds: float) -> AsyncIterator[CompletionDelta]:

@@ -22,7 +22,7 @@ from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_res
 from pymtp.sampling import TokenLogprobs
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
-from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.json_response import AsciiJSONResponse, EncodedJSONResponse, encode_pieces
 from pymtp.server.http.left_out import note_left_out
 from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
 from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
@@ -30,6 +30,7 @@ from pymtp.server.openai.types import ChatChunk, ChatRequest, CompletionRequest
 from pymtp.server.service import RunningRequest, Service
 
 router = APIRouter(tags=["OpenAI"])
+_TOKEN_LEVEL = 5  # where an answer has the log-probabilities of its tokens: choices[i].logprobs.content[j]
 
 
 @router.post(CHAT, response_model=None, responses=endpoint_responses(ChatCompletion, ChatChunk))
@@ -40,10 +41,8 @@ async def chat_completions(request: Request, body: ChatRequest, service: Service
     generate_request = read_generate_request(CHAT, fields, service.sampling)
     ignored = ignored_fields_header(CHAT, fields if generate_request.stream else {**fields, "verbose": None})
     if not generate_request.stream:
-        return AsciiJSONResponse(
-            await run_until_disconnect(request.receive, _response(CHAT, service, [generate_request], fields)),
-            headers=ignored,
-        )
+        work = _response(CHAT, service, [generate_request], fields, ignored)
+        return await run_until_disconnect(request.receive, work)
     stack = AsyncExitStack()
     running = await stack.enter_async_context(service.run_request(generate_request))
     return EventStream(_chat_events(service, running, stack, fields), stream_error_encoder(CHAT), ignored)
@@ -96,9 +95,7 @@ async def completions(request: Request, body: CompletionRequest, service: Servic
     if fields.get("echo") and first.params.logprobs is not None:
         raise InvalidRequestError("echo and logprobs cannot be combined, because prompts have no log-probabilities")
     if not requests[0].stream:
-        return AsciiJSONResponse(
-            await run_until_disconnect(request.receive, _response(TEXT, service, requests, fields)), headers=ignored
-        )
+        return await run_until_disconnect(request.receive, _response(TEXT, service, requests, fields, ignored))
     return EventStream(_text_events(service, requests, fields), stream_error_encoder(TEXT), ignored)
 
 
@@ -139,8 +136,12 @@ async def run_prompts(
 
 
 async def _response(
-    url: str, service: Service, requests: Sequence[GenerateRequest], fields: dict[str, Any]
-) -> ChatCompletion | TextCompletion:
+    url: str,
+    service: Service,
+    requests: Sequence[GenerateRequest],
+    fields: dict[str, Any],
+    headers: dict[str, str],
+) -> Response:
     async def follow(i: int, prompt: OpenPrompt) -> list[Output]:
         async with prompt as running:
             return await running.outputs()
@@ -149,7 +150,14 @@ async def _response(
         outputs = await asyncio.gather(*tasks)
     if url == TEXT and _only_prompt(fields):
         outputs = [[_without_text(output) for output in each] for each in outputs]
-    return build_response(url, fields, outputs, service.llm.llm.model, service.model_name)
+
+    def build() -> ChatCompletion | TextCompletion:
+        return build_response(url, fields, outputs, service.llm.llm.model, service.model_name)
+
+    if requests[0].params.logprobs is None:
+        return AsciiJSONResponse(build(), headers=headers)
+    # on a thread: log-probabilities can take seconds
+    return EncodedJSONResponse(await asyncio.to_thread(lambda: encode_pieces(build(), _TOKEN_LEVEL)), headers=headers)
 
 
 async def _text_events(
