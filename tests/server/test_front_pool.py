@@ -282,8 +282,11 @@ def test_load_and_unload_by_name_as_in_llama_server() -> None:
         assert fakes.loaded == ["a"]
         busy, done = fakes.asking("a")
         await settle()
-        fakes.pool.unload(model)
-        await settle()
+        n_tasks = len(asyncio.all_tasks())
+        for _ in range(9):
+            fakes.pool.unload(model)
+            await settle()
+        assert len(asyncio.all_tasks()) <= n_tasks + 2  # the one that unloads, and what it waits for
         assert fakes.loaded == ["a"]  # until the request has ended
         done.set()
         await busy

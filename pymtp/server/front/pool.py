@@ -132,7 +132,8 @@ class ModelPool(Generic[W]):
         loading = model.task is not None and not model.task.done()
         if model.status not in ("loading", "loaded") and not loading:
             raise InvalidRequestError("model is not running", "model")
-        self._spawn(self._unload(model))
+        if model.unloading is None or model.unloading.done():
+            model.unloading = self._spawn(self._unload(model))
 
     def end(self) -> None:
         """Refuse further requests, and tell all workers to end after their running requests."""

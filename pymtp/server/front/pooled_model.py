@@ -57,6 +57,7 @@ class PooledModel(Generic[W]):
     need: the bytes that the loaded model takes, by device.
     loads, load_seconds: the number of loads, and the seconds of the last one.
     description: what is known of the model, by its file or by its last worker; None before.
+    task: its last load. unloading: its last unloading that a client asked for.
     failure: why the last load failed; "" if it did not. failures: loads that failed in succession.
     """
 
@@ -77,6 +78,7 @@ class PooledModel(Generic[W]):
     load_seconds: float = 0.0
     description: Description | None = None
     task: asyncio.Task[None] | None = None
+    unloading: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
 
     @property
