@@ -79,9 +79,10 @@ def test_rows_of_all_types_have_the_same_bits_whichever_rows_are_beside_them(mod
     with Context(model("experts", weights), n_ctx=128, draft_tokens=64, n_threads=1) as context:
         together = verified(context, [65])
         assert verified(context, [1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 17]) == together
+        assert verified(context, [16, 33, 16]) == together
 
 
-@pytest.mark.parametrize("weights", OTHERS)
+@pytest.mark.parametrize("weights", [*CODEBOOKS, *OTHERS, *MIXES])
 def test_cut_prompts_of_all_types_have_the_bits_of_the_whole_prompt(model: NewModel, weights: str) -> None:
     with Context(model("experts", weights), n_ctx=128, draft_tokens=7, n_threads=1) as context:
         assert prefilled(context, [1, 40, 80]) == prefilled(context, [80])
