@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -65,9 +66,9 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Return a factory of tabs, with keywords of a browser's context. The test fails where a tab has a problem."""
+@contextmanager
+def _tabs(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Return a factory of tabs, with keywords of a browser's context. Fails at the end where a tab has a problem."""
     made: list[Tab] = []
 
     def make(**keywords: object) -> Tab:
@@ -80,6 +81,20 @@ def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
     for tab in made:
         tab.context.close()
     assert [problem for tab in made for problem in tab.problems] == []
+
+
+@pytest.fixture
+def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Return a factory of tabs, with keywords of a browser's context. The test fails where a tab has a problem."""
+    with _tabs(browser) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def new_shared_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Return a factory of tabs for all tests of a module, which leave them as they found them."""
+    with _tabs(browser) as make:
+        yield make
 
 
 @pytest.fixture

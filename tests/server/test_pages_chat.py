@@ -101,16 +101,6 @@ def test_comparison_shows_the_same_text_without_mtp(tab: Tab, server: Server) ->
     assert [title.text_content() for title in page.locator(".column > h3").all()] == ["With MTP", "Without MTP"]
 
 
-def test_comparison_reports_the_first_difference(tab: Tab, server: Server) -> None:
-    page = tab.open(server.url)
-    fill_settings(page, max_tokens=20, temperature=1)
-    ask(page)
-    ended(page)
-    override_fields(page, seed=1)
-    page.get_by_role("button", name="Run the same again without MTP").click()
-    expect(page.locator(".verdict")).to_contain_text("The texts differ from character")
-
-
 def test_mtp_switch_disables_drafts(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     fill_settings(page, max_tokens=20, temperature=0)
@@ -181,25 +171,6 @@ def test_chat_page_works_by_keyboard(tab: Tab, server: Server) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".turn")).to_have_count(2)
     ended(page)
-
-
-def test_last_user_message_can_be_edited(tab: Tab, server: Server) -> None:
-    page = tab.open(server.url)
-    fill_settings(page, max_tokens=5)
-    for n, text in enumerate(("first", "second"), 1):
-        ask(page, text)
-        ended(page, n)
-    page.get_by_role("button", name="Edit").last.click()
-    field = page.get_by_label("Edited message")
-    expect(field).to_have_value("second")
-    field.fill("third")
-    with page.expect_request("**/v1/chat/completions") as request:
-        field.press("Enter")
-    ended(page, 2)
-    request_body = request.value.post_data_json["messages"]
-    assert [message["role"] for message in request_body] == ["user", "assistant", "user"]
-    assert (request_body[0]["content"], request_body[2]["content"]) == ("first", "third")
-    assert page.locator(".said").all_text_contents() == ["first", "third"]
 
 
 def test_copy_button_copies_the_markdown_source(new_tab: Callable[..., Tab], server: Server) -> None:

@@ -256,7 +256,7 @@ def test_refused_message_goes_back_and_the_chat_goes_on(tab: Tab, scripted: Scri
 
 def test_cancelled_edit_changes_nothing_and_a_sent_one_stands_beside(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
-    scripted.answers += [[said("one")], [said("two")], [said("three")]]
+    scripted.answers += [[said("one")], [said("two")], [said("three")], [said("four")]]
     for n, text in enumerate(("first", "second"), 1):
         ask(page, text)
         ended(page, n)
@@ -272,6 +272,12 @@ def test_cancelled_edit_changes_nothing_and_a_sent_one_stands_beside(tab: Tab, s
     assert asked(scripted) == ["other"]
     press(page, "Previous message")
     expect(page.locator(".content")).to_have_text(["one", "two"])
+    press(page, "Edit")
+    page.get_by_label("Edited message").fill("third")
+    page.keyboard.press("Enter")
+    expect(page.locator(".content")).to_have_text(["one", "four"])
+    expect(page.locator(".said")).to_have_text(["first", "third"])
+    assert asked(scripted) == ["first", "one", "third"]
 
 
 def test_exported_chats_can_be_imported(new_tab: Callable[..., Tab], scripted: ScriptedServer, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from helpers.browser import Tab
 from helpers.servers import Server, wait_until
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from pymtp.engine.embedder import add_memory
 
@@ -97,6 +97,20 @@ def test_hidden_figures_page_does_not_poll(tab: Tab, server: Server) -> None:
     assert tab.urls.count(f"{server.url}/figures") == request_body
     with page.expect_response("**/figures"):
         hide(False)
+
+
+def test_figures_page_polls_once_at_a_time(tab: Tab, server: Server) -> None:
+    held: list[Route] = []
+    tab.page.route("**/figures", lambda route: held.append(route))
+    with tab.page.expect_request("**/figures"):
+        page = tab.open(f"{server.url}/figures.html")
+    page.evaluate("for (let i = 0; i < 3; i++) document.dispatchEvent(new Event('visibilitychange'))")
+    page.evaluate(
+        "fetch('health').then((response) => response.status)"
+    )  # any further poll was sent before this request
+    assert len(held) == 1
+    for route in held:
+        route.continue_()
 
 
 def test_figures_page_reports_a_missing_server_and_recovers(tab: Tab, server: Server) -> None:
