@@ -97,6 +97,7 @@ class Hub:
     sent: list[Sent] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)  # all requests, as "GET /path"
     url: str = ""
+    hangs: threading.Event = field(default_factory=threading.Event)  # set when a response hangs
     released: threading.Event = field(default_factory=threading.Event)  # ends all hanging responses
 
     def etag(self, path: str) -> str:
@@ -207,6 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub.sent.append(Sent(path, first, len(body), first + asked_bytes, self.headers["Authorization"]))
         self.answer(status, body, **about)
         if cut and faults.hang:
+            hub.hangs.set()
             hub.released.wait()
 
 
