@@ -18,6 +18,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: its threads would slow
 
 import helpers.devices  # noqa: F401 — before pymtp
 import pytest
+import typer.main
 from hypothesis import settings
 from makers.demo_corpus import held_out_prompts
 from makers.gguf_variants import rewrite
@@ -50,6 +51,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Each httpx client makes an SSL context, which takes 20 ms to load all certificates; no test needs its own.
 ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
+
+# Each call of a command would read the options of all commands anew, which takes 50 ms.
+typer.main.get_command = cache(typer.main.get_command)
 
 FIRST = "test_cluster.py"  # its two tests take as long as hundreds of others: begun late, they would end alone
 

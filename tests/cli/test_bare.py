@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
 import pytest
@@ -57,6 +58,7 @@ def needed(package: str, known: set[str]) -> set[str]:
     return known
 
 
+@cache
 def absent() -> list[str]:
     """List the modules of this environment that an install without extras would not have."""
     bare = needed("pymtp", set())

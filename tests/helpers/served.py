@@ -39,20 +39,21 @@ class Served:
         *options: str | Path,
         before: str = "",
         env: dict[str, str] | None = None,
-        warm: bool = sys.platform == "linux",
+        warm: bool | None = None,
         **popen: Any,
     ) -> None:
         """Start the process.
 
         before: Python code that it runs first. popen: keywords of subprocess.Popen.
-        warm: start its processes as forks of one that has imported pymtp, without `before` and `popen`; see warm.py.
+        warm: start its processes as forks of one that has imported pymtp, on Linux without `popen`; see warm.py. None:
+            if there is no `before`, whose changes the forks would inherit.
         """
         # -I imports the installed package, not the source folder of the tests.
         start = f"{before}\nfrom pymtp.cli import app_main; app_main()"
         arguments = ["serve", "--port", "0", *SMALL, *map(str, options)]
         env = {**os.environ, **(env or {})}
         self.process: WarmProcess | subprocess.Popen[str]
-        if warm and not before and not popen:
+        if sys.platform == "linux" and not popen and (not before if warm is None else warm):
             self.process = WarmProcess(Program(start, arguments), env)
         else:
             self.process = subprocess.Popen(

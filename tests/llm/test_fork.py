@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.scripts import run_script
+from helpers import scripts
 
+run_script = partial(scripts.run_script, warm=False)  # no fork, since the scripts fork or count threads themselves
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system makes no processes by fork")
 
 FORKS = """

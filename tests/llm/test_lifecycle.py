@@ -33,17 +33,17 @@ SMALL: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 2}
 def test_context_close_waits_for_a_call_of_another_thread() -> None:
     assert (
         run_script("""
-for _ in range(5):
-    context = Context(model, n_ctx=2048, n_threads=1)
+for _ in range(3):
+    context = Context(model, n_ctx=1024, n_threads=1)
     rows = []
-    caller = threading.Thread(target=lambda: rows.append(context.prefill([7] * 2000)))
+    caller = threading.Thread(target=lambda: rows.append(context.prefill([7] * 1000)))
     caller.start()
     time.sleep(0.02)
     context.close()
     caller.join()
     print(rows[0].shape)
 """)
-        == ["(2048,)"] * 5
+        == ["(2048,)"] * 3
     )
 
 
@@ -97,14 +97,13 @@ done = True
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_process_may_exit_while_a_daemon_thread_is_in_a_call(n_threads: int) -> None:
-    for seconds in (0.1, 0.2):
-        assert run_script(f"""
+    assert run_script(f"""
 llm = pymtp.LLM(model, n_ctx=2048, n_threads={n_threads})
 def work():
     while True:
         llm.generate([7] * 1000, pymtp.SamplingParams(50))
 threading.Thread(target=work, daemon=True).start()
-time.sleep({seconds})
+time.sleep(0.15)
 print("ends")
 """) == ["ends"]
 
@@ -313,5 +312,6 @@ import pymtp
 
 
 def test_model_may_be_loaded_while_the_interpreter_shuts_down() -> None:
+    # not a fork of a process that has imported pymtp: its own handlers must be registered after this one
     ended = subprocess.run([sys.executable, "-I", "-c", LATE], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr

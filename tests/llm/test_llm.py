@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from helpers.scripts import run_code
 from helpers.threads import wait_for_pause
 from makers.head_file import write_pair
 
@@ -249,8 +249,8 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="on Windows, a process cannot send SIGINT to itself")
 def test_ctrl_c_ends_a_prefill_and_the_model_stays_usable() -> None:
-    run = subprocess.run([sys.executable, "-I", "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
-    assert run.stdout.split() == ["interrupted", "True", "1"], run.stderr
+    _, printed = run_code(INTERRUPTED)
+    assert printed.split() == ["interrupted", "True", "1"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")

@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import pytest
 from conftest import make_llm
 from helpers.interrupts import InterruptAtLine
 from helpers.saved_prefixes import DOCUMENT, QUESTION, SHORT
+from helpers.scripts import run_code
 from safetensors.numpy import load_file
 
 from pymtp import AsyncLLM, CancelledError, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
@@ -81,9 +81,9 @@ def test_load_prefix_refuses_a_file_that_is_truncated_during_the_load(saved: Pat
             llm.generate("import ", SamplingParams(max_tokens=4))
     """
     path.write_bytes(saved.read_bytes())
-    done = subprocess.run([sys.executable, "-I", "-c", program, str(path), method], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "cut short or damaged (it ends before its tensors do)" in done.stdout
+    code, printed = run_code(program, [str(path), method])
+    assert code == 0, printed
+    assert "cut short or damaged (it ends before its tensors do)" in printed
 
 
 def test_save_prefix_checks_its_arguments_before_the_prefill(path: Path) -> None:

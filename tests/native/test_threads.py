@@ -6,18 +6,20 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from conftest import make_llm
-from helpers.scripts import run_script
+from helpers import scripts
 from makers.make_model import make_model
 
 from pymtp import Model, SamplingParams
 
+run_script = partial(scripts.run_script, warm=False)  # no fork, since the scripts fork or count threads themselves
 PROMPT = "import os\n\ndef walk(folder):\n"
-PARAMS = [SamplingParams(120, ignore_eos=True), SamplingParams(120, temperature=0.9, seed=2, ignore_eos=True)]
+PARAMS = [SamplingParams(60, ignore_eos=True), SamplingParams(60, temperature=0.9, seed=2, ignore_eos=True)]
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +104,10 @@ def handler(*_):
 signal.signal(signal.SIGALRM, handler)
 def long(llm):
     try:
-        return llm.generate("import ", pymtp.SamplingParams(1500, ignore_eos=True)).finish_reason
+        return llm.generate("import ", pymtp.SamplingParams(700, ignore_eos=True)).finish_reason
     except pymtp.PymtpError as error:
         return type(error).__name__
-llm, other = (pymtp.LLM(model, n_threads=64, n_ctx=2048) for _ in range(2))
+llm, other = (pymtp.LLM(model, n_threads=16, n_ctx=1024) for _ in range(2))
 """
 
 
@@ -120,7 +122,7 @@ def in_handler():
     return "closed"
 for _ in range(2):
     came.clear()
-    other = pymtp.LLM(model, n_threads=64, n_ctx=2048)
+    other = pymtp.LLM(model, n_threads=16, n_ctx=1024)
     thread = threading.Thread(target=long, args=[other])
     thread.start()
     signal.setitimer(signal.ITIMER_REAL, 0.1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.prefix_files import save_prefix
+from helpers.scripts import run_code
 from safetensors.numpy import load_file
 
 from pymtp import InvalidRequestError
@@ -143,11 +142,10 @@ def test_killed_process_leaves_the_old_file_or_the_complete_new_one(c: Context, 
     """
     found = []
     for step in range(1, 20):
-        run = [sys.executable, "-I", "-c", program, str(path), str(step), str(tmp_path / "held.npz")]
-        done = subprocess.run(run, capture_output=True, text=True)
-        assert done.returncode in (0, -9), done.stderr
+        code, printed = run_code(program, [str(path), str(step), str(tmp_path / "held.npz")])
+        assert code in (0, -9), printed
         found.append(path.read_bytes())
-        if "done" in done.stdout:
+        if "done" in printed:
             break
     new = found[-1]
     assert new != old

@@ -136,7 +136,7 @@ def test_killed_worker_aborts_its_streams_and_is_restarted(serve: Serve) -> None
 
 def test_killed_workers_leave_no_file_open_and_their_successors_write_the_same_text(serve: Serve) -> None:
     at_once = "from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0"
-    served = serve(before=at_once).ready()
+    served = serve(before=at_once, warm=True).ready()
 
     def n_files() -> int:
         return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
@@ -202,14 +202,14 @@ supervisor.subprocess.Popen = popen
 
 
 def test_failed_start_of_a_worker_is_retried(serve: Serve) -> None:
-    served = serve(before="FULL_AT = [2]" + FULL).ready()
+    served = serve(before="FULL_AT = [2]" + FULL, warm=True).ready()
     os.kill(served.worker(), signal.SIGKILL)
     assert "it cannot be started: [Errno 11]" in served.line("starts in 1 s")
     assert served.worker(2)
 
 
 def test_failed_start_of_the_first_worker_ends_the_server(serve: Serve) -> None:
-    served = serve(before="FULL_AT = [1]" + FULL)
+    served = serve(before="FULL_AT = [1]" + FULL, warm=True)
     assert served.exit_code() == 1
     assert served.lines[-1].startswith("error: [Errno 11]")
 
@@ -227,7 +227,7 @@ def test_hung_worker_is_killed_and_prints_its_stacks(serve: Serve) -> None:
     impatient = (
         "import pymtp.server.process.supervisor as s; s.SILENCE_TIMEOUT, s.MAX_TICK, s.KILL_DELAY = 3.0, 0.1, 0.2"
     )
-    served = serve(before=impatient).ready()
+    served = serve(before=impatient, warm=True).ready()
     os.kill(served.worker(), signal.SIGSTOP)
     served.line("has not answered for 3 s")
     assert served.worker(2)
@@ -235,7 +235,7 @@ def test_hung_worker_is_killed_and_prints_its_stacks(serve: Serve) -> None:
 
 
 def test_loading_server_answers_503_and_ends_on_a_signal(serve: Serve) -> None:
-    served = serve("--port", str(port := free_port()), before=SLOW)
+    served = serve("--port", str(port := free_port()), before=SLOW, warm=True)
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: not refuses(url))
     health = httpx.get(f"{url}/health", timeout=LONG)
@@ -247,7 +247,7 @@ def test_loading_server_answers_503_and_ends_on_a_signal(serve: Serve) -> None:
 
 
 def test_worker_that_dies_before_it_is_ready_is_not_restarted(serve: Serve) -> None:
-    served = serve(before=SLOW)
+    served = serve(before=SLOW, warm=True)
     wait_until(lambda: children(served.process.pid))
     (worker,) = children(served.process.pid)
     os.kill(worker, signal.SIGKILL)
