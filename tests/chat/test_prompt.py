@@ -158,7 +158,7 @@ CHATS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(name=st.sampled_from([*TEMPLATES, "DATED", "DROPS_THINKING+bos"]), chats=CHATS, more=CONTENTS)
 def test_tokens_of_a_prompt_do_not_depend_on_the_cache(
     make_prompts: MakePrompts, name: str, chats: list[list[Message]], more: str

@@ -120,7 +120,7 @@ def check_calls(output_format: OutputFormat, text: str, each: list[Tool], random
     return len(parser.output.tool_calls)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(several, st.sampled_from([None, HERMES]), st.booleans(), st.booleans(), randoms)
 def test_required_call_is_valid(
     each: list[Tool], template: str | None, thinks: bool, parallel: bool, random: Random
@@ -135,7 +135,7 @@ def test_required_call_is_valid(
         assert n == 1 or (n > 1 and parallel), text
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(several, st.sampled_from([None, HERMES]), st.booleans(), randoms)
 def test_text_is_either_content_or_valid_calls(
     each: list[Tool], template: str | None, thinks: bool, random: Random
@@ -151,7 +151,7 @@ def test_text_is_either_content_or_valid_calls(
             assert parse(output_format, [text])[0].output.content == (text or None)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(several, schemas, st.sampled_from(["", "<think>\n"]), randoms)
 def test_content_with_a_schema_is_valid_beside_calls(
     each: list[Tool], schema: dict[str, Any], end: str, random: Random

@@ -64,11 +64,11 @@ def test_chat_turn_prefills_only_the_changed_part_and_samples_the_same_text(
         messages, before = [*messages, assistant(says, reasoning=turn.text if thinks else "")], turn
 
 
-def test_chat_with_twenty_turns_of_200_tokens_prefills_only_the_changed_parts(templated: MakeLLM) -> None:
+def test_chat_with_ten_turns_of_200_tokens_prefills_only_the_changed_parts(templated: MakeLLM) -> None:
     llm = templated("DROPS_THINKING")
-    texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in held_out_prompts(40, 900)]
+    texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in held_out_prompts(20, 900)]
     messages, before = [SYSTEM], None
-    for said, says in zip(texts[:20], texts[20:], strict=True):
+    for said, says in zip(texts[:10], texts[10:], strict=True):
         messages = [*messages, user(said)]
         turn = llm.chat(messages, PARAMS)
         if before is not None:

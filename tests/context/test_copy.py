@@ -111,17 +111,17 @@ def test_copy_samples_its_first_token_after_other_prefills(dense: Model, mode: s
 
 
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
-def test_copy_moves_only_the_used_cells(dense: Model, caches: dict[str, Any]) -> None:
-    with context(dense, n_seq_max=3, **caches) as c:
+def test_copy_moves_only_the_used_cells(shipped_f32: Model, caches: dict[str, Any]) -> None:
+    with context(shipped_f32, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
         row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # bytes of K and V of a token
         states = set()
         for n in (10, 300):
             c.clear()
-            c.prefill(some_tokens(dense, n))
+            c.prefill(some_tokens(shipped_f32, n))
             before = c.counters.sequence_bytes
             c.copy(0, 1)
-            states.add(c.counters.sequence_bytes - before - n * row - 4 * dense.n_embd)
+            states.add(c.counters.sequence_bytes - before - n * row - 4 * shipped_f32.n_embd)
         (state,) = states  # bytes of the recurrent state, which do not depend on the length
         # llama.cpp's own convolution inputs, which are unused, and a row of zeros that all sequences share
         assert 0 <= memory.states - c.n_seq_max * state < c.n_seq_max * state / 10

@@ -79,8 +79,8 @@ def test_without_fused_prefill_the_head_drafts_from_the_full_vocabulary(demo: Pa
     assert sum(completion.stats.outside_per_position) == 0
 
 
-def test_draft_vocab_is_separate_for_each_llm(dense: Model, prompts: list[str]) -> None:
-    with make_llm(dense, draft_vocab=SMALLEST) as one, make_llm(dense, draft_vocab=SMALLEST) as other:
+def test_draft_vocab_is_separate_for_each_llm(shipped_f32: Model, prompts: list[str]) -> None:
+    with make_llm(shipped_f32, draft_vocab=SMALLEST) as one, make_llm(shipped_f32, draft_vocab=SMALLEST) as other:
         alone = [one.generate(prompt, WARM).token_ids for prompt in prompts[:2]]
         one.generate(prompts[5], WARM)
         assert [other.generate(prompt, WARM).token_ids for prompt in prompts[:2]] == alone
@@ -125,20 +125,20 @@ def test_draft_is_the_likeliest_token_of_the_draft_vocab(model: Model, draws: st
 @pytest.mark.parametrize("draws", ["host", "device"])
 @pytest.mark.parametrize("how", ["T=0.7", "top_k=40", "penalties"])
 def test_noise_of_a_draft_depends_on_its_token_and_not_on_its_row(
-    dense: Model, prompts: list[str], how: str, draws: str
+    shipped_f32: Model, prompts: list[str], how: str, draws: str
 ) -> None:
     # first, tokens that replace the rows of the lowest ids
-    before = [*range(1040, dense.n_vocab), *dense.tokenize(prompts[0])]
+    before = [*range(1040, shipped_f32.n_vocab), *shipped_f32.tokenize(prompts[0])]
     with (
-        context(dense, n_ctx=2048, draft_vocab=1024, draws=draws) as part,
-        context(dense, n_ctx=2048, draft_vocab="all") as whole,
+        context(shipped_f32, n_ctx=2048, draft_vocab=1024, draws=draws) as part,
+        context(shipped_f32, n_ctx=2048, draft_vocab="all") as whole,
     ):
         for c in (part, whole):
             prefilled(c, before, HOW[how])
         token = whole.first_token()
         logits = whole.draft(token)
         part.draft_chain(token, 1)
-        logits[[other for other in range(dense.n_vocab) if not part.drafts_over(other)]] = -np.inf
+        logits[[other for other in range(shipped_f32.n_vocab) if not part.drafts_over(other)]] = -np.inf
         for seed in range(20):
             sampler = Sampler(replace(HOW[how], seed=seed))
             part.set_sampling(sampler)
@@ -237,8 +237,8 @@ def test_draft_vocab_ignores_an_overwritten_file(tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_draft_vocab_changes_rebuild_no_graph(dense: Model) -> None:
-    with context(dense, draft_vocab=SMALLEST) as c:
+def test_draft_vocab_changes_rebuild_no_graph(shipped_f32: Model) -> None:
+    with context(shipped_f32, draft_vocab=SMALLEST) as c:
         prefilled(c, [1, 2, 3])
         c.draft_chain(3, DRAFTS)
         for token in (1000, 1001, 1002):
@@ -256,23 +256,23 @@ def test_draft_vocab_changes_rebuild_no_graph(dense: Model) -> None:
 # ── The set ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_draft_vocab_starts_with_the_earliest_merges_and_end_of_turn_tokens(dense: Model) -> None:
-    with context(dense, draft_vocab=256) as c:
+def test_draft_vocab_starts_with_the_earliest_merges_and_end_of_turn_tokens(shipped_f32: Model) -> None:
+    with context(shipped_f32, draft_vocab=256) as c:
         prefilled(c, [0])
         c.draft_chain(0, 1)
         held = draft_set(c)
-    special = {token for token in range(dense.n_vocab) if dense.token_bytes(token) == b""}
-    ends = {token for token in range(dense.n_vocab) if dense.ends_generation(token)}
+    special = {token for token in range(shipped_f32.n_vocab) if shipped_f32.token_bytes(token) == b""}
+    ends = {token for token in range(shipped_f32.n_vocab) if shipped_f32.ends_generation(token)}
     assert ends
     assert special | ends <= held
     # except one or two tokens that were added since
     assert len(held & set(range(256 - len(special)))) >= 256 - len(special) - 2
 
 
-def test_draft_vocab_adds_a_token_that_the_target_sampled(dense: Model) -> None:
+def test_draft_vocab_adds_a_token_that_the_target_sampled(shipped_f32: Model) -> None:
     chosen = 1500
     params = replace(GREEDY, logit_bias={chosen: 1000.0})
-    with context(dense, draft_vocab=SMALLEST) as c:
+    with context(shipped_f32, draft_vocab=SMALLEST) as c:
         prefilled(c, [1, 2, 3])
         c.set_sampling(Sampler(GREEDY))
         c.first_token()
@@ -286,9 +286,9 @@ def test_draft_vocab_adds_a_token_that_the_target_sampled(dense: Model) -> None:
         assert c.drafts_over(chosen)
 
 
-def test_draft_vocab_evicts_the_least_recently_seen_token(dense: Model) -> None:
-    n = dense.n_vocab
-    with context(dense, draft_vocab=SMALLEST) as c:
+def test_draft_vocab_evicts_the_least_recently_seen_token(shipped_f32: Model) -> None:
+    n = shipped_f32.n_vocab
+    with context(shipped_f32, draft_vocab=SMALLEST) as c:
         prefilled(c, range(200, 200 + SMALLEST))
         c.first_token()
         c.draft_chain(0, 1)
@@ -304,9 +304,9 @@ def test_draft_vocab_evicts_the_least_recently_seen_token(dense: Model) -> None:
         assert len(held) == SMALLEST
 
 
-def test_draft_vocab_keeps_the_last_tokens_of_a_long_prompt(dense: Model) -> None:
+def test_draft_vocab_keeps_the_last_tokens_of_a_long_prompt(shipped_f32: Model) -> None:
     prompt = list(range(0, 600))
-    with context(dense, draft_vocab=SMALLEST) as c:
+    with context(shipped_f32, draft_vocab=SMALLEST) as c:
         prefilled(c, prompt)
         c.draft_chain(0, 1)
         assert draft_set(c) == set(prompt[-SMALLEST:])
@@ -316,32 +316,32 @@ def test_draft_vocab_keeps_the_last_tokens_of_a_long_prompt(dense: Model) -> Non
 
 
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "half", "", None, "32768"])
-def test_draft_vocab_refuses_invalid_sizes(dense: Model, value: Any) -> None:
+def test_draft_vocab_refuses_invalid_sizes(shipped_f32: Model, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="draft_vocab"):
-        context(dense, draft_vocab=value)
+        context(shipped_f32, draft_vocab=value)
 
 
 @pytest.mark.parametrize(
     ("asked", "got"), [(1, 128), (128, 128), (129, 192), (2047, 2048), (2048, 2048), (10**12, 2048)]
 )
-def test_draft_vocab_size_is_rounded_up_to_a_step(dense: Model, asked: int, got: int) -> None:
-    assert dense.n_vocab == 2048
-    with context(dense, draft_vocab=asked) as c:
+def test_draft_vocab_size_is_rounded_up_to_a_step(shipped_f32: Model, asked: int, got: int) -> None:
+    assert shipped_f32.n_vocab == 2048
+    with context(shipped_f32, draft_vocab=asked) as c:
         assert c.draft_vocab == got
 
 
-def test_draft_vocab_is_absent_without_drafts(dense: Model) -> None:
-    with context(dense, draft_vocab=SMALLEST, draft_tokens=0) as c:
-        assert c.draft_vocab == dense.n_vocab
+def test_draft_vocab_is_absent_without_drafts(shipped_f32: Model) -> None:
+    with context(shipped_f32, draft_vocab=SMALLEST, draft_tokens=0) as c:
+        assert c.draft_vocab == shipped_f32.n_vocab
         assert sum(device.draft_vocab for device in c.memory()) == 0
 
 
 @pytest.mark.parametrize("size", [SMALLEST, 1024, "all"])
-def test_draft_vocab_rows_count_in_planned_and_used_memory(demo_f32: Path, dense: Model, size: Any) -> None:
+def test_draft_vocab_rows_count_in_planned_and_used_memory(demo_f32: Path, shipped_f32: Model, size: Any) -> None:
     with Model(demo_f32, vocab_only=True) as vocabulary:
         (plan,) = plan_memory(vocabulary, n_ctx=512, draft_tokens=3, draft_vocab=size)
-    with context(dense, n_ctx=512, draft_vocab=size) as c:
+    with context(shipped_f32, n_ctx=512, draft_vocab=size) as c:
         (used,) = c.memory()
     assert plan.draft_vocab == used.draft_vocab
     rows = 0 if size == "all" else size
-    assert rows * (dense.n_embd + 1) * 4 <= used.draft_vocab <= rows * (dense.n_embd + 1) * 4 + 512
+    assert rows * (shipped_f32.n_embd + 1) * 4 <= used.draft_vocab <= rows * (shipped_f32.n_embd + 1) * 4 + 512

@@ -55,39 +55,39 @@ def test_cache_bytes_respect_the_limit_of_a_container(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("n_ctx", [0, 8192])
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_context_beyond_the_memory_is_refused_before_allocation(
-    monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path, n_ctx: int, draft_tokens: int
+    monkeypatch: pytest.MonkeyPatch, shipped_f32: Model, tmp_path: Path, n_ctx: int, draft_tokens: int
 ) -> None:
     """Linux would overcommit the memory, and kill the process when the memory is used."""
     options: dict[str, Any] = {"n_ctx": n_ctx, "n_seq_max": 2, "draft_tokens": draft_tokens}
-    with Context(dense, **options) as fits:
+    with Context(shipped_f32, **options) as fits:
         (used,) = fits.memory()
     held = used.kv + used.states + used.head_kv
     cells = 2 * 8192 * (2 if draft_tokens else 1)  # for each cell, llama.cpp has some 50 bytes of metadata
     (tmp_path / "meminfo").write_text("SwapTotal: 0 kB\n")
     monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
     set_machine_memory(monkeypatch, held + 64 * cells)
-    Context(dense, **options).close()
+    Context(shipped_f32, **options).close()
     set_machine_memory(monkeypatch, held + 32 * cells)
     with pytest.raises(InvalidRequestError, match=r"n_ctx=8192 with n_seq_max=2 takes at least 0\.\d GiB of memory"):
-        Context(dense, **options)
+        Context(shipped_f32, **options)
 
 
 def test_available_memory_counts_the_swap_of_a_container(
-    monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, shipped_f32: Model, tmp_path: Path
 ) -> None:
     swap, limit = tmp_path / "meminfo", tmp_path / "memory.swap.max"
     monkeypatch.setattr(host_memory, "SWAP", swap)
     monkeypatch.setattr(host_memory, "SWAP_LIMIT", limit)
     set_machine_memory(monkeypatch, 0)
-    Context(dense, n_ctx=256).close()  # works also if the amount of swap is unknown
+    Context(shipped_f32, n_ctx=256).close()  # works also if the amount of swap is unknown
     swap.write_text("MemTotal: 8 kB\nSwapTotal:  2000000 kB\n")
-    Context(dense, n_ctx=256).close()
+    Context(shipped_f32, n_ctx=256).close()
     limit.write_text("max\n")
-    Context(dense, n_ctx=256).close()
+    Context(shipped_f32, n_ctx=256).close()
     limit.write_text("20000\n")
     with pytest.raises(InvalidRequestError, match="n_ctx=256 takes"):
-        Context(dense, n_ctx=256)
+        Context(shipped_f32, n_ctx=256)
     limit.unlink()
     swap.write_text("MemTotal: 8 kB\nSwapTotal:  20 kB\n")
     with pytest.raises(InvalidRequestError, match="n_ctx=256 takes"):
-        Context(dense, n_ctx=256)
+        Context(shipped_f32, n_ctx=256)

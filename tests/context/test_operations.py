@@ -54,12 +54,14 @@ def test_operations_count_every_computed_matmul_once(model: Model, rows: int) ->
     assert {names.get(op, op) for op in found} <= set(computed) | {"UNARY", "GLU", "CUSTOM"}
 
 
-def test_operations_of_a_row_read_all_weights_of_the_trunk_and_none_of_the_head(dense: Model, demo_f32: Path) -> None:
-    n_bytes = sum(o.weight_bytes for o in operations_of(prefilled_context(dense), some_tokens(dense, 1)))
+def test_operations_of_a_row_read_all_weights_of_the_trunk_and_none_of_the_head(
+    shipped_f32: Model, demo_f32: Path
+) -> None:
+    n_bytes = sum(o.weight_bytes for o in operations_of(prefilled_context(shipped_f32), some_tokens(shipped_f32, 1)))
     tensors = {t.name: int(t.n_bytes) for t in open_gguf(demo_f32).tensors if len(t.shape) == 2}
-    trunk = [f"blk.{i}." for i in range(dense.n_layer)]
+    trunk = [f"blk.{i}." for i in range(shipped_f32.n_layer)]
     last = max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
-    assert last >= dense.n_layer, "the head's block follows"
+    assert last >= shipped_f32.n_layer, "the head's block follows"
     layers = sum(n for name, n in tensors.items() if name.startswith(tuple(trunk)) and "conv1d" not in name)
     output = tensors.get("output.weight", tensors["token_embd.weight"])
     # the head processes the verified row only with the next draft

@@ -295,15 +295,15 @@ def test_prefill_logits_leave_drafts_unchanged(model: Model, mode: str) -> None:
             assert drafts(requested, 3) == drafts(other, 3)
 
 
-def test_prefill_logits_give_code_a_lower_perplexity_than_noise(dense: Model, prompts: list[str]) -> None:
+def test_prefill_logits_give_code_a_lower_perplexity_than_noise(shipped_f32: Model, prompts: list[str]) -> None:
     def perplexity(tokens: list[int]) -> float:
-        with context(dense, max_outputs=64) as c:
+        with context(shipped_f32, max_outputs=64) as c:
             logits = c.prefill_logits(tokens)[:-1].astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return float(np.exp(-log_p[np.arange(len(tokens) - 1), tokens[1:]].mean()))
 
-    assert perplexity(dense.tokenize(prompts[0])) < 60 < perplexity(some_tokens(dense, 100))
+    assert perplexity(shipped_f32.tokenize(prompts[0])) < 60 < perplexity(some_tokens(shipped_f32, 100))
 
 
 @EACH

@@ -288,7 +288,7 @@ def test_prefix_cache_agrees_with_the_context_after_an_unexpected_error_at_any_l
         harness.run()
         harness.check()
         check_prefix_cache(harness.engine)
-        line += 251
+        line += 499
 
 
 def test_prefix_cache_is_consistent_after_a_failed_change_of_the_radix_tree() -> None:
@@ -299,7 +299,7 @@ def test_prefix_cache_is_consistent_after_a_failed_change_of_the_radix_tree() ->
         harness.run()
         harness.check()
         check_prefix_cache(harness.engine)
-        line += 5
+        line += 11
 
 
 def test_unexpected_error_keeps_cached_prefixes() -> None:

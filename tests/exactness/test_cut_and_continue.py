@@ -14,7 +14,7 @@ from helpers.threads import wait_for_pause
 
 from pymtp import LLM, CancelledError, SamplingParams
 
-N = 30
+N = 20  # tokens of a text: more than a round of 8 drafts and the beginning of another
 SHORT = 24  # tokens of a prompt that is prefilled again for each cut
 WAYS = {"greedy": {}, "T=0.9": {"temperature": 0.9, "seed": 4}, "penalized": {"repetition_penalty": 1.3}}
 
@@ -34,7 +34,7 @@ def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
 def test_text_cut_anywhere_has_the_same_continuation(drafting: LLM, prompts: list[str], way: str) -> None:
     prompt = drafting.model.tokenize(prompts[2])[:SHORT]
     whole = drafting.generate(prompt, params(N, way)).token_ids
-    for cut in range(1, 2 * drafting.context.draft_tokens + 4):
+    for cut in range(1, drafting.context.draft_tokens + 6):
         first = drafting.generate(prompt, params(cut, way))
         assert drafting.context.tokens() == [*prompt, *first.token_ids[:-1]]
         rest = drafting.generate([*prompt, *first.token_ids], params(N - cut, way))

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other pro
 WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows, so that it is repacked as in large models
     # Q8_0 has a kernel for rows from 768 elements on
-    "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
+    "dense": replace(PRESETS["7m"], n_layer=4, n_vocab=512, linear_v_heads=8, n_ff=1024),
     "experts": replace(
         PRESETS["7m"],
         n_layer=4,
+        n_vocab=512,
         n_ff=0,
         n_expert=8,
         n_expert_used=2,
@@ -34,7 +35,7 @@ SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows, so th
         linear_v_heads=8,
     ),
 }
-N = 600  # tokens of a prompt: more than the 512 of a launch, and than 256 cells, from where more of the cache is read
+N = 540  # tokens of a prompt: more than the 512 of a launch, and than 256 cells, from where more of the cache is read
 LONG = 1100  # tokens of a prompt of more than 1024 cells, where a partial sum of attention ends
 NEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -100,12 +101,11 @@ def generate_some(context: Context, rng: random.Random, tokens: list[int]) -> by
     return logits[n_accepted - 1].tobytes()
 
 
-def assert_cuts_do_not_matter(context: Context, n: int, seed: str, n_cuts: int = 2) -> None:
+def assert_cuts_do_not_matter(context: Context, n: int, seed: str) -> None:
     tokens = some_tokens(n)
     wanted = prefill_pieces(context, tokens, [n]), *cache_bits(context)
-    rng = random.Random(seed)
-    for ends in (some_cuts(rng, n) for _ in range(n_cuts)):
-        assert (prefill_pieces(context, tokens, ends), *cache_bits(context)) == wanted, ends
+    ends = some_cuts(random.Random(seed), n)
+    assert (prefill_pieces(context, tokens, ends), *cache_bits(context)) == wanted, ends
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -138,12 +138,12 @@ def test_prefill_in_pieces_has_the_same_bits_without_repacked_weights(
     ],
     ids=str,
 )
-@pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
+@pytest.mark.parametrize(("shape", "weight_type"), [("tiny", "f32"), ("dense", "q4_0")])
 def test_prefill_in_pieces_has_the_same_bits_with_any_cache_and_attention(
-    model: NewModel, weight_type: str, options: dict[str, Any]
+    model: NewModel, shape: str, weight_type: str, options: dict[str, Any]
 ) -> None:
-    with new_context(model("dense", weight_type), LONG, **options) as context:
-        assert_cuts_do_not_matter(context, LONG, f"{weight_type} {options}", n_cuts=1)
+    with new_context(model(shape, weight_type), LONG, **options) as context:
+        assert_cuts_do_not_matter(context, LONG, f"{weight_type} {options}")
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
@@ -159,7 +159,7 @@ def test_prefill_bits_do_not_depend_on_ubatch_size_and_threads(model: NewModel, 
 @pytest.mark.parametrize("weight_type", WEIGHTS)
 def test_generated_tokens_leave_the_bits_of_prefilled_tokens(model: NewModel, shape: str, weight_type: str) -> None:
     # A chat turn is generated in rounds with rejected drafts; a later prompt with the same text is prefilled
-    n_prompt, n_written, tokens, rng = 230, 300, some_tokens(450), random.Random(1)
+    n_prompt, n_written, tokens, rng = 230, 300, some_tokens(380), random.Random(1)
     with new_context(model(shape, weight_type)) as context:
         wanted = [(prefill_pieces(context, tokens, [n]), *cache_bits(context)) for n in (n_written, len(tokens))]
         for n in (n_written, len(tokens)):  # for the larger n, the prompt of the next turn follows the rounds

@@ -12,7 +12,7 @@ from conftest import make_llm
 from pymtp import LLM, SamplingParams
 from pymtp.context.context import Context
 
-TOKENS = 100  # tokens for each prompt at each depth; tools/checks/same_text.py generates more
+TOKENS = 60  # tokens for each prompt at each depth; tools/checks/same_text.py generates more
 PARTS = 4  # number of tests that share the prompts, so that several processes can run them
 
 
@@ -38,19 +38,19 @@ def test_greedy_text_is_the_same_with_drafts_and_without(
     "params", [SamplingParams(40), SamplingParams(40, temperature=0.8, seed=11)], ids=["greedy", "T=0.8"]
 )
 def test_repeated_call_gives_the_same_tokens(llm: LLM, prompts: list[str], params: SamplingParams) -> None:
-    first = [c.token_ids for c in llm.generate(prompts[:5], params)]
-    assert [c.token_ids for c in llm.generate(prompts[:5], params)] == first
+    first = [c.token_ids for c in llm.generate(prompts[:3], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:3], params)] == first
     with make_llm() as fresh:
-        assert [c.token_ids for c in fresh.generate(prompts[:5], params)] == first
+        assert [c.token_ids for c in fresh.generate(prompts[:3], params)] == first
 
 
 def test_sampled_text_of_a_seed_is_the_same_with_drafts_and_without(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(60, temperature=0.8, seed=5, ignore_eos=True)
     with make_llm(draft_tokens=0) as plain:
-        expected = [c.token_ids for c in plain.generate(prompts[:8], params)]
-    assert [c.token_ids for c in llm.generate(prompts[:8], params)] == expected
+        expected = [c.token_ids for c in plain.generate(prompts[:4], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:4], params)] == expected
     with make_llm(draft_tokens="auto") as auto:
-        assert [c.token_ids for c in auto.generate(prompts[:8], params)] == expected
+        assert [c.token_ids for c in auto.generate(prompts[:4], params)] == expected
 
 
 def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:
@@ -92,5 +92,5 @@ def test_filters_and_penalties_give_the_same_text_with_drafts_and_without(
     llm: LLM, prompts: list[str], params: SamplingParams
 ) -> None:
     with make_llm(draft_tokens=0) as plain:
-        expected = [c.token_ids for c in plain.generate(prompts[:5], params)]
-    assert [c.token_ids for c in llm.generate(prompts[:5], params)] == expected
+        expected = [c.token_ids for c in plain.generate(prompts[:3], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:3], params)] == expected

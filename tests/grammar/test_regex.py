@@ -51,7 +51,7 @@ def python_regex(grammar: str) -> re.Pattern[str]:
     return re.compile(re.sub(r'"([^"]*)"|\[[^]]*\]| ', one, grammar))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions, st.data())
 def test_pattern_grammar_allows_the_strings_that_match(expression: str, data: st.DataObject) -> None:
     """Compare with Python's re, whose classes differ from ECMA-262's only in characters that are not among LETTERS."""

@@ -82,7 +82,7 @@ nodes = st.recursive(
 SAMPLINGS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.fixed_dictionaries({name: nodes for name in ("root", "a", "b", "c")}), st.sampled_from(SAMPLINGS), st.data())
 def test_grammar_walk_allows_exactly_the_tokens_of_the_reference(
     model: Model, rules: Rules, sampling: dict[str, Any], data: Any

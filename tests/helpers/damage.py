@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,13 @@ def damaged_reports(whole: Any) -> Iterator[str]:
 
 
 def count_refused_and_printed(kind: type[Report], whole: Any, path: Path) -> tuple[int, int]:
-    """Return how many damaged reports of a kind are refused, and how many are read and printed in every format."""
+    """Return how many damaged reports of a kind are refused, and how many are read and printed in every format.
+
+    Only the values that are read are damaged, and not those that were computed from them.
+    """
     refused = printed = 0
+    read = {"bench", *(field.name for field in fields(kind))}
+    whole = {name: value for name, value in whole.items() if name in read}
     whole["measurements"] = whole["measurements"][:MEASUREMENTS]
     for text in damaged_reports(whole):
         path.write_text(text)

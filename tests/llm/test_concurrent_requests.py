@@ -36,16 +36,16 @@ def texts(completions: list[Completion]) -> list[str]:
 def test_generate_runs_a_list_in_one_batch_with_the_texts_of_single_requests(
     llm: LLM, several: LLM, prompts: list[str]
 ) -> None:
-    before = several.figures()
+    some, before = prompts[:8], several.figures()
     for params in (
         SHORT,
         SamplingParams(16, temperature=0.9, seed=3),
         SamplingParams(16, grammar='root ::= [a-z ]+ "."'),
     ):
-        assert texts(several.generate(prompts, params)) == [llm.generate(prompt, params).text for prompt in prompts]
+        assert texts(several.generate(some, params)) == [llm.generate(prompt, params).text for prompt in some]
     after = several.figures()
     assert after.sequences[4] > before.sequences.get(4, 0)
-    assert after.finished - before.finished == 3 * len(prompts)
+    assert after.finished - before.finished == 3 * len(some)
 
 
 def test_generate_takes_a_list_of_params_for_a_list_of_prompts(llm: LLM, several: LLM, prompts: list[str]) -> None:

@@ -49,9 +49,9 @@ def test_qwen3next_copy_of_a_qwen35_model_has_the_same_text_and_acceptance(
 def test_qwen3next_text_is_the_same_with_drafts_and_without(
     twin: Model, prompts: list[str], params: SamplingParams
 ) -> None:
-    plain = [c.token_ids for c in written(twin, prompts[:4], params, 0)]
+    plain = [c.token_ids for c in written(twin, prompts[:2], params, 0)]
     for draft_tokens in (1, 3, 7, "auto"):
-        assert [c.token_ids for c in written(twin, prompts[:4], params, draft_tokens)] == plain, draft_tokens
+        assert [c.token_ids for c in written(twin, prompts[:2], params, draft_tokens)] == plain, draft_tokens
 
 
 @pytest.mark.skipif(not ROWS_ALONE, reason="on other processors, the choice of kernels depends on the number of rows")

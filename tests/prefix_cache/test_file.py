@@ -103,7 +103,8 @@ def test_prefix_file_with_any_changed_byte_is_refused(c: Context, path: Path, tm
     whole = path.read_bytes()
     pick = random.Random(0)
     header = 8 + int.from_bytes(whole[:8], "little")
-    offsets = [*range(header), *range(len(whole) - 40, len(whole)), *pick.choices(range(header, len(whole)), k=150)]
+    offsets = [*pick.sample(range(header), header // 3), *pick.choices(range(header, len(whole)), k=60)]
+    offsets += range(len(whole) - 20, len(whole))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(whole)
     with open(damaged, "r+b", buffering=0) as file:

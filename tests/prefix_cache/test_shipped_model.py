@@ -78,10 +78,10 @@ def test_simultaneous_prompts_prefill_their_common_prefix_once(new_llm: Callable
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_chat_turn_prefills_only_new_tokens_if_thinking_is_dropped(new_llm: Callable[..., LLM], marked: bool) -> None:
-    llm = new_llm(n_ctx=5120)
+    llm = new_llm(n_ctx=2560)
     past, begins, thinks = random_tokens(99, 60), [7, 8, 9], [11, 12]
     before: list[int] = []
-    for turn in range(20):
+    for turn in range(10):
         past = [*past, 1, 2, 3, *random_tokens(1000 + turn, 150), 4, 5]
         prompt = past + begins + thinks
         known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
@@ -106,8 +106,8 @@ def test_completions_of_one_prompt_prefill_it_once_even_if_they_wait_for_a_seque
 def test_prefix_cache_adds_no_decode_calls_to_a_prompt_without_a_cached_prefix(
     new_llm: Callable[..., LLM], cache_bytes: int | None
 ) -> None:
-    on, off = new_llm(n_ctx=2304, cache_bytes=cache_bytes), new_llm(n_ctx=2304, cache_prompt=False)
-    for seed, n in enumerate((30, 100, 600, 2096)):
+    on, off = new_llm(n_ctx=1280, cache_bytes=cache_bytes), new_llm(n_ctx=1280, cache_prompt=False)
+    for seed, n in enumerate((30, 100, 600, 1100)):
         n_decodes = []
         for llm in (on, off):
             before = llm.context.counters
@@ -125,7 +125,7 @@ def test_host_memory_stays_within_the_limit(new_llm: Callable[..., LLM], states:
     limit = states * llm.context.state.max_bytes + 300 * bool(states) * llm.context.state.cell_bytes
     llm = new_llm(n_ctx=1024, n_seq_max=2, cache_bytes=limit)
     pick = random.Random(states)
-    for _ in range(30):
+    for _ in range(14):
         prefix = random_tokens(pick.randrange(4), pick.choice([80, 300, 500]))
         llm.generate(
             [prefix + random_tokens(pick.randrange(9, 99), pick.randrange(1, 200)) for _ in range(2)], FOUR_TOKENS
@@ -180,7 +180,7 @@ def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state.max_bytes)
     pick = random.Random(states + n_seq_max)
     texts: list[list[int]] = []
-    for turn in range(12):
+    for turn in range(10 if n_seq_max == 1 else 6):
         prompts = []
         for _ in range(n_seq_max):
             prefix = pick.choice(texts) if texts and pick.random() < 0.7 else random_tokens(pick.randrange(3), 600)
@@ -195,7 +195,7 @@ def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM
             assert outputs(completion) == outputs(cold.generate(prompt, own_params))
             texts.append(prompt + completion.token_ids)
     if states:
-        assert llm.figures().prefixes.hits > 3
+        assert llm.figures().prefixes.hits > 1
 
 
 class Faults:
@@ -245,7 +245,7 @@ def test_failures_keep_cache_records_right_and_texts_unchanged(
     cold = new_llm(cache_prompt=False)
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=5 * cold.context.state.max_bytes)
     faults, pick = Faults(monkeypatch, llm.context), random.Random(n_seq_max)
-    for turn in range(40):
+    for turn in range(16):
         waiter = Waiter()
         prompts = [
             random_tokens(pick.randrange(3), pick.choice([100, 300])) + random_tokens(pick.randrange(9), 40)
@@ -263,7 +263,7 @@ def test_failures_keep_cache_records_right_and_texts_unchanged(
         completions = [request.completion for request in requests if request.finish_reason == "length"]
         for completion in completions:
             assert completion.token_ids == cold.generate(completion.prompt_token_ids, params).token_ids
-    assert llm.figures().finished > 40
+    assert llm.figures().finished > 16
 
 
 @pytest.mark.parametrize(

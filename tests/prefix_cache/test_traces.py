@@ -78,11 +78,11 @@ def chat(engine: SimEngine, turns: int, *, branch_points: bool, dropped: bool = 
 
 @pytest.mark.parametrize("n_seq", [1, 4])
 def test_chat_turn_prefills_only_new_tokens(n_seq: int) -> None:
-    assert max(chat(SimEngine(n_seq, alignment=64), 20, branch_points=True)) <= 64
-    assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=True)) == 0
+    assert max(chat(SimEngine(n_seq, alignment=64), 10, branch_points=True)) <= 64
+    assert max(chat(SimEngine(n_seq, alignment=1), 10, branch_points=True)) == 0
     # the cache does not know before the third turn that the text will be continued
-    assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=False)[2:]) <= 64
-    assert max(chat(SimEngine(n_seq, alignment=1), 20, branch_points=False, dropped=False)) == 0
+    assert max(chat(SimEngine(n_seq, alignment=1), 10, branch_points=False)[2:]) <= 64
+    assert max(chat(SimEngine(n_seq, alignment=1), 10, branch_points=False, dropped=False)) == 0
 
 
 def test_single_chat_needs_host_memory_for_a_few_states_only() -> None:
@@ -90,17 +90,17 @@ def test_single_chat_needs_host_memory_for_a_few_states_only() -> None:
 
 
 def trace(n_seq: int, share: float, weight: Callable[[int], float], seed: int) -> tuple[float, SimEngine]:
-    """Run 200 requests over 12 prefixes of 2,000 tokens, with host memory for a share of the prefixes.
+    """Run 200 requests over 12 prefixes of 1,000 tokens, with host memory for a share of the prefixes.
 
     Returns the engine, after the prefilled tokens as a share of all prompt tokens.
     """
     choose, n_all = random.Random(seed), 0
-    prefixes = [text(500 + i, 2000) for i in range(12)]
-    engine = SimEngine(n_seq, int(share * 12 * (2000 * CELL + STATE)))
+    prefixes = [text(500 + i, 1000) for i in range(12)]
+    engine = SimEngine(n_seq, int(share * 12 * (1000 * CELL + STATE)))
     for i in range(200):
         prefix = choose.choices(prefixes, [weight(k) for k in range(12)])[0]
-        prompt = prefix + text(9000 + i, choose.randrange(20, 200))
-        engine.submit_and_run(prompt, text(20_000 + i, choose.randrange(5, 100)))
+        prompt = prefix + text(9000 + i, choose.randrange(10, 100))
+        engine.submit_and_run(prompt, text(20_000 + i, choose.randrange(5, 50)))
         n_all += len(prompt)
     return engine.context.n_prefilled / n_all, engine
 

@@ -43,7 +43,7 @@ EACH: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("own", EACH, ids=str)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 2**64 - 1), n=st.integers(10, 5000), spread=st.sampled_from([0.5, 2.0, 8.0]))
 def test_each_sampler_matches_its_definition(own: dict[str, Any], seed: int, n: int, spread: float) -> None:
     numbers = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ numbers_of = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(order=orders, numbers=numbers_of, seed=st.integers(0, 2**32))
 def test_orders_match_the_reference(order: list[str], numbers: dict[str, Any], seed: int) -> None:
     luck = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_dry_does_not_look_beyond_a_breaker(llm: LLM) -> None:
     assert sampled == [False, True]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     hnp.arrays(np.float32, st.integers(6, 400), elements=st.floats(-20, 20, width=16)),
     st.integers(0, 40),

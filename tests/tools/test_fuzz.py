@@ -25,7 +25,7 @@ from pymtp.context.context import Context
 from pymtp.prefix_cache.file import PrefixFile
 from pymtp.sampling import Sampler
 
-SUBJECTS = {"models": 60, "heads": 40, "prefixes": 4, "requests": 2, "grammars": 3}  # with attempts
+SUBJECTS = {"models": 40, "heads": 20, "prefixes": 2, "requests": 1, "grammars": 1}  # with attempts
 
 
 def made(subject: Callable[[Path], Any], attempts: int, folder: Path, seed: int = 0) -> fuzz.Results:
@@ -116,10 +116,10 @@ def test_odd_input_is_refused_or_works(subject: str, tmp_path: Path) -> None:
     assert results.findings == []
     assert results.counts["worked"] + results.counts["refused"] == SUBJECTS[subject]
     if subject in ("models", "heads"):
-        assert min(results.counts["worked"], results.counts["refused"]) > SUBJECTS[subject] / 12
+        assert min(results.counts["worked"], results.counts["refused"]) > SUBJECTS[subject] / 20
     else:
         refused = {name: n for name, n in results.counts.items() if name.endswith(" refused")}
-        assert all(n > 20 for n in refused.values())
+        assert all(n > 8 for n in refused.values())
         assert refused
 
 
