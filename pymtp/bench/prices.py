@@ -9,6 +9,7 @@ from functools import partial
 
 from pymtp.bench.rows import ROWS, RowsMeasurement, RowsSettings, open_bench
 from pymtp.context.inspect import Operation
+from pymtp.errors import NativeError
 from pymtp.model.model import Model
 
 PRICED = 4  # rows
@@ -28,7 +29,7 @@ class RowPrices:
 
 
 def measure_prices(model: Model, *, threads: int, cache_type: str) -> RowPrices:
-    """Measure the prices of a model with a head. Raises NativeError if there is too little memory."""
+    """Measure the prices of a model with a head. Raises NativeError if a decode fails or there is too little memory."""
     settings = RowsSettings(
         model=model.file_names,
         rounds=ROUNDS,
@@ -41,6 +42,8 @@ def measure_prices(model: Model, *, threads: int, cache_type: str) -> RowPrices:
     )
     with open_bench(model, settings) as bench:
         bench.run()
+        if bench.failed:
+            raise NativeError(f"rows could not be measured: {'; '.join(bench.failed)}")
         return row_prices(bench.measurements)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
-from pymtp.bench.prices import PRICED, row_prices
+from pymtp import Model
+from pymtp.bench import prices
+from pymtp.bench.prices import PRICED, measure_prices, row_prices
 from pymtp.bench.rows import DRAFT, ROWS, RowsMeasurement
 from pymtp.context.inspect import Operation
+from pymtp.errors import NativeError
 
 
 def measurement(turn: int, n: int, whole: float, *times: tuple[str, str, float], what: str = ROWS) -> RowsMeasurement:
@@ -28,3 +35,10 @@ def test_prices_are_medians_over_rounds_of_times_relative_to_one_row() -> None:
 def test_products_without_weights_and_other_operations_have_no_price() -> None:
     rows = [measurement(0, n, 1.0 * n, ("MUL_MAT", "", 1.0), ("GET_ROWS", "q8_0", 1.0)) for n in (1, PRICED)]
     assert row_prices(rows).by_type == {}
+
+
+def test_failed_decode_leaves_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = SimpleNamespace(run=lambda: None, failed=Counter({"4 rows: no memory": 2}), measurements=[])
+    monkeypatch.setattr(prices, "open_bench", lambda *_: nullcontext(bench))
+    with Model(vocab_only=True) as model, pytest.raises(NativeError, match="could not be measured: 4 rows: no memory"):
+        measure_prices(model, threads=1, cache_type="f16")
