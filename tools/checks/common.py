@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
+from makers.random_weights import TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREEN = Console(highlight=False, soft_wrap=True)
@@ -37,7 +38,6 @@ Output = Annotated[Path | None, typer.Option("--json", help="Write the results t
 DENSE = replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=512)
 EXPERTS = replace(DENSE, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False)
 SHIPPED = ("shipped", "shipped f16", "shipped f32")
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 MODELS = (*SHIPPED, *(f"{kind} {shape}" for kind in TYPES for shape in ("dense", "experts")))
 
 
