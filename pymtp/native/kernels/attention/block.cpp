@@ -25,8 +25,22 @@ static void to_f32(ggml_type type, const char * x, float * y, int64_t n) {
         case GGML_TYPE_F32:  memcpy(y, x, n*sizeof(float));                        break;
         case GGML_TYPE_F16:  ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) x, y, n); break;
         case GGML_TYPE_BF16: ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) x, y, n); break;
+#if defined(PYMTP_AVX2)
+        case GGML_TYPE_Q8_0: q8_0_to_f32((const block_q8_0 *) x, y, n);            break;
+        case GGML_TYPE_Q4_0: q4_0_to_f32((const block_q4_0 *) x, y, n);            break;
+#endif
         default:             ggml_get_type_traits(type)->to_float(x, y, n);        break;
     }
+}
+
+// Returns whether to_f32() takes less time than the vec_dot of the type, even for few rows.
+static bool has_fast_conversion(ggml_type type) {
+#if defined(PYMTP_AVX2)
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0;
+#else
+    GGML_UNUSED(type);
+    return false;
+#endif
 }
 
 // The K or V of one KV head in a chunk of cells.
@@ -57,19 +71,28 @@ struct Cells {
         }
     }
 
-    // Fetches block b into the CPU's cache. The cells of a KV head are far apart in memory, so the hardware does not
-    // prefetch them.
-    void prefetch(int b) const {
+};
+
+// Fetches a block of cells into the CPU's cache. Many rows fetch it in parts, because the CPU has a queue of only some
+// memory requests, and waits when the queue is full. The cells of a KV head are far apart in memory, so the hardware does
+// not prefetch them.
+struct Prefetch {
+    const Cells & cells;
+    int           b;     // the block, or -1 for none
+    int64_t       n = 0; // number of lines that were fetched
+
+    // Fetches what `done` of n_rows rows should have fetched.
+    void operator()(int done, int n_rows) {
 #if defined(__AVX2__)
-        const int64_t size = ggml_row_size(t->type, t->ne[0]);
-        for (int64_t i = 0; i < size; i += CACHE_LINE_SIZE) {
-            const char * x = at(b, 0) + i;
-            for (int j = 0; j < BLOCK_KV; ++j, x += t->nb[1]) {
-                _mm_prefetch(x, _MM_HINT_T0);
-            }
+        const int64_t size  = ggml_row_size(cells.t->type, cells.t->ne[0]);
+        const int64_t all   = b < 0 ? 0 : (size + CACHE_LINE_SIZE - 1)/CACHE_LINE_SIZE*BLOCK_KV;
+        const int64_t share = n_rows <= FEW_ROWS ? all : all*done/n_rows;
+        for (; n < share; ++n) {
+            _mm_prefetch(cells.at(b, n%BLOCK_KV) + n/BLOCK_KV*CACHE_LINE_SIZE, _MM_HINT_T0);
         }
 #else
-        GGML_UNUSED(b);
+        GGML_UNUSED(done);
+        GGML_UNUSED(n_rows);
 #endif
     }
 };
@@ -131,7 +154,7 @@ void attend_block(
     const float m0 = powf(2.0f, -(max_bias       )/n_head_log2);
     const float m1 = powf(2.0f, -(max_bias / 2.0f)/n_head_log2);
 
-    const bool              k_is_quantized = ggml_is_quantized(k->type);
+    const bool              k_by_vec_dot   = ggml_is_quantized(k->type) && !has_fast_conversion(k->type);
     const ggml_type         k_vec_dot_type = ggml_get_type_traits_cpu(k->type)->vec_dot_type;
     const ggml_from_float_t q_to_vec_dot   = ggml_get_type_traits_cpu(k_vec_dot_type)->from_float;
     const ggml_vec_dot_t    kq_vec_dot     = ggml_get_type_traits_cpu(k->type)->vec_dot;
@@ -159,7 +182,7 @@ void attend_block(
             iq2 < n_head_log2 ? powf(m0, iq2 + 1) : powf(m1, 2*(iq2 - n_head_log2) + 1);
         rows[r].init(n_cells);
 
-        if (k_is_quantized) {
+        if (k_by_vec_dot) {
             q_to_vec_dot(rows[r].q, q_k + r*DK, DK);
         }
     }
@@ -182,11 +205,7 @@ void attend_block(
     const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);
     for (int i = 0; i < n_blocks; ++i) {
         const int b = blocks[i];
-        if (i + 1 < n_blocks) {
-            k_cells.prefetch(blocks[i + 1]);
-        } else {
-            v_cells.prefetch(blocks[0]);
-        }
+        Prefetch fetch = i + 1 < n_blocks ? Prefetch{k_cells, blocks[i + 1]} : Prefetch{v_cells, blocks[0]};
         const float * q_rows[BLOCK_Q];
         float       * score_rows[BLOCK_Q];
         int           n = 0; // number of rows that see a cell of the block
@@ -199,8 +218,9 @@ void attend_block(
                 score_rows[n++] = s;
             }
         }
-        if (k_is_quantized) {
+        if (k_by_vec_dot) {
             for (int r = 0; r < n_rows; ++r) {
+                fetch(r + 1, n_rows);
                 for (int j = 0; j < BLOCK_KV; ++j) {
                     if (rows[r].visible[b] >> j & 1) {
                         kq_vec_dot(
@@ -210,7 +230,7 @@ void attend_block(
             }
         } else {
             k_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
-                dot_rows(n, DK, q_rows, x, stride, score_rows);
+                dot_rows(n, DK, q_rows, x, stride, score_rows, [&](int r) { fetch(r, n); });
             });
         }
         for (int r = 0; r < n_rows; ++r) {
@@ -240,9 +260,7 @@ void attend_block(
 
     for (int i = 0; i < n_blocks; ++i) {
         const int b = blocks[i];
-        if (i + 1 < n_blocks) {
-            v_cells.prefetch(blocks[i + 1]);
-        }
+        Prefetch fetch{v_cells, i + 1 < n_blocks ? blocks[i + 1] : -1};
         uint32_t      visible[BLOCK_Q];
         float       * out_rows[BLOCK_Q];
         const float * weight_rows[BLOCK_Q];
@@ -255,7 +273,7 @@ void attend_block(
             }
         }
         v_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
-            mad_rows(n, DV, out_rows, x, stride, visible, weight_rows);
+            mad_rows(n, DV, out_rows, x, stride, visible, weight_rows, [&](int r) { fetch(r, n); });
         });
     }
     for (int r = 0; r < n_rows; ++r) {

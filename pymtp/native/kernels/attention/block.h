@@ -1,6 +1,6 @@
-// Attention of a block of rows over a chunk of KV cells. Quantized K is multiplied by the vec_dot of its type. BF16 K,
-// and BF16 and quantized V, are converted to F32 once for all rows of the block. The steps for a row do not depend on
-// the other rows of the block.
+// Attention of a block of rows over a chunk of KV cells. The cells are converted to F32 once for all rows of the block,
+// except F16 cells for few rows, and K of quantized types that have no fast conversion: that is multiplied by the vec_dot
+// of its type. The steps for a row do not depend on the other rows of the block.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace pymtp {
 
-static constexpr int     BLOCK_Q  = 16;   // most rows that are computed together
+static constexpr int     BLOCK_Q  = 64;   // most rows that are computed together
 static constexpr int64_t CHUNK_KV = 1024; // most cells of a partial result
 
 // Returns how many floats of scratch each thread needs. The scratch of all threads is at the beginning of the work

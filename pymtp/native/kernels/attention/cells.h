@@ -1,8 +1,9 @@
-// The inner loops of attention, for several rows and one block of KV cells. Each cell (F16 or F32) is read once for two
-// rows. A row has the same bits, whether it is computed alone or with another row.
+// The inner loops of attention, for several rows and one block of KV cells. Each cell (F16 or F32) is read once for up
+// to three rows. A row has the same bits, whether it is computed alone or with others.
 
 #pragma once
 
+#include "quants.h"
 #include "simd.h"
 #include "vec.h"
 
@@ -12,6 +13,7 @@
 namespace pymtp {
 
 static constexpr int BLOCK_KV = 16; // number of cells in a block, which are computed together
+static constexpr int FEW_ROWS = 4;  // so many rows wait for memory rather than for arithmetic
 
 // Returns one bit for each cell of a block: 1 if the mask does not hide the cell.
 static inline uint32_t visible_cells(const ggml_fp16_t * mask) {
@@ -30,6 +32,37 @@ static inline uint32_t visible_cells(const ggml_fp16_t * mask) {
     return visible;
 #endif
 }
+
+#if defined(PYMTP_AVX2)
+// Converts signed bytes to floats, times d.
+static inline void bytes_to_f32(const __m128i bytes, simd::fvec d, float * y) {
+#if defined(PYMTP_AVX512)
+    simd::fstore(y, simd::fmul(simd::to_float(_mm512_cvtepi8_epi32(bytes)), d));
+#else
+    simd::fstore(y,     simd::fmul(simd::to_float(_mm256_cvtepi8_epi32(bytes)), d));
+    simd::fstore(y + 8, simd::fmul(simd::to_float(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))), d));
+#endif
+}
+
+// Converts n values of a cell. The result is that of llama.cpp's dequantize_row_q8_0() and dequantize_row_q4_0(), which
+// are compiled without these vectors.
+static inline void q8_0_to_f32(const block_q8_0 * x, float * y, int64_t n) {
+    for (int64_t i = 0; i < n/QK8_0; ++i, y += QK8_0) {
+        const simd::fvec d = simd::frepeat(GGML_CPU_FP16_TO_FP32(x[i].d));
+        bytes_to_f32(_mm_loadu_si128((const __m128i *) x[i].qs), d, y);
+        bytes_to_f32(_mm_loadu_si128((const __m128i *) (x[i].qs + 16)), d, y + 16);
+    }
+}
+static inline void q4_0_to_f32(const block_q4_0 * x, float * y, int64_t n) {
+    const __m128i mask = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    for (int64_t i = 0; i < n/QK4_0; ++i, y += QK4_0) {
+        const simd::fvec d  = simd::frepeat(GGML_CPU_FP16_TO_FP32(x[i].d));
+        const __m128i    qs = _mm_loadu_si128((const __m128i *) x[i].qs);
+        bytes_to_f32(_mm_sub_epi8(_mm_and_si128(qs, mask), eight), d, y);
+        bytes_to_f32(_mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(qs, 4), mask), eight), d, y + 16);
+    }
+}
+#endif
 
 #if defined(PYMTP_SIMD_F32)
 
@@ -82,16 +115,17 @@ static inline void mad_part(
         any_visible |= visible[r];
         all_visible &= visible[r];
     }
+    // Each vector of a cell is loaded once, for all rows.
     const auto add = [&](int j, auto is_visible) {
-        simd::fvec vj[N];
-        for (int i = 0; i < N; ++i) {
-            vj[i] = fload(v + j*stride + i*simd::LANES);
-        }
+        simd::fvec pj[R];
         for (int r = 0; r < R; ++r) {
-            if (is_visible(r)) {
-                const simd::fvec pj = simd::frepeat(p[r][j]);
-                for (int i = 0; i < N; ++i) {
-                    sum[r][i] = simd::fma(vj[i], pj, sum[r][i]);
+            pj[r] = simd::frepeat(p[r][j]);
+        }
+        for (int i = 0; i < N; ++i) {
+            const simd::fvec vj = fload(v + j*stride + i*simd::LANES);
+            for (int r = 0; r < R; ++r) {
+                if (is_visible(r)) {
+                    sum[r][i] = simd::fma(vj, pj[r], sum[r][i]);
                 }
             }
         }
@@ -160,14 +194,14 @@ static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, 
 #endif
 }
 
-// Returns whether n_rows rows should read F16 cells of n values directly, without a copy in F32. NEON needs separate
-// instructions for the conversion, so with more than two rows a copy takes less time there.
+// Returns whether n_rows rows should read F16 cells of n values directly, without a copy in F32. Each group of rows
+// converts the cells again, so with more rows a copy takes less time: on x86, 0.9 of the time for 32 rows (Xeon with
+// AVX-512). NEON needs separate instructions for the conversion.
 static inline bool can_read_f16(int64_t n, int n_rows) {
 #if defined(PYMTP_SIMD_F32) && defined(__ARM_NEON)
     return n%simd::LANES == 0 && n_rows <= 2;
 #elif defined(PYMTP_SIMD_F32)
-    GGML_UNUSED(n_rows);
-    return n%simd::LANES == 0;
+    return n%simd::LANES == 0 && n_rows <= FEW_ROWS;
 #else
     GGML_UNUSED(n);
     GGML_UNUSED(n_rows);
@@ -175,19 +209,38 @@ static inline bool can_read_f16(int64_t n, int n_rows) {
 #endif
 }
 
-// Computes the scores s[r][j], the dot products of row q[r] and cell k[j], for all cells j of a block.
-template <typename T>
+#if defined(PYMTP_SIMD_F32)
+// Calls f(size) for groups of 3, 2 or 1 rows, from row r to n_rows. A group of 3 needs all registers. A single row is
+// only a group if there is no other row, since it waits for loads.
+template <typename F> static inline void for_groups(int n_rows, int & r, F f) {
+    while (r < n_rows) {
+        const int left = n_rows - r;
+        if (left == 3 || left > 4) {
+            f(std::integral_constant<int, 3>());
+            r += 3;
+        } else if (left > 1) {
+            f(std::integral_constant<int, 2>());
+            r += 2;
+        } else {
+            f(std::integral_constant<int, 1>());
+            r += 1;
+        }
+    }
+}
+#endif
+
+// Computes the scores s[r][j], the dot products of row q[r] and cell k[j], for all cells j of a block. Calls begin(r)
+// before each group of rows, which ends before row r.
+template <typename T, typename F>
 static inline void dot_rows(
-        int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
+        int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s, F begin) {
     int r = 0;
 #if defined(PYMTP_SIMD_F32)
     if (n%simd::LANES == 0) {
-        for (; r + 2 <= n_rows; r += 2) {
-            dot_cells<2>(n, q + r, k, stride, s + r);
-        }
-        for (; r < n_rows; ++r) {
-            dot_cells<1>(n, q + r, k, stride, s + r);
-        }
+        for_groups(n_rows, r, [&](auto size) {
+            begin(r + size);
+            dot_cells<size>(n, q + r, k, stride, s + r);
+        });
     }
 #endif
     if constexpr (std::is_same_v<T, float>) {
@@ -200,19 +253,17 @@ static inline void dot_rows(
 }
 
 // Adds p[r][j]*v[j] to y[r] for each cell j that row r sees. Skips the other cells, because they may hold NaN, which a
-// weight of 0 would not remove.
-template <typename T>
+// weight of 0 would not remove. Calls begin() as dot_rows() does.
+template <typename T, typename F>
 static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * v, int64_t stride,
-        const uint32_t * visible, const float * const * p) {
+        const uint32_t * visible, const float * const * p, F begin) {
     int r = 0;
 #if defined(PYMTP_SIMD_F32)
     if (n%simd::LANES == 0) {
-        for (; r + 2 <= n_rows; r += 2) {
-            mad_cells<2>(n, y + r, v, stride, visible + r, p + r);
-        }
-        for (; r < n_rows; ++r) {
-            mad_cells<1>(n, y + r, v, stride, visible + r, p + r);
-        }
+        for_groups(n_rows, r, [&](auto size) {
+            begin(r + size);
+            mad_cells<size>(n, y + r, v, stride, visible + r, p + r);
+        });
     }
 #endif
     if constexpr (std::is_same_v<T, float>) {
