@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +13,9 @@ import numpy as np
 import pytest
 import same_text
 import together
+from conftest import make_llm
 from makers.demo_corpus import held_out_prompts
+from random_requests import RequestGenerator
 
 from pymtp import SamplingParams
 from pymtp.context.context import Context
@@ -132,3 +137,22 @@ def test_check_finds_bytes_above_the_limit(model: Model, monkeypatch: pytest.Mon
     monkeypatch.setattr(together, "BUDGETS", (1.5,))
     found = played(model, range(1), monkeypatch, cached=True)
     assert any("are kept" in words for words in found.differences)
+
+
+def test_no_other_thread_takes_steps_in_a_game_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As after a play of threads: the engine's thread looks for work while the game runs
+    steps: list[str] = []
+    with make_llm() as llm:
+        step = llm._engine.step
+
+        def noted_step() -> bool:
+            steps.append(threading.current_thread().name)
+            llm._engine_thread.wake()
+            time.sleep(0.001)  # lets the other thread run
+            return step()
+
+        monkeypatch.setattr(llm._engine, "step", noted_step)
+        numbers = random.Random(0)
+        specs = RequestGenerator(llm.model, numbers, [[1, 2, 3]], 256, 64).make_many(2, 1)
+        together.by_steps(llm, specs, numbers)
+    assert set(steps) == {threading.current_thread().name}

@@ -18,8 +18,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,25 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
 
 def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
     """Run the engine step by step, so that `numbers` decides on everything."""
+    with held_thread(llm):
+        return _run_steps(llm, specs, numbers)
+
+
+@contextmanager
+def held_thread(llm: LLM) -> Iterator[None]:
+    """Keep the engine's thread in a call: after a play of threads, it would take steps beside those of this thread."""
+    held, release = threading.Event(), threading.Event()
+    keeper = threading.Thread(target=llm._engine_thread.call, args=(lambda: (held.set(), release.wait()),))
+    keeper.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        release.set()
+        keeper.join()
+
+
+def _run_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
     coming = list(specs)
     asked: dict[int, list[Request]] = {}
     for step in range(1_000_000):
