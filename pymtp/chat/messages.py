@@ -37,7 +37,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
     converted: list[dict[str, Any]] = []
-    first_texts: list[str] = []  # of the system messages at the beginning
+    first_texts: list[str] = []  # the system messages at the beginning
     for i, message in enumerate(messages):
         result = _template_message(message, f"messages[{i}]")
         if result["role"] == "system" and i == len(first_texts):

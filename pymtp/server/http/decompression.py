@@ -14,7 +14,7 @@ from pymtp.server.http.middleware import RESIZE_BODY
 
 CODINGS = ("gzip", "deflate")
 MAX_CODINGS = 2  # codings of one body: each may multiply its size by a thousand
-MAX_MEMBERS = 64  # of a gzip body: after each member, zlib copies the rest
+MAX_MEMBERS = 64  # a gzip body may have so many; after each member, zlib copies the rest
 
 
 class DecompressionMiddleware:

@@ -74,8 +74,8 @@ struct Cells {
 };
 
 // Fetches a block of cells into the CPU's cache. Many rows fetch it in parts, because the CPU has a queue of only some
-// memory requests, and waits when the queue is full. The cells of a KV head are far apart in memory, so the hardware does
-// not prefetch them.
+// memory requests, and waits when the queue is full. The cells of a KV head are far apart in memory, so the hardware
+// does not prefetch them.
 struct Prefetch {
     const Cells & cells;
     int           b;     // the block, or -1 for none

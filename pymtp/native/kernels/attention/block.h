@@ -1,6 +1,6 @@
 // Attention of a block of rows over a chunk of KV cells. The cells are converted to F32 once for all rows of the block,
-// except F16 cells for few rows, and K of quantized types that have no fast conversion: that is multiplied by the vec_dot
-// of its type. The steps for a row do not depend on the other rows of the block.
+// except F16 cells for few rows, and K of quantized types that have no fast conversion: that is multiplied by the
+// vec_dot of its type. The steps for a row do not depend on the other rows of the block.
 
 #pragma once
 

@@ -18,8 +18,8 @@ template <typename L> static const rows_kernel * kernel() {
 #if defined(__aarch64__)
 // Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
 // llama.cpp multiplies several rows in another way, which adds up in another order: with dot products by
-// llamafile_sgemm, from 2 rows on; with i8mm in pairs of rows. This kernel is only used for matrices that llama.cpp does
-// not repack, such as matrices with an odd number of rows.
+// llamafile_sgemm, from 2 rows on; with i8mm in pairs of rows. This kernel is only used for matrices that llama.cpp
+// does not repack, such as matrices with an odd number of rows.
 template <ggml_type T> struct row_by_row {
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 

@@ -60,6 +60,17 @@ struct q6_k : by_superblock {
     }
 };
 
+// Unpacks elements of two bits, where a byte has elements that are 32 apart.
+static inline void unpack_two_bits(const uint8_t * qs, int half, weights & w) {
+    const ivec q     = load_halves(qs, 32, half);
+    const ivec three = repeat1(3);
+
+    w.q[0] = bits_and(q,                  three);
+    w.q[1] = bits_and(shift_right2<2>(q), three);
+    w.q[2] = bits_and(shift_right2<4>(q), three);
+    w.q[3] = bits_and(shift_right2<6>(q), three);
+}
+
 struct q2_k : by_superblock {
     typedef block_q2_K block;
 
@@ -68,13 +79,7 @@ struct q2_k : by_superblock {
     static constexpr bool MINS       = true;
 
     static inline void unpack(const block * b, int half, weights & w) {
-        const ivec q     = load_halves(b->qs, 32, half);
-        const ivec three = repeat1(3);
-
-        w.q[0] = bits_and(q,                  three);
-        w.q[1] = bits_and(shift_right2<2>(q), three);
-        w.q[2] = bits_and(shift_right2<4>(q), three);
-        w.q[3] = bits_and(shift_right2<6>(q), three);
+        unpack_two_bits(b->qs, half, w);
 
         const __m128i both   = in_lane_order(bytes_at(b->scales, half));
         const __m128i mask   = _mm_set1_epi8(15);
@@ -93,13 +98,7 @@ struct tq2_0 : by_superblock {
     static constexpr bool MINS       = false;
 
     static inline void unpack(const block * b, int half, weights & w) {
-        const ivec q     = load_halves(b->qs, 32, half);
-        const ivec three = repeat1(3);
-
-        w.q[0]  = bits_and(q,                  three);
-        w.q[1]  = bits_and(shift_right2<2>(q), three);
-        w.q[2]  = bits_and(shift_right2<4>(q), three);
-        w.q[3]  = bits_and(shift_right2<6>(q), three);
+        unpack_two_bits(b->qs, half, w);
         w.scale = repeat_half(b->d);
     }
 };
