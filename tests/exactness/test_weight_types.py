@@ -6,6 +6,7 @@ test_row_bits.py and test_prompt_cuts.py test the other types, and all that does
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType, GGUFReader
 from helpers.bits import ROWS_ALONE
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
@@ -101,3 +103,17 @@ def test_weights_of_all_types_multiply_as_their_f32_values(model: NewModel, tmp_
                 found.append(np.stack([context.verify(TOKENS[i : i + 1])[0] for i in range(1, 6)]))
     differences = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[1], axis=1)
     assert np.median(differences) < 0.15
+
+
+def test_signs_of_nvfp4_scales_are_ignored_as_in_llama_cpp(model: NewModel, tmp_path: Path) -> None:
+    packed, signed = model("experts", "nvfp4"), tmp_path / "signed.gguf"
+    shutil.copy(packed.path, signed)
+    for tensor in GGUFReader(signed, "r+").tensors:
+        if tensor.tensor_type == GGMLQuantizationType.NVFP4:
+            tensor.data.reshape(-1, 36)[:, :4] |= 0x80  # blocks of 4 scales and 32 bytes of values
+    found = []
+    with Model(signed) as other:
+        for one in (packed, other):
+            with Context(one, n_ctx=16, draft_tokens=0, n_threads=1) as context:
+                found.append(context.prefill(TOKENS[:4]).tobytes())
+    assert found[0] == found[1]

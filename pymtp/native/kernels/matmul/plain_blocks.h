@@ -174,14 +174,16 @@ struct mxfp4 : nibbles<block_mxfp4> {
         for (ivec & q : w.q) {
             q = lookup_e2m1(q);
         }
-        // a scale is a power of two: the exponent of a float; half of it, because the values are twice as large
+        // A scale is a power of two, and half of it is taken, because the values are twice as large: a float of the
+        // exponent e - 1. For e = 0 and 1, that is 0 rather than 2^-128 and 2^-127.
         __m128i e = _mm_cvtsi32_si128(b[0].e | b[2].e << 8 | b[1].e << 16 | b[3].e << 24);
         e = _mm_unpacklo_epi8(e, e);  // a block has two lanes: of blocks 0, 2, 1, 3
 #if defined(PYMTP_AVX512)
         const __m128i next = _mm_cvtsi32_si128(b[4].e | b[6].e << 8 | b[5].e << 16 | b[7].e << 24);
         e = _mm_unpacklo_epi64(e, _mm_unpacklo_epi8(next, next));
 #endif
-        w.scale = fmul(as_float(PYMTP_MM(slli_epi32)(PYMTP_MM(cvtepu8_epi32)(e), 23)), frepeat(0.5f));
+        e = _mm_subs_epu8(e, _mm_set1_epi8(1));
+        w.scale = as_float(PYMTP_MM(slli_epi32)(PYMTP_MM(cvtepu8_epi32)(e), 23));
     }
 };
 
@@ -204,7 +206,7 @@ struct nvfp4 {
             w.q[2*j + 1] = PYMTP_MM(unpackhi_epi64)(low, high);
         }
         // A scale has 4 bits of exponent and 3 bits of mantissa: the bits of an F16 number that is smaller by 2^8. Half
-        // of the scale, because the values are twice as large.
+        // of the scale, because the values are twice as large. As in llama.cpp, the sign is ignored and NaN is 0.
         const auto scales_of = [](const block & x) {
             int32_t bytes;
             memcpy(&bytes, x.d, sizeof(bytes));
@@ -215,8 +217,10 @@ struct nvfp4 {
 #else
         const __m128i bytes = _mm_set_epi32(0, 0, scales_of(b[1]), scales_of(b[0]));
 #endif
-        const __m128i lanes = _mm_shuffle_epi8(
-            bytes, _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+        const __m128i nan   = _mm_set1_epi8(0x7f);
+        const __m128i plus  = _mm_and_si128(bytes, nan);
+        const __m128i lanes = _mm_shuffle_epi8(_mm_andnot_si128(_mm_cmpeq_epi8(plus, nan), plus),
+            _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
 #if defined(PYMTP_AVX512)
         const fvec scales = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(lanes), 7));
 #else
