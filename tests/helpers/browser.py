@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,10 +26,10 @@ class Tab:
         context.on("request", self._on_request)
         self.page: Page = context.new_page()
 
-    def open(self, url: str) -> Page:
-        """Load a page. Later requests to other hosts are problems."""
+    def open(self, url: str, *, wait_until: Literal["commit", "load"] = "load") -> Page:
+        """Load a page, or wait only for its first bytes. Later requests to other hosts are problems."""
         self._host = urlsplit(url).netloc
-        self.page.goto(url)
+        self.page.goto(url, wait_until=wait_until)
         return self.page
 
     def _on_console(self, message: ConsoleMessage) -> None:

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from fastapi.responses import JSONResponse
 from helpers.browser import Tab
 from helpers.scripted_server import DONE, ScriptedServer, delta, said, sse
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, TimeoutError, expect
 
 PHONE = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
 TOO_LONG = "the prompt has 9000 tokens, and the context has 4096"
@@ -113,6 +113,20 @@ def test_chats_are_made_renamed_searched_deleted_and_restored(
     page.reload()
     expect(page.locator(".content .katex")).to_have_count(2)
     assert len(titles(page)) == 2
+
+
+def test_page_is_loaded_only_when_it_can_be_used(tab: Tab, scripted: ScriptedServer) -> None:
+    """A browser calls a page loaded while a module waits for another. A file chosen before that would be lost."""
+    held: list[Route] = []
+    tab.page.route("**/katex.min.js", lambda route: held.append(route))
+    with tab.page.expect_request("**/katex.min.js"):
+        tab.open(scripted.url, wait_until="commit")
+    with pytest.raises(TimeoutError):
+        tab.page.wait_for_load_state(timeout=500)
+    held[0].continue_()
+    tab.page.wait_for_load_state()
+    tab.page.set_input_files("#attach-file", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"}])
+    expect(tab.page.locator("#files li")).to_have_count(1)
 
 
 def test_chat_is_drawn_after_a_reload_as_it_was(tab: Tab, scripted: ScriptedServer) -> None:

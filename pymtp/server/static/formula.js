@@ -12,8 +12,8 @@ const OPTIONS = {
   throwOnError: true,
   trust: false, // no links, pictures or classes from a formula
 };
-// A build that could not fetch KaTeX has a page without it.
-const katex = await import("./katex/katex.min.js").then(() => globalThis.katex, () => null);
+// The page loads KaTeX before its modules. A build that could not fetch KaTeX has a page without it.
+const katex = globalThis.katex;
 // Formulas whose MathML, which screen readers read, would have styles that the page's policy forbids.
 const WITHOUT_MATHML = /\\(?:pmb|fcolorbox)(?![a-zA-Z])/;
 // Characters that KaTeX has no measures for, such as emoji; it would warn in the console.
