@@ -1,11 +1,11 @@
-// MUL_MAT with F32, F16 and BF16 weights, for the rows of activations that llama.cpp does not multiply with
-// llamafile_sgemm, on x86 with AVX2 and 64-bit ARM.
+// MUL_MAT with F32, F16 and BF16 weights, on x86 with AVX2 and 64-bit ARM.
 //
 // A verification of drafts multiplies several rows, plain decoding one row, and a row must have the same bits in both.
 // llamafile_sgemm multiplies two rows or more, and adds up each product in one vector. For a single row, and for rows
-// with gaps between them, llama.cpp uses ggml_vec_dot, which adds up in several vectors. Here these rows are added up
-// in the order of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On ARM, the
-// number of rows that llamafile_sgemm needs differs by type, so all rows are multiplied here, four at a time.
+// with gaps between them, llama.cpp uses ggml_vec_dot, which adds up in several vectors. Here rows are added up in the
+// order of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On x86,
+// llamafile_sgemm still multiplies the many rows of a prompt. Of few rows it is slower, because it reads the weights in
+// short streams. On ARM, the number of rows that llamafile_sgemm needs differs by type, so all rows are multiplied here.
 
 #include "kernels.h"
 #include "ops.h"
@@ -13,6 +13,7 @@
 #include "simd.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace pymtp {
 
@@ -22,9 +23,18 @@ namespace pymtp {
 
 #if defined(GGML_USE_LLAMAFILE) && (defined(PYMTP_AVX2) || defined(PYMTP_FLOAT_NEON))
 
-// Computes y[i], the dot product of row i of the weights `a` and the row x of activations. m: number of rows of the
+// Rows of activations that are multiplied at once. On x86, llamafile_sgemm multiplies more.
+static constexpr int MAX_ROWS = 16;
+
+struct several_rows {
+    int          n;
+    const char * x[MAX_ROWS];  // the activations of each row
+    float      * y[MAX_ROWS];  // the results of each row
+};
+
+// Computes y[j][i], the dot product of row i of the weights `a` and the activations x[j]. m: number of rows of the
 // weights, which are nb bytes apart. k: number of elements in a row.
-typedef void (*multiply_row_fn)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
+typedef void (*multiply_rows_fn)(int64_t m, int64_t k, const char * a, size_t nb, const several_rows & r);
 
 // The vector operations of llamafile/sgemm.cpp: load() loads a vector, mad() multiplies and adds, sum() adds up the
 // lanes.
@@ -95,102 +105,103 @@ static inline vec load(const ggml_bf16_t * x) {
 }
 #endif
 
-// Multiplies N rows of the weights, which are `step` rows apart, by the row x of activations.
-template <typename T, int N>
-static void dot_rows(
-        int64_t k, const char * a, size_t nb, int64_t step, const typename operands<T>::activation * x, float * y) {
-    typename operands<T>::sums c[N];
-    for (int i = 0; i < N; ++i) {
-        c[i] = operands<T>::none();
+// Multiplies N rows of the weights, which are `step` rows apart, by R rows of activations, from row j0 of `r` on. The
+// first row of the weights is row i0. The bits of a row do not depend on N and R.
+template <typename T, int N, int R>
+static void dot_rows(int64_t k, const char * a, size_t nb, int64_t i0, int64_t step, const several_rows & r, int j0) {
+    typedef typename operands<T>::activation X;
+
+    typename operands<T>::sums c[R][N];
+    for (int j = 0; j < R; ++j) {
+        for (int i = 0; i < N; ++i) {
+            c[j][i] = operands<T>::none();
+        }
     }
     for (int64_t l = 0; l < k; l += load_size<T>) {
-        const auto xl = load(x + l);
+        decltype(load((const T *) a)) w[N];
         for (int i = 0; i < N; ++i) {
-            const T * ai = (const T *) (a + i*step*nb) + l;
+            const T * ai = (const T *) (a + (i0 + i*step)*nb) + l;
 #if !defined(PYMTP_FLOAT_NEON)
-            if (N > 2) {
+            if (N > 2 || R > 1) {
                 _mm_prefetch((const char *) ai + 2048, _MM_HINT_T0);
             }
 #endif
-            c[i] = mad(load(ai), xl, c[i]);
+            w[i] = load(ai);
+        }
+        for (int j = 0; j < R; ++j) {
+            const auto x = load((const X *) r.x[j0 + j] + l);
+            for (int i = 0; i < N; ++i) {
+                c[j][i] = mad(w[i], x, c[j][i]);
+            }
         }
     }
-    for (int i = 0; i < N; ++i) {
-        y[i*step] = sum(c[i]);
+    for (int j = 0; j < R; ++j) {
+        for (int i = 0; i < N; ++i) {
+            r.y[j0 + j][i0 + i*step] = sum(c[j][i]);
+        }
+    }
+}
+
+// Does the same with n rows of activations, at most R.
+template <typename T, int N, int R>
+static void dot_rows_up_to(
+        int n, int64_t k, const char * a, size_t nb, int64_t i0, int64_t step, const several_rows & r, int j0) {
+    if constexpr (R > 1) {
+        if (n < R) {
+            return dot_rows_up_to<T, N, R - 1>(n, k, a, nb, i0, step, r, j0);
+        }
+    }
+    dot_rows<T, N, R>(k, a, nb, i0, step, r, j0);
+}
+
+// Multiplies N rows of the weights at once by up to R rows of activations. Where there are more activations, the weights
+// come from the cache for those after the first.
+template <typename T, int N, int R>
+static void multiply_blocks(int64_t m, int64_t k, const char * a, size_t nb, const several_rows & r) {
+    const int n_parts = (r.n + R - 1)/R;
+
+    const auto multiply = [&](auto n_weights, int64_t i0, int64_t step) {
+        for (int part = 0; part < n_parts; ++part) {
+            const int j0 = r.n*part/n_parts;
+            dot_rows_up_to<T, decltype(n_weights)::value, R>(
+                    r.n*(part + 1)/n_parts - j0, k, a, nb, i0, step, r, j0);
+        }
+    };
+    // The rows of the weights that are multiplied at once are far apart (m/N rows), so that each is in a long stream:
+    // the hardware does not prefetch several short streams in one page.
+    const int64_t step = m/N;
+    for (int64_t i = 0; i < step; ++i) {
+        multiply(std::integral_constant<int, N>(), i, step);
+    }
+    for (int64_t i = N*step; i < m; ++i) {
+        multiply(std::integral_constant<int, 1>(), i, 1);
     }
 }
 
 template <typename T>
-static void multiply_row(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y) {
-    // N rows of the weights are multiplied at once. They are far apart (m/N rows), so that each is in a long stream:
-    // the hardware does not prefetch several short streams in one page. N is larger where load() converts elements,
-    // because each load of x then serves more rows of the weights.
+static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const several_rows & r) {
+    // Sums, weights and an activation must fit into the registers. A single row of activations has more rows of weights
+    // where load() converts elements, because each load of x then serves more of them.
 #if defined(PYMTP_FLOAT_NEON)
-    constexpr int N = 4;
+    multiply_blocks<T, 4, 4>(m, k, a, nb, r);
 #else
-    constexpr int N = sizeof(T) < sizeof(float) ? 4 : 2;
+    constexpr int R = sizeof(vec) == 64 ? 8 : 4;
+    if (r.n > 1) {
+        multiply_blocks<T, 3, R>(m, k, a, nb, r);
+    } else {
+        multiply_blocks<T, sizeof(T) < sizeof(float) ? 4 : 2, 1>(m, k, a, nb, r);
+    }
 #endif
-    typedef typename operands<T>::activation X;
-
-    const int64_t step = m/N;
-    for (int64_t i = 0; i < step; ++i) {
-        dot_rows<T, N>(k, a + i*nb, nb, step, (const X *) x, y + i);
-    }
-    for (int64_t i = N*step; i < m; ++i) {
-        dot_rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x, y + i);
-    }
 }
 
-#if defined(PYMTP_FLOAT_NEON)
-// Multiplies R rows of activations at once, so that each load of weights serves R rows. Each row has the same bits as a
-// row that is multiplied alone.
-template <typename T, int R>
-static void multiply_rows(int64_t m, int64_t k, const char * a, size_t nb, const char * const * x, float * const * y) {
-    typedef typename operands<T>::activation X;
-    constexpr int N = 4;
-
-    int64_t i = 0;
-    for (; i + N <= m; i += N) {
-        typename operands<T>::sums c[R][N];
-        for (int j = 0; j < R; ++j) {
-            for (int r = 0; r < N; ++r) {
-                c[j][r] = operands<T>::none();
-            }
-        }
-        for (int64_t l = 0; l < k; l += load_size<T>) {
-            typename operands<T>::sums w[N];
-            for (int r = 0; r < N; ++r) {
-                w[r] = load((const T *) (a + (i + r)*nb) + l);
-            }
-            for (int j = 0; j < R; ++j) {
-                const auto xl = load((const X *) x[j] + l);
-                for (int r = 0; r < N; ++r) {
-                    c[j][r] = mad(w[r], xl, c[j][r]);
-                }
-            }
-        }
-        for (int j = 0; j < R; ++j) {
-            for (int r = 0; r < N; ++r) {
-                y[j][i + r] = sum(c[j][r]);
-            }
-        }
-    }
-    for (; i < m; ++i) {
-        for (int j = 0; j < R; ++j) {
-            dot_rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x[j], y[j] + i);
-        }
-    }
-}
-#endif
-
-// Returns the function that multiplies a row of k elements by weights of this type, or nullptr if llamafile_sgemm does
+// Returns the function that multiplies rows of k elements by weights of this type, or nullptr if llamafile_sgemm does
 // not support the type or the length.
-static multiply_row_fn multiply_row_for(ggml_type type, int64_t k) {
+static multiply_rows_fn multiply_rows_for(ggml_type type, int64_t k) {
     switch (type) {
-        case GGML_TYPE_F32:  return k%load_size<float>       == 0 ? multiply_row<float>       : nullptr;
-        case GGML_TYPE_F16:  return k%load_size<ggml_fp16_t> == 0 ? multiply_row<ggml_fp16_t> : nullptr;
+        case GGML_TYPE_F32:  return k%load_size<float>       == 0 ? multiply_rows<float>       : nullptr;
+        case GGML_TYPE_F16:  return k%load_size<ggml_fp16_t> == 0 ? multiply_rows<ggml_fp16_t> : nullptr;
 #if defined(PYMTP_AVX2)
-        case GGML_TYPE_BF16: return k%load_size<ggml_bf16_t> == 0 ? multiply_row<ggml_bf16_t> : nullptr;
+        case GGML_TYPE_BF16: return k%load_size<ggml_bf16_t> == 0 ? multiply_rows<ggml_bf16_t> : nullptr;
 #endif
         default:             return nullptr;
     }
@@ -236,19 +247,19 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
 
     GGML_TENSOR_BINARY_OP_LOCALS
 
-    const multiply_row_fn multiply_row = multiply_row_for(src0->type, ne00);
+    const multiply_rows_fn multiply_rows = multiply_rows_for(src0->type, ne00);
 
     // Weights with `extra` have another layout (AMX), and llama.cpp multiplies by a Hadamard matrix without reading the
     // matrix.
-    if (!multiply_row || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
+    if (!multiply_rows || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
         return false;
     }
     const ggml_type type = activations_type(src0->type);
 
 #if !defined(PYMTP_FLOAT_NEON)
-    // llama.cpp multiplies several rows without gaps with llamafile_sgemm.
+    // llama.cpp multiplies many rows without gaps with llamafile_sgemm.
     const bool gaps = src1->type == type && !ggml_is_contiguous(src1);
-    if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
+    if (ne11 > MAX_ROWS && ne01 % 4 == 0 && !gaps) {
         return false;
     }
 #endif
@@ -266,10 +277,10 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
         convert_activations(params, dst);
     }
     // The work is split into pieces by rows of the weights and by rows of activations, as in
-    // ggml_compute_forward_mul_mat.
+    // ggml_compute_forward_mul_mat. Pieces with more rows of the weights are longer streams.
     const int64_t nth  = params->nth;
     const int64_t nr1  = ne1*ne2*ne3;
-    const int64_t size = ne0 == 1 || nr1 == 1 ? 64 : 16;
+    const int64_t size = ne0 == 1 || nr1 <= MAX_ROWS ? 64 : 16;
 
     int64_t n0 = (ne0 + size - 1)/size;
     int64_t n1 = (nr1 + size - 1)/size;
@@ -285,30 +296,19 @@ bool compute_mul_mat_float(const ggml_compute_params * params, ggml_tensor * dst
         const int64_t m   = std::min(dr0, ne0 - ir0);
         const int64_t end = std::min(dr1*(i/n0 + 1), nr1);
 
-        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < end; ++ir1) {
+        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < end;) {
             const int64_t i2 = ir1/ne1%ne2;
             const int64_t i3 = ir1/ne1/ne2;
             const char *  w  = (const char *) src0->data + ir0*nb01 + i2/(ne12/ne02)*nb02 + i3/(ne13/ne03)*nb03;
-            const auto    y  = [&](int64_t ir) { return (float *) row_at(dst, ir) + ir0; };
-#if defined(PYMTP_FLOAT_NEON)
-            constexpr int R = 4;
-            if (ir1%ne1 + R <= ne1 && ir1 + R <= end) {
-                const char * x[R];
-                float      * ys[R];
-                for (int j = 0; j < R; ++j) {
-                    x[j]  = activation_row(params, dst, ir1 + j);
-                    ys[j] = y(ir1 + j);
-                }
-                if (src0->type == GGML_TYPE_F32) {
-                    multiply_rows<float, R>(m, ne00, w, nb01, x, ys);
-                } else {
-                    multiply_rows<ggml_fp16_t, R>(m, ne00, w, nb01, x, ys);
-                }
-                ir1 += R - 1;
-                continue;
+
+            several_rows r;
+            r.n = std::min<int64_t>({MAX_ROWS, end - ir1, ne1 - ir1%ne1});  // rows that have these weights
+            for (int j = 0; j < r.n; ++j) {
+                r.x[j] = activation_row(params, dst, ir1 + j);
+                r.y[j] = (float *) row_at(dst, ir1 + j) + ir0;
             }
-#endif
-            multiply_row(m, ne00, w, nb01, activation_row(params, dst, ir1), y(ir1));
+            multiply_rows(m, ne00, w, nb01, r);
+            ir1 += r.n;
         }
     });
     return true;
