@@ -25,7 +25,6 @@ from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 ROWS, DRAFT = "rows", "draft"
-PROMPT = 64  # tokens before the rows
 REPEATS = 3  # decodes of a measurement that are timed as a whole, and number of those that are timed by operation
 READS = 4  # reads of memory in a bench round; the first is not counted, as its caches and pages are cold
 
@@ -38,12 +37,14 @@ class RowsSettings(BenchSettings):
     steps: numbers of drafts of the chains to measure.
     memory: number of bytes that a timed read of memory reads; 0 to read none.
     alike: whether all rows of a verification have the same token, so that they use mostly the same experts.
+    prompt_tokens: number of tokens before the rows.
     """
 
     rows: tuple[int, ...]
     steps: tuple[int, ...]
     memory: int
     alike: bool = False
+    prompt_tokens: int = 64
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def open_context(model: Model, settings: RowsSettings) -> Context:
     n_decodes = (1 + 2 * REPEATS) * (len(settings.rows) + len(settings.steps) + 1)
     return Context(
         model,
-        n_ctx=PROMPT + n_decodes + n_drafts + 1,
+        n_ctx=settings.prompt_tokens + n_decodes + n_drafts + 1,
         **settings.keywords,
         draft_tokens=n_drafts,
         # a fixed size instead of "auto", because "auto" finds the best size only while text is generated
@@ -140,7 +141,7 @@ class RowsArms:
     ) -> None:
         """Make the arms.
 
-        tokens: at least PROMPT tokens, for the prompt and the rows.
+        tokens: at least settings.prompt_tokens tokens, for the prompt and the rows.
         read: reads memory and returns the time of each read, see memory_seconds.
         """
         self._settings, self._context, self._tokens, self._read = settings, context, tokens, read
@@ -157,7 +158,7 @@ class RowsArms:
             self._round = group.round
             self._read_memory(group.round)
             self._context.clear()
-            self._context.prefill(self._tokens[:PROMPT])
+            self._context.prefill(self._tokens[: self._settings.prompt_tokens])
         return self._measure(group.round, *self._arms[arm])
 
     def _read_memory(self, turn: int) -> None:
@@ -218,4 +219,4 @@ def rows_bench(
 def open_bench(model: Model, settings: RowsSettings) -> Iterator[PairedBench[RowsMeasurement]]:
     """Make a rows bench of a model, and free its context at the end."""
     with closing(open_context(model, settings)) as context:
-        yield rows_bench(settings, context, TokenSource.of(model).take(4 * PROMPT))
+        yield rows_bench(settings, context, TokenSource.of(model).take(max(256, settings.prompt_tokens)))

@@ -92,7 +92,7 @@ class RowsReport(Report):
             Column("of one row", "ratio", SPREAD),
             Column("each, of one row", lambda c: c.ratio and c.ratio.median / c.n, ".3f"),
         ]
-        title = f"{settings['model']}, {describe_settings(settings)}"
+        title = f"{settings['model']}, {describe_settings(settings)}, after {settings.get('prompt_tokens', 64)} tokens"
         tables = [Table(f"A verification of some rows, a chain of some drafts: {title}", times, cells)]
         if any(cell.operations for cell in cells):
             tables.append(_by_operation(cells))

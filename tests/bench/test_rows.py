@@ -53,6 +53,7 @@ class ScriptedContext:
         self.last: tuple[float, int] = 0.0, 0
         self.head_is_current = False  # whether the head has processed all tokens of the target
         self.verified: set[int] = set()
+        self.prefilled: list[int] = []
 
     @property
     def inspect(self) -> ScriptedContext:
@@ -64,6 +65,7 @@ class ScriptedContext:
     def prefill(self, tokens: Sequence[int]) -> None:
         assert self.n_past == 0
         self.n_past = len(tokens)
+        self.prefilled.append(len(tokens))
 
     def _decode(self, what: str, n: int, seconds: float) -> float:
         self.decodes[what, n, self.timed] += 1
@@ -120,6 +122,14 @@ def test_alike_rows_have_the_same_token_and_other_rows_different_tokens(alike: b
     context = ScriptedContext()
     rows_bench(replace(SETTINGS, alike=alike), context, range(256), lambda *_: [0.1]).run()  # type: ignore[arg-type]
     assert (len(context.verified) == 1) == alike
+
+
+@pytest.mark.parametrize("n", [1, 300])
+def test_rows_come_after_so_many_tokens(n: int) -> None:
+    context = ScriptedContext()
+    settings = replace(SETTINGS, prompt_tokens=n)
+    rows_bench(settings, context, range(300), lambda *_: [0.1]).run()  # type: ignore[arg-type]
+    assert context.prefilled == [n] * settings.rounds
 
 
 def test_each_round_measures_every_number_once_in_another_order() -> None:
