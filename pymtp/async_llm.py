@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -21,6 +21,7 @@ from pymtp.chat import Chat, GivenToolChoice, Message, Tools
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
+from pymtp.engine.logprobs import echo_logprobs
 from pymtp.engine.prefix_files import Path, commit_saver
 from pymtp.engine.prepare import Params, Prompt
 from pymtp.engine.preparers import Preparers
@@ -34,7 +35,7 @@ from pymtp.llm import LLM, check_stream, is_prompt
 from pymtp.model.model import Model
 from pymtp.options import LLMOptions, read_options
 from pymtp.prefix_cache.save import PrefixSaver
-from pymtp.sampling import SamplingParams
+from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Figures, Stats
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ class AsyncLLM(HubMixin):
             return [made], own
 
         requests = await self._submit(make, None, wakeup, priority=priority, max_unread=max_unread)
-        return AsyncCompletions(self._engine_thread, requests, wakeup)
+        return AsyncCompletions(self._engine_thread, requests, wakeup, self._add_prompt_logprobs)
 
     async def stream(
         self,
@@ -387,14 +388,30 @@ class AsyncLLM(HubMixin):
 class AsyncCompletions:
     """The completions of one prompt while they are generated. Only one coroutine at a time may call `take`."""
 
-    def __init__(self, engine_thread: EngineThread, requests: list[Request], wakeup: AsyncWakeup) -> None:
+    def __init__(
+        self,
+        engine_thread: EngineThread,
+        requests: list[Request],
+        wakeup: AsyncWakeup,
+        add_logprobs: Callable[[Sequence[Request]], Awaitable[None]],
+    ) -> None:
+        """add_logprobs: computes the log-probabilities of the requests' prompts."""
         self._engine_thread, self._requests, self._wakeup = engine_thread, requests, wakeup
+        self._add_logprobs = add_logprobs
         self._live = dict(enumerate(requests))  # completions whose last delta `take` has not returned
 
     @property
     def prompt_tokens(self) -> int:
         """Return the number of tokens of the prompt."""
         return len(self._requests[0].prompt)
+
+    async def add_prompt_logprobs(self) -> None:
+        """Compute the log-probabilities of the prompt. Takes a thread; ends soon if the task is cancelled."""
+        await self._add_logprobs(self._requests)
+
+    def echo_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities of the prompt, see `echo_logprobs`; none before `add_prompt_logprobs` ended."""
+        return echo_logprobs(self._requests[0].prompt, self._requests[0].prompt_logprobs)
 
     async def take(self) -> list[CompletionDelta]:
         """Wait until completions have new pieces or have ended, and return their deltas.

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import nan
+
 import numpy as np
 
 from pymtp.sampling import Logits, TokenLogprobs
+
+
+def echo_logprobs(prompt: Sequence[int], logprobs: Sequence[TokenLogprobs | None] | None) -> list[TokenLogprobs]:
+    """Return the log-probabilities of a prompt that a response repeats: NaN for the first token. Empty without them."""
+    pairs = zip(prompt, logprobs or (), strict=False)
+    return [TokenLogprobs(token, nan, ()) if one is None else one for token, one in pairs]
 
 
 def logprobs_of(row: Logits, token: int, n_top: int) -> TokenLogprobs:

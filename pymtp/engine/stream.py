@@ -7,8 +7,10 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from pymtp.chat import OutputFormat
+from pymtp.engine.logprobs import echo_logprobs
 from pymtp.engine.request import Completion, Piece, Request
 from pymtp.engine.thread import EngineThread
+from pymtp.sampling import TokenLogprobs
 
 
 class PieceParser:
@@ -113,6 +115,10 @@ class Stream:
         with suppress(AttributeError):  # an interrupt may have ended __init__ early
             if not self._request.ended:
                 self._thread.cancel([self._request])  # nobody can read the rest
+
+    def echo_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities of the prompt, see `pymtp.engine.logprobs.echo_logprobs`. Private to pymtp."""
+        return echo_logprobs(self._request.prompt, self._request.prompt_logprobs)
 
     @property
     def completion(self) -> Completion:

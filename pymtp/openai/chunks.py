@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
@@ -141,18 +141,25 @@ class TextChunks(_Chunks):
         return self._begin + json.dumps(choice).encode() + b"]" + extension + self._end
 
     def chunk(
-        self, i: int, delta: CompletionDelta, last: Sequence[Completion] | None, stats: Stats | None = None
+        self,
+        i: int,
+        delta: CompletionDelta,
+        last: Sequence[Completion] | None,
+        stats: Stats | None = None,
+        prompt_logprobs: Callable[[], list[TokenLogprobs]] = list,
     ) -> bytes:
         """Return the chunk of a delta of prompt i; b"" if the delta has nothing to send.
 
         last: see ChatChunks.end. stats: see ChatChunks.chunk.
+        prompt_logprobs: returns those of prompt i, for the first chunk of each completion, which repeats the prompt.
         """
         index = i * self._n + delta.index
         start = self._lengths.get(index, 0)
         text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
+        tokens = _token_logprobs(delta.pieces)
         if self._prompts is not None and index not in self._lengths:
             text = prompt_text(self._prompts[i], self._model) + text
-        tokens = _token_logprobs(delta.pieces)
+            tokens = prompt_logprobs() + tokens
         self._lengths[index] = start + len(text)
         if not text and not tokens and delta.reason is None:
             return b""

@@ -39,8 +39,6 @@ def create(llm: Generator, caller: str, url: str, fields: Mapping[str, Any]) -> 
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
     _check(body)
     request = read_generate_request(url, body, llm.sampling_defaults)
-    if body.get("echo") and request.params.logprobs is not None:
-        raise InvalidRequestError("echo and logprobs cannot be combined: generate has prompt_logprobs", "echo")
     prompt, params, output_format = prepare_request(llm, request)
     if processor is not None:
         params = replace(params, logits_processor=processor)
@@ -90,10 +88,12 @@ def _text_chunks(stream: Stream, chunks: TextChunks) -> Iterator[dict[str, Any]]
         for piece in stream:
             events = [ContentDelta(piece.text, length, length + len(piece.text))] if piece.text else []
             length += len(piece.text)
-            yield from _objects(chunks.chunk(0, CompletionDelta(0, [piece], None, events), None))
+            delta = CompletionDelta(0, [piece], None, events)
+            yield from _objects(chunks.chunk(0, delta, None, prompt_logprobs=stream.echo_logprobs))
         done = stream.completion
         yield from _objects(
-            chunks.chunk(0, CompletionDelta(0, [], done.finish_reason), [done]) + chunks.usage([[done]])
+            chunks.chunk(0, CompletionDelta(0, [], done.finish_reason), [done], prompt_logprobs=stream.echo_logprobs)
+            + chunks.usage([[done]])
         )
 
 

@@ -5,6 +5,8 @@ The types also document the answers in the server's OpenAPI schema.
 
 from __future__ import annotations
 
+import codecs
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +18,7 @@ from typing import Annotated, Any, Literal, cast
 from typing_extensions import NotRequired, TypedDict
 
 from pymtp.chat import ParsedOutput
+from pymtp.engine.logprobs import echo_logprobs
 from pymtp.engine.request import Completion
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
@@ -157,8 +160,8 @@ class DeltaToolCall(Answer):
 
 class CompletionLogprobs(Answer):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -356,16 +359,20 @@ def prompt_text(prompt: str | list[int], model: Model) -> str:
 
 
 def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> CompletionChoice:
+    logprobs, start = completion.logprobs, len(echo)
+    if logprobs is not None and completion.prompt_logprobs is not None:
+        logprobs = echo_logprobs(completion.prompt_token_ids, completion.prompt_logprobs) + logprobs
+        start = 0
     return {
         "index": i,
         "text": echo + completion.text,
         "finish_reason": completion.finish_reason,  # type: ignore[typeddict-item] # see _chat_choice
-        "logprobs": None if completion.logprobs is None else text_logprobs(completion.logprobs, model, len(echo)),
+        "logprobs": None if logprobs is None else text_logprobs(logprobs, model, start),
     }
 
 
 def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> CompletionLogprobs:
-    """Return the "logprobs" of a choice of /v1/completions.
+    """Return the "logprobs" of a choice of /v1/completions. A token whose log-probability is NaN has null.
 
     start: number of characters in the choice's text before the first token.
     """
@@ -373,13 +380,19 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -
     def text(number: int) -> str:
         return model.token_bytes(number).decode("utf-8", "replace")
 
+    # a character of several tokens belongs to the last of them
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
         found["tokens"].append(text(one.token_id))
-        found["token_logprobs"].append(_json_logprob(one.logprob))
-        found["top_logprobs"].append({text(number): _json_logprob(logprob) for number, logprob in one.top})
+        known = not math.isnan(one.logprob)
+        top: dict[str, float] = {}
+        for token, logprob in one.top:  # parts of characters have the same text: the likeliest stays
+            top.setdefault(text(token), _json_logprob(logprob))
+        found["token_logprobs"].append(_json_logprob(one.logprob) if known else None)
+        found["top_logprobs"].append(top if known else None)
         found["text_offset"].append(start)
-        start += len(found["tokens"][-1])
+        start += len(decoder.decode(model.token_bytes(one.token_id)))
     return found
 
 

@@ -34,7 +34,7 @@ from pymtp.openai.generate_request import (
     output_finish_reason,
     prepare_request,
 )
-from pymtp.sampling import SamplingParams
+from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
 from pymtp.server.facts import ModelFacts
 from pymtp.server.heap import HEAP
@@ -267,6 +267,7 @@ class Service:
                 raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
             note_left_out(left_out_keywords(request, output_format))
             async with source:
+                self._check_prompt_logprobs(request.params, source.prompt_tokens)
                 with request_metrics.started(source.prompt_tokens, n):
                     yield RunningRequest(
                         source,
@@ -276,6 +277,7 @@ class Service:
                         admission.arrival_time,
                         timeout,
                         request_metrics,
+                        None if request.params.prompt_logprobs is None else partial(self._add_prompt_logprobs, source),
                     )
 
     async def _open(self, request: GenerateRequest) -> tuple[AsyncCompletions, OutputFormat | None]:
@@ -322,6 +324,19 @@ class Service:
                     f"for each token, could have more than {MAX_LOGPROB_VALUES} log-probabilities: reduce max_tokens"
                 )
 
+    def _check_prompt_logprobs(self, params: SamplingParams, n_tokens: int) -> None:
+        """Raise InvalidRequestError if those of a prompt of n_tokens tokens take hundreds of megabytes."""
+        n_values = 0 if params.prompt_logprobs is None else params.n * n_tokens * (params.prompt_logprobs + 1)
+        if n_values > MAX_LOGPROB_VALUES:
+            raise InvalidRequestError(
+                f"a prompt of {n_tokens} tokens, with {params.prompt_logprobs} top log-probabilities for each token, "
+                f"n={params.n} times, has more than {MAX_LOGPROB_VALUES} log-probabilities: reduce logprobs"
+            )
+
+    async def _add_prompt_logprobs(self, source: AsyncCompletions) -> None:
+        async with self._embedding:  # one thread at most waits for the embedder
+            await source.add_prompt_logprobs()
+
     def _timeout(self, request: GenerateRequest) -> float:
         return min(math.inf if limit is None else limit for limit in (request.timeout, self.settings.request_timeout))
 
@@ -350,14 +365,16 @@ class RunningRequest:
         arrival_time: float,
         timeout: float,
         request_metrics: RequestMetrics,
+        add_logprobs: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """arrival_time: the time of the event loop's clock when the request arrived.
 
         timeout: the number of seconds from the arrival after which the request is aborted.
         chunk_interval: the approximate number of seconds between two chunks of the stream.
+        add_logprobs: computes the log-probabilities of the prompt; None if the request does not ask for them.
         """
         self._source, self._interval, self._arrival_time, self._timeout = source, chunk_interval, arrival_time, timeout
-        self._metrics = request_metrics
+        self._metrics, self._add_logprobs = request_metrics, add_logprobs
         self._stopped = False
         self._parsers: list[OutputParser | None] = [
             None if output_format is None else output_format.parser() for _ in range(n)
@@ -373,6 +390,10 @@ class RunningRequest:
     def completions(self) -> list[Completion]:
         """Return all completions. Raises InvalidRequestError if one of the completions has not finished."""
         return self._source.completions
+
+    def echo_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities of the prompt, see `AsyncCompletions.echo_logprobs`."""
+        return self._source.echo_logprobs()
 
     def stop(self) -> None:
         """End the completions early, as if they had reached their length; iteration yields their last deltas."""
@@ -437,6 +458,11 @@ class RunningRequest:
         timer = loop.call_at(self._arrival_time + self._timeout, on_timeout) if self._timeout < math.inf else None
         n_unfinished = len(self._parsers)
         try:
+            if self._add_logprobs is not None:
+                try:
+                    await run_with_timeout(self._arrival_time + self._timeout - loop.time(), self._add_logprobs())
+                except asyncio.TimeoutError as error:
+                    raise _timeout_error(self._timeout) from error
             while new_deltas := await self._source.take():
                 if timed_out:
                     raise _timeout_error(self._timeout)

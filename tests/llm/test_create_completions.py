@@ -94,10 +94,33 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     for name in ("timeout", "timings_per_token", "return_progress"):
         with pytest.raises(InvalidRequestError, match=f"{name}: only `pymtp serve`"):
             llm.create_completion("a", stream=stream, **{name: 1})
-    with pytest.raises(InvalidRequestError, match="echo and logprobs"):
-        llm.create_completion("a", echo=True, logprobs=1, stream=stream)
     with pytest.raises(ContextFullError):
         llm.create_completion("too long " * 5000, stream=stream)
+
+
+@pytest.mark.parametrize("n_top", [0, 2])
+def test_echo_has_the_log_probabilities_of_the_prompt_too(llm: LLM, n_top: int) -> None:
+    prompt = "def é(x):"
+    fields: dict[str, Any] = {"echo": True, "logprobs": n_top, **GREEDY}
+    (choice,) = llm.create_completion(prompt, **fields)["choices"]
+    found = choice["logprobs"]
+    assert len(found["tokens"]) > GREEDY["max_tokens"]
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+        assert choice["text"].startswith(token.strip("�"), offset)
+    assert (found["token_logprobs"][0], found["top_logprobs"][0]) == (None, None)
+
+    done = llm.generate(prompt, logprobs=n_top, prompt_logprobs=n_top, **GREEDY)
+    assert done.prompt_logprobs is not None
+    assert done.logprobs is not None
+    expected = [one for one in [*done.prompt_logprobs, *done.logprobs] if one is not None]
+    assert found["token_logprobs"][1:] == [one.logprob for one in expected]
+    likeliest = [one.top[0][1] if n_top else None for one in expected]
+    assert [max(top.values(), default=None) for top in found["top_logprobs"][1:]] == likeliest
+
+    pieces = [chunk["choices"][0] for chunk in llm.create_completion(prompt, stream=True, **fields)]
+    assert "".join(piece["text"] for piece in pieces) == choice["text"]
+    for name, values in found.items():
+        assert [value for piece in pieces for value in (piece["logprobs"] or {name: []})[name]] == values
 
 
 def test_stream_of_several_completions_is_refused(llm: LLM) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pymtp.chat import ContentDelta, OutputEvent, OutputParser
 from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.request import Piece
+from pymtp.server.errors import RequestTimeoutError
 from pymtp.server.service import RunningRequest
 
 CHUNK_INTERVAL = 0.02
@@ -139,3 +140,17 @@ def test_chunk_interval_of_0_sends_each_piece_separately() -> None:
         return [len(delta.pieces) async for delta in RunningRequest(texts, None, 1, 0.0, loop.time(), 1e9, NO_METRICS)]
 
     assert run(test) == [1] * 5
+
+
+def test_timeout_ends_a_request_whose_prompt_takes_too_long() -> None:
+    async def never() -> None:
+        await asyncio.Future()
+
+    async def test(loop: FakeClockLoop) -> None:
+        texts: Any = ScheduledCompletion(5)
+        running = RunningRequest(texts, None, 1, 0.0, loop.time(), 3.0, NO_METRICS, never)
+        with pytest.raises(RequestTimeoutError):
+            await running.outputs()
+        assert loop.time() == pytest.approx(3)
+
+    run(test)

@@ -13,6 +13,7 @@ import pytest
 from helpers.servers import LONG, Server
 from openai import OpenAI
 
+from pymtp.server import service
 from pymtp.server.service import Service
 
 CHAT = "/v1/chat/completions"
@@ -264,6 +265,18 @@ def test_header_names_are_capitalized(server: Server) -> None:
     names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:]]
     assert {b"Content-Type", b"Content-Length", b"X-Request-Id", b"Connection"} <= set(names)
     assert body.startswith(b'{"tokens"')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_a_long_prompt_are_refused(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(service, "MAX_LOGPROB_VALUES", 100)
+    body = {"model": "m", "prompt": [5] * 30, "echo": True, "max_tokens": 2, "stream": stream, "n": 2}
+    found = http.post("/v1/completions", json=body | {"logprobs": 1})
+    assert "reduce logprobs" in found.text
+    assert found.status_code == 400
+    assert http.post("/v1/completions", json=body | {"logprobs": 0}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,27 @@ def test_completions_of_no_tokens_have_the_prompt_alone(server: Server, client: 
     assert (silent.text, silent.logprobs.tokens) == ("", [])
 
 
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_echo_of_several_prompts_has_their_log_probabilities(server: Server, client: OpenAI, max_tokens: int) -> None:
+    prompts = ["import os", "def f(x):"]
+    request_body: Any = {"model": "demo", "prompt": prompts, "max_tokens": max_tokens, "n": 2, "temperature": 0}
+    request_body |= {"echo": True, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+    choices = client.completions.create(**request_body).choices
+    params = SamplingParams(max_tokens=2, logprobs=1, prompt_logprobs=1, ignore_eos=True)
+    for choice, prompt in zip(choices, [prompts[0], prompts[0], prompts[1], prompts[1]], strict=True):
+        done = server.llm.generate(prompt, params)
+        assert done.prompt_logprobs is not None
+        assert done.logprobs is not None
+        known = [one for one in done.prompt_logprobs[1:] if one is not None] + done.logprobs[:max_tokens]
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs == [None, *[one.logprob for one in known]]
+        assert "".join(choice.logprobs.tokens or []) == choice.text
+    values: list[list[float | None]] = [[], [], [], []]
+    for part in (part for chunk in client.completions.create(**request_body, stream=True) for part in chunk.choices):
+        values[part.index] += part.logprobs.token_logprobs if part.logprobs else []  # type: ignore[arg-type]
+    assert values == [choice.logprobs and choice.logprobs.token_logprobs for choice in choices]
+
+
 def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -> None:
     request_body: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
     request_body["extra_body"] = {"ignore_eos": True}

@@ -13,7 +13,6 @@ from fastapi.responses import Response
 
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.request import Completion
-from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import has_rule
 from pymtp.openai.chunks import ChatChunks, TextChunks
 from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
@@ -92,8 +91,6 @@ async def completions(request: Request, body: CompletionRequest, service: Servic
     first = await service.prepare(read) if has_rule(fields) else read()
     note_left_out(left_out_keywords(first, None))
     requests = [replace(first, prompt=prompt) for prompt in prompts]
-    if fields.get("echo") and first.params.logprobs is not None:
-        raise InvalidRequestError("echo and logprobs cannot be combined, because prompts have no log-probabilities")
     if not requests[0].stream:
         return await run_until_disconnect(request.receive, _response(TEXT, service, requests, fields, ignored))
     return EventStream(_text_events(service, requests, fields), stream_error_encoder(TEXT), ignored)
@@ -197,7 +194,7 @@ async def _text_events(
                 done[i] = [_shortened(completion) for completion in done[i]]
             last = None if any(n_unfinished) else [one for completions in done for one in completions]
             stats = running.stats(delta.index) if fields.get("timings_per_token") else None
-            if chunk := chunks.chunk(i, delta, last, stats):
+            if chunk := chunks.chunk(i, delta, last, stats, running.echo_logprobs):
                 yield chunk
     yield chunks.usage(done) + DONE
 
