@@ -27,7 +27,7 @@ RICH = "**Bold** $a^2$\n\n- [x] done\n- [ ] to do\n\n```python\nx = 1\n```\n\n$$
 
 def ask(page: Page, text: str) -> None:
     page.fill("#question", text)
-    page.press("#question", "Enter")
+    page.press("#question", "Control+Enter")
 
 
 def ended(page: Page, n: int = 1) -> None:

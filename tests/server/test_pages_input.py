@@ -121,6 +121,21 @@ def test_list_of_a_phone_closes_when_the_focus_leaves_it(new_tab: Callable[..., 
     assert page.evaluate(FOCUSED) == "log"
 
 
+def test_enter_begins_a_line_on_a_phone(new_tab: Callable[..., Tab], scripted: ScriptedServer) -> None:
+    page = new_tab(**PHONE).open(scripted.url)
+    scripted.answers += [[said("yes")]]
+    page.fill("#question", "one")
+    page.press("#question", "Enter")
+    page.keyboard.type("two")
+    page.get_by_role("button", name="Send").click()
+    ended(page)
+    assert scripted.requests[0]["messages"][0]["content"] == "one\ntwo"
+    page.get_by_role("button", name="Edit").click()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator("form textarea").first).to_have_value("one\ntwo\n")
+
+
 # Pastes files as a browser does: [name, text] of each one, and the text beside them.
 PASTE = """([files, text]) => {
   const data = new DataTransfer();

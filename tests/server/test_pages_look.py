@@ -39,7 +39,7 @@ def fill(page: Page, scripted: ScriptedServer) -> None:
     thought = delta(reasoning_content=WIDE)
     scripted.answers.append([sse(thought, text, delta(tool_calls=[call]), delta("tool_calls")) + DONE])
     page.fill("#question", "go " + "g" * 100)
-    page.press("#question", "Enter")
+    page.press("#question", "Control+Enter")
     expect(page.locator(".facts:not(:empty)")).to_have_count(1)
     scripted.answers.append([b"data: ]\n\n"])
     page.get_by_role("button", name="without MTP").click()
@@ -169,7 +169,7 @@ def test_settings_are_restored_on_the_next_visit(tab: Tab, scripted: ScriptedSer
     page.reload()
     scripted.answers.append([said("well")])
     page.fill("#question", "go")
-    page.press("#question", "Enter")
+    page.press("#question", "Control+Enter")
     expect(page.locator(".content")).to_have_text("well")
     (request_body,) = scripted.requests
     assert request_body["model"] == "scripted"
@@ -189,7 +189,7 @@ def test_empty_settings_use_and_show_the_servers_defaults(tab: Tab, scripted: Sc
         expect(page.locator(f"#{name}")).to_have_attribute("placeholder", shown)
     scripted.answers.append([said("well")])
     page.fill("#question", "go")
-    page.press("#question", "Enter")
+    page.press("#question", "Control+Enter")
     expect(page.locator(".facts:not(:empty)")).to_have_count(1)
     assert not scripted.requests[0].keys() & {"temperature", "top_k", "top_p", "min_p", "max_tokens"}
 
@@ -200,7 +200,7 @@ def test_invalid_settings_are_focused_and_not_sent(tab: Tab, scripted: ScriptedS
     for field, wrong in (("#tools", "[{"), ("#tools", "{}"), ("#temperature", "-1"), ("#top_p", "2")):
         page.fill(field, wrong)
         page.fill("#question", "go")
-        page.press("#question", "Enter")
+        page.press("#question", "Control+Enter")
         expect(page.locator(field)).to_be_focused()
         assert page.input_value("#question") == "go"
         page.fill(field, "")
@@ -218,6 +218,6 @@ def test_page_offers_the_models_of_a_server_and_sends_the_chosen_one(tab: Tab, s
     expect(choice).to_have_value("two")
     scripted.answers.append([said("well")])
     page.fill("#question", "go")
-    page.press("#question", "Enter")
+    page.press("#question", "Control+Enter")
     expect(page.locator(".content")).to_have_text("well")
     assert scripted.requests[0]["model"] == "two"

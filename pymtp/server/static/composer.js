@@ -2,7 +2,7 @@
 
 import { MAX_FILES_BYTES, readFiles, size } from "./attachments.js";
 import { byId, el } from "./dom.js";
-import { isComposing } from "./keys.js";
+import { isSending } from "./keys.js";
 import { dismiss, notify } from "./notices.js";
 
 export class Composer {
@@ -21,7 +21,7 @@ export class Composer {
       this.#send();
     });
     this.#question.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
+      if (!isSending(event)) return;
       event.preventDefault();
       this.#send();
     });

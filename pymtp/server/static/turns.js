@@ -5,7 +5,7 @@ import { AnswerView } from "./answer_view.js";
 import { fileView } from "./attachments.js";
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
-import { isComposing } from "./keys.js";
+import { isComposing, isSending } from "./keys.js";
 import { SiblingSwitch } from "./sibling_switch.js";
 
 const quietButton = (label, press) => el("button", { type: "button", class: "quiet", onclick: press }, label);
@@ -46,7 +46,7 @@ export class UserTurn {
       if (event.key === "Escape") {
         event.stopPropagation(); // Esc on the page stops an answer
         this.closeEditor();
-      } else if (event.key === "Enter" && !event.shiftKey) submit(event);
+      } else if (isSending(event)) submit(event);
     });
     this.#said.hidden = true;
     this.element.append(this.#editor);
