@@ -48,8 +48,7 @@ def test_copy_continues_bit_for_bit_and_leaves_the_original(model: Model, caches
 
 
 @EACH
-@BOTH_MODES
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("mode", "seed"), [("fused", 0), ("host-copy", 1)])
 def test_copied_and_moved_sequences_match_those_of_a_context_of_one_sequence(
     model: Model, mode: str, seed: int
 ) -> None:

@@ -6,7 +6,7 @@ Without a GPU, `draws="device"` makes the CPU's graphs compute the same nodes as
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,24 +256,32 @@ def test_graph_is_reused_while_the_kind_of_sampling_stays_the_same(dense: Model)
 # ── Nonfinite and equal logits ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
-    """Return a function that copies the shipped F32 model and changes its output weights of shape (n_vocab, n_embd).
+@pytest.fixture(scope="module")
+def changed(
+    demo_f32: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Callable[[Any], None]], Model]]:
+    """Return a function that loads the shipped F32 model with changed output weights of shape (n_vocab, n_embd).
 
     With long=True, the hidden states before the output layer are a thousand times longer.
     """
+    made: dict[Callable[[Any], None], Model] = {}
 
-    def change(how: Callable[[Any], None], long: bool = False) -> Path:
-        path = tmp_path / "changed.gguf"
+    def change(how: Callable[[Any], None], long: bool = False) -> Model:
+        if how in made:
+            return made[how]
+        path = tmp_path_factory.mktemp("changed") / "changed.gguf"
         shutil.copy(demo_f32, path)
         tensors = {tensor.name: tensor.data for tensor in GGUFReader(path, "r+").tensors}
         how(tensors["output.weight" if "output.weight" in tensors else "token_embd.weight"])
         for name in tensors:
             if long and name.endswith(("output_norm.weight", "shared_head_norm.weight")):
                 tensors[name] *= 1000
-        return path
+        made[how] = Model(path)
+        return made[how]
 
-    return change
+    yield change
+    for model in made.values():
+        model.close()
 
 
 def nan(rows: slice) -> Callable[[Any], None]:
@@ -293,6 +301,11 @@ def infinite(weights: Any) -> None:
     weights[n : 2 * n] = -weights[:n]
 
 
+def alike(weights: Any) -> None:
+    # blocks of eight equal rows: of threads that each take every eighth token, the last has the first of the block
+    weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
+
+
 NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan(slice(0, 1)), "infinite": infinite}
 
 
@@ -301,10 +314,10 @@ NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", list(NO_NUMBERS)[: 1 if LAVAPIPE else None])
 def test_device_sampling_reports_nonfinite_logits(
-    changed: Callable[..., Path], draws: str, params: SamplingParams, name: str
+    changed: Callable[..., Model], draws: str, params: SamplingParams, name: str
 ) -> None:
     how = NO_NUMBERS[name]
-    with Model(changed(how, long=how is infinite)) as model, device(model, params, draws) as c:
+    with device(changed(how, long=how is infinite), params, draws) as c:
         c.clear()
         # only unchanged tokens: the embeddings share the changed weights of the output layer
         c.prefill(range(1000, 1000 + PROMPT))
@@ -317,16 +330,11 @@ def test_device_sampling_reports_nonfinite_logits(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
-def test_device_sampling_takes_the_first_of_equal_logits(changed: Callable[..., Path], params: SamplingParams) -> None:
-    def alike(weights: Any) -> None:
-        # blocks of eight equal rows: of threads that each take every eighth token, the last has the first of the block
-        weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
-
-    with Model(changed(alike)) as model:
-        found = []
-        for draws in ("host", "device"):
-            with device(model, params, draws) as c:
-                found.append(rounds(c))
-        assert found[0] == found[1]
-        if params is GREEDY:
-            assert all(token % 8 == 7 or token == 0 for token in found[0][1:])
+def test_device_sampling_takes_the_first_of_equal_logits(changed: Callable[..., Model], params: SamplingParams) -> None:
+    found = []
+    for draws in ("host", "device"):
+        with device(changed(alike), params, draws) as c:
+            found.append(rounds(c))
+    assert found[0] == found[1]
+    if params is GREEDY:
+        assert all(token % 8 == 7 or token == 0 for token in found[0][1:])

@@ -25,7 +25,7 @@ from pymtp.context.context import Context
 from pymtp.context.memory import plan_memory
 from pymtp.sampling import Sampler
 
-GREEDY = SamplingParams(60, ignore_eos=True)
+GREEDY = SamplingParams(40, ignore_eos=True)
 WARM = replace(GREEDY, temperature=0.7, seed=4)
 HOW = {
     "greedy": GREEDY,

@@ -37,14 +37,18 @@ def run_round(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
     return [token, *made[:keep]]
 
 
-@EACH
-@pytest.mark.parametrize("tap", ["post_norm", "pre_norm"])
-@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, EXACT, {"type_k": "q8_0", "type_v": "q8_0"}, {"type_k": "q4_0", "flash_attn": "off"}],
-    ids=["f16", "f32", "q8_0", "q4_0-no-fa"],
+    ("model", "tap", "options"),
+    [
+        *((model, tap, {}) for model in ("dense", "moe", "qwen3next") for tap in ("post_norm", "pre_norm")),
+        ("dense", "post_norm", EXACT),
+        ("dense", "post_norm", {"type_k": "q8_0", "type_v": "q8_0"}),
+        ("dense", "post_norm", {"type_k": "q4_0", "flash_attn": "off"}),
+    ],
+    ids=str,
+    indirect=["model"],
 )
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_draft_chain_in_one_decode_matches_single_steps(
     model: Model, tap: str, params: SamplingParams, options: dict[str, Any]
 ) -> None:
@@ -275,8 +279,11 @@ def test_round_without_drafts_adds_one_stored_row_to_plain_decoding(model: Model
     assert found[1] - found[0] == {}
 
 
-@EACH
-@pytest.mark.parametrize("n", [1, 62, 63, 64, 65, 130])
+@pytest.mark.parametrize(
+    ("model", "n"),
+    [*(("dense", n) for n in (1, 62, 63, 64, 65, 130)), ("moe", 64), ("qwen3next", 64)],
+    indirect=["model"],
+)
 def test_head_catches_up_after_rounds_without_drafts(model: Model, n: int) -> None:
     with sampling_context(model, **EXACT) as plain, sampling_context(model, **EXACT) as prompt:
         text = some_tokens(model, 30 + n)

@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("model", ["dense", "moe"], indirect=True)
 
 
 def context(model: Model, mode: str = "fused", **keywords: Any) -> Context:
-    defaults: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "draft_tokens": DRAFTS}
+    defaults: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_ubatch": 64, "draft_tokens": DRAFTS}
     return Context(model, prefill=mode, **(defaults | keywords))
 
 

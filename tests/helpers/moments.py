@@ -21,15 +21,27 @@ CACHES: dict[str, dict[str, Any]] = {
 BOTH_MODES = pytest.mark.parametrize("mode", ["fused", "host-copy"])
 
 
-def each_model_and_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test with each type of K and V, and with each model and mode of prefill.
+def each_model_or_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with each model and the first type of K and V, and the dense model with each other type."""
+    first, *others = caches
+    runs = [(model, first) for model in ("dense", "moe", "qwen3next")] + [("dense", name) for name in others]
+    return pytest.mark.parametrize(
+        ("model", "caches"),
+        [(model, caches[name]) for model, name in runs],
+        ids=[", ".join(run) for run in runs],
+        indirect=["model"],
+    )
 
-    Models differ in their recurrent states and layers, which the type of K and V does not affect: the dense model has
-    each type, and the others have the first one.
+
+def each_model_and_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with each type of K and V, each model, and both modes of prefill.
+
+    Models differ in their recurrent states and layers, which neither the type of K and V nor the mode affects: the
+    dense model has each type and mode, and the others have the first type and a mode each.
     """
     first, *others = caches
-    runs = [(model, first, mode) for model in ("dense", "moe", "qwen3next") for mode in ("fused", "host-copy")]
-    runs += [("dense", name, "fused") for name in others]
+    runs = [("dense", first, "fused"), ("dense", first, "host-copy"), ("moe", first, "fused")]
+    runs += [("qwen3next", first, "host-copy")] + [("dense", name, "fused") for name in others]
     values = [(model, caches[name], mode) for model, name, mode in runs]
     return pytest.mark.parametrize(
         ("model", "caches", "mode"), values, ids=[", ".join(run) for run in runs], indirect=["model"]
