@@ -132,7 +132,7 @@ def test_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
 
 
 def acceptance(llm: LLM, prompts: list[str]) -> float:
-    done = llm.generate(prompts[:10], SamplingParams(max_tokens=100, ignore_eos=True))
+    done = llm.generate(prompts[:8], SamplingParams(max_tokens=60, ignore_eos=True))
     return sum(c.stats.accepted for c in done) / sum(c.stats.drafted for c in done)
 
 

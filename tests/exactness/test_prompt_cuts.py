@@ -36,6 +36,7 @@ SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows, so th
     ),
 }
 N = 540  # tokens of a prompt: more than the 512 of a launch, and than 256 cells, from where more of the cache is read
+FEW = 270  # tokens of a prompt of more than 256 cells, for launches of 128
 LONG = 1100  # tokens of a prompt of more than 1024 cells, where a partial sum of attention ends
 NEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -111,12 +112,18 @@ def assert_cuts_do_not_matter(context: Context, n: int, seed: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", WEIGHTS)
 def test_prefill_in_pieces_has_the_bits_of_one_piece(model: NewModel, shape: str, weight_type: str) -> None:
-    with new_context(model(shape, weight_type)) as context:
-        assert_cuts_do_not_matter(context, N, f"{shape} {weight_type}")
+    n, n_ubatch = (N, 512) if shape == "dense" else (FEW, 128)
+    with new_context(model(shape, weight_type), n, n_ubatch=n_ubatch) as context:
+        assert_cuts_do_not_matter(context, n, f"{shape} {weight_type}")
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
-@pytest.mark.parametrize("weight_type", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    ("shape", "weight_type"),
+    [
+        *(("tiny", weight_type) for weight_type in ("f32", "f16", "bf16", "q8_0", "q4_0")),
+        *((shape, weight_type) for shape in ("tiny-moe", "tiny-next") for weight_type in ("f32", "q8_0")),
+    ],
+)
 def test_prefill_in_pieces_has_the_same_bits_without_repacked_weights(
     model: NewModel, shape: str, weight_type: str
 ) -> None:
@@ -125,20 +132,19 @@ def test_prefill_in_pieces_has_the_same_bits_without_repacked_weights(
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("shape", "weight_type", "options"),
     [
-        {"flash_attn": "off"},
-        {"flash_attn": "off", "type_k": "f32", "type_v": "f32"},
-        {"flash_attn": "on", "type_k": "f32", "type_v": "f32"},
-        {"flash_attn": "on", "type_k": "bf16", "type_v": "bf16"},
-        {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
-        {"flash_attn": "on", "type_k": "q4_0", "type_v": "f16"},
-        {"n_threads": 2},
-        {"n_ubatch": 48},
+        ("tiny", "f32", {"flash_attn": "off"}),
+        ("tiny", "f32", {"flash_attn": "off", "type_k": "f32", "type_v": "f32"}),
+        ("tiny", "f32", {"flash_attn": "on", "type_k": "f32", "type_v": "f32"}),
+        ("tiny", "f32", {"flash_attn": "on", "type_k": "bf16", "type_v": "bf16"}),
+        ("tiny", "f32", {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"}),
+        ("tiny", "f32", {"flash_attn": "on", "type_k": "q4_0", "type_v": "f16"}),
+        ("dense", "q4_0", {"n_threads": 2}),
+        ("dense", "q4_0", {"n_ubatch": 48}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("shape", "weight_type"), [("tiny", "f32"), ("dense", "q4_0")])
 def test_prefill_in_pieces_has_the_same_bits_with_any_cache_and_attention(
     model: NewModel, shape: str, weight_type: str, options: dict[str, Any]
 ) -> None:
@@ -159,8 +165,8 @@ def test_prefill_bits_do_not_depend_on_ubatch_size_and_threads(model: NewModel, 
 @pytest.mark.parametrize("weight_type", WEIGHTS)
 def test_generated_tokens_leave_the_bits_of_prefilled_tokens(model: NewModel, shape: str, weight_type: str) -> None:
     # A chat turn is generated in rounds with rejected drafts; a later prompt with the same text is prefilled
-    n_prompt, n_written, tokens, rng = 230, 300, some_tokens(380), random.Random(1)
-    with new_context(model(shape, weight_type)) as context:
+    n_prompt, n_written, tokens, rng = 230, 275, some_tokens(330), random.Random(1)
+    with new_context(model(shape, weight_type), 330, n_ubatch=128) as context:
         wanted = [(prefill_pieces(context, tokens, [n]), *cache_bits(context)) for n in (n_written, len(tokens))]
         for n in (n_written, len(tokens)):  # for the larger n, the prompt of the next turn follows the rounds
             prefill_pieces(context, tokens, [n_prompt])
