@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from asyncio import _set_running_loop as set_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -57,14 +59,26 @@ def chromium() -> str:
     return found
 
 
-# The scope is not the session: Playwright's event loop would disturb tests that run their own.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def started_browser() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """Start Chromium and Playwright's event loop once: a start takes as long as a test."""
     expect.set_options(timeout=LONG)
     with sync_playwright() as playwright:
+        loop = asyncio.get_running_loop()
         browser = playwright.chromium.launch(executable_path=chromium())
-        yield browser
+        set_running_loop(None)
+        yield browser, loop
+        set_running_loop(loop)
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser(started_browser: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """Return the browser. Playwright's loop counts as running only until the module ends: other tests run their own."""
+    browser, loop = started_browser
+    set_running_loop(loop)
+    yield browser
+    set_running_loop(None)
 
 
 @contextmanager
