@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import anthropic
@@ -21,6 +22,17 @@ from pymtp.server.messages.write import MessageWriter
 
 REQUEST: dict[str, Any] = {"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
 WHOLE = finish_info(whole=True)
+
+
+@cache
+def known_messages() -> TypeAdapter[Any]:
+    return TypeAdapter(AnthropicMessage)
+
+
+@cache
+def known_events() -> TypeAdapter[Any]:
+    """Return a validator of Anthropic's events, which takes as long to make as dozens of events to validate."""
+    return TypeAdapter(RawMessageStreamEvent)
 
 
 def client(body: bytes, content_type: str) -> anthropic.Anthropic:
@@ -46,7 +58,7 @@ def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = Tr
     writer = MessageWriter("demo", shows_thinking=shows_thinking)
     writer.push([event for batch in each for event in batch])
     message = writer.whole(end)
-    TypeAdapter(AnthropicMessage).validate_python(message)
+    known_messages().validate_python(message)
     return client(json.dumps(message).encode(), "application/json").messages.create(**REQUEST)
 
 
@@ -66,7 +78,7 @@ def test_joined_events_equal_the_message(given_batches: tuple[Batches, bool]) ->
 @given(event_batches())
 def test_events_validate_as_anthropics_types(given_batches: tuple[Batches, bool]) -> None:
     each, whole = given_batches
-    known: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+    known = known_events()
     for event in events_of(each, finish_info(whole=whole)):
         if event["type"] != "ping":
             known.validate_python(event)
