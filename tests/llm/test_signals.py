@@ -58,15 +58,15 @@ for call in (lambda: text(llm), lambda: next(stream)):
 def test_ctrl_c_ends_only_the_call_of_the_main_thread() -> None:
     assert run_script("""
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
-reasons, prompts = [], [[i] * 2000 for i in range(6)]
+reasons, prompts = [], [[i] * 2000 for i in range(3)]
 caller = threading.Thread(
     target=lambda: reasons.extend(c.finish_reason for c in other.generate(prompts, pymtp.SamplingParams(1)))
 )
-context = Context(model, n_ctx=65536, n_threads=1, n_ubatch=64)
+context = Context(model, n_ctx=32768, n_threads=1, n_ubatch=64)
 caller.start()
 try:
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    context.prefill([7] * 65536)  # one call that takes seconds
+    context.prefill([7] * 32768)  # one call that takes seconds
 except KeyboardInterrupt:
     print(caller.is_alive(), context.n_past)
 print(context.prefill([1, 2, 3]).shape, context.cancelled)
@@ -76,7 +76,7 @@ print(set(reasons))
 
 
 @posix
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
 def test_ctrl_c_ends_the_main_threads_call_and_keeps_the_text_of_another_thread(seconds: float) -> None:
     assert run_script(f"""
 llm = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64, n_seq_max=2, draft_tokens=2)
