@@ -25,7 +25,7 @@ from pymtp.context.context import Context
 from pymtp.prefix_cache.file import PrefixFile
 from pymtp.sampling import Sampler
 
-SUBJECTS = {"models": 40, "heads": 20, "prefixes": 2, "requests": 1, "grammars": 1}  # with attempts
+SUBJECTS = {"models": 16, "heads": 8, "prefixes": 1, "requests": 1, "grammars": 1}  # with attempts
 
 
 def made(subject: Callable[[Path], Any], attempts: int, folder: Path, seed: int = 0) -> fuzz.Results:

@@ -20,7 +20,7 @@ def test_answers_match_the_schema(tmp_path: Path) -> None:
     server = Server(ServerSettings(api_keys=("secret",)), n_ctx=128, n_seq_max=8).ready()
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HOOKS.with_name("schemathesis.toml"))]
     command += ["run", f"{server.url}/openapi.json", "--header", "Authorization: Bearer secret", "--no-color"]
-    command += ["--phases", "fuzzing", "--max-examples", "2", "--seed", "3"]
+    command += ["--phases", "fuzzing", "--max-examples", "1", "--seed", "3"]
     server.app.openapi()  # made now, since Schemathesis waits ten seconds at most
     hooks = os.environ | {"SCHEMATHESIS_HOOKS": str(HOOKS)}
     try:
@@ -30,4 +30,4 @@ def test_answers_match_the_schema(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     made = re.search(r"(\d+) generated", run.stdout)
     assert made is not None
-    assert int(made[1]) >= 100
+    assert int(made[1]) >= 50

@@ -105,10 +105,10 @@ def test_check_finds_a_token_that_depends_on_other_requests(model: Model, monkey
 
 def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run prompts by steps and by threads, with prefixes from sequences, from host memory and from files."""
-    found = played(model, range(6, 8), monkeypatch, cached=True)
+    found = played(model, range(6, 7), monkeypatch, cached=True)
     assert not found.differences
-    assert found.counts["tokens"] > 100
-    assert found.counts["logprobs"] > 25
+    assert found.counts["tokens"] > 50
+    assert found.counts["logprobs"] > 10
     assert found.counts["drafts"]
     assert all(found.counts[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted", "files"))
 
