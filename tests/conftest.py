@@ -36,8 +36,8 @@ pytest_plugins += ["helpers.browser"] if find_spec("playwright") else []
 pytest_plugins += ["helpers.scripted_server"] if find_spec("fastapi") and find_spec("uvicorn") else []
 
 # No deadlines, since a machine may be busy; the same examples each time in CI, where a failure stops a delivery.
-# Half of the usual number of examples: the whole suite has nine minutes.
-settings.register_profile("pymtp", deadline=None, max_examples=50, derandomize="CI" in os.environ)
+# A third of the usual number of examples: the whole suite has eight minutes.
+settings.register_profile("pymtp", deadline=None, max_examples=33, derandomize="CI" in os.environ)
 settings.load_profile("pymtp")
 
 ROOT = Path(__file__).parent.parent

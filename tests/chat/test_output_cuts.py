@@ -70,7 +70,7 @@ def join_events(events: list[OutputEvent]) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(texts, options, st.integers(0, 2**32))
 def test_parsed_output_does_not_depend_on_the_pieces(text: str, option_values: dict[str, bool], seed: int) -> None:
     whole, events = events_of([text], **option_values)
@@ -94,7 +94,7 @@ def test_repeated_ends_of_a_function_are_no_content_in_any_pieces(before: str, b
         assert output.content is None
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(texts, options)
 def test_events_are_slices_of_the_text_and_add_up_to_the_output(text: str, option_values: dict[str, bool]) -> None:
     parser, events = events_of([text], **option_values)
@@ -128,7 +128,7 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(texts, options)
 def test_parser_without_tools_finds_no_calls(text: str, option_values: dict[str, bool]) -> None:
     parser, _ = events_of([text], [], **option_values)

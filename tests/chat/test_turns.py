@@ -33,7 +33,7 @@ def templated(demo: Path, new_llm: MakeLLM, tmp_path: Path) -> MakeLLM:
         path = tmp_path / f"{name}.gguf"
         if not path.exists():
             rewrite(demo, path, metadata={"tokenizer.chat_template": getattr(chat_templates, name)})
-        return new_llm(path, n_ctx=16384, **keywords)
+        return new_llm(path, **({"n_ctx": 4096} | keywords))
 
     return make
 
@@ -65,7 +65,7 @@ def test_chat_turn_prefills_only_the_changed_part_and_samples_the_same_text(
 
 
 def test_chat_with_ten_turns_of_200_tokens_prefills_only_the_changed_parts(templated: MakeLLM) -> None:
-    llm = templated("DROPS_THINKING")
+    llm = templated("DROPS_THINKING", n_ctx=8192)
     texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in held_out_prompts(20, 900)]
     messages, before = [SYSTEM], None
     for said, says in zip(texts[:10], texts[10:], strict=True):

@@ -225,7 +225,7 @@ def test_names_of_additional_properties_differ_from_those_of_known_properties(ll
         assert all((json.loads(f'"{name}"') in ("a", "ab")) == (value == "1") for name, value in pairs)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(-(10**6), 10**6), st.integers(0, 2000) | st.none(), st.booleans())
 def test_integer_pattern_matches_the_integers_between_its_bounds(bound: int, more: int | None, upper: bool) -> None:
     minimum, maximum = bound, None if more is None else bound + more
@@ -282,7 +282,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.dictionaries(st.sampled_from(KEYWORDS), json_values, max_size=5),
     st.sampled_from(["object", "array", "string", "integer"]),

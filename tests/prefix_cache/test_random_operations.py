@@ -209,4 +209,4 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
 
 class TestPrefixCache(PrefixCacheMachine.TestCase):  # type: ignore[misc, valid-type, name-defined]
-    settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
