@@ -261,6 +261,10 @@ template <int R, typename F> static inline void unroll(F f) {
 // single rows take twice the time, because the hardware does not prefetch several streams that are as short as rows.
 constexpr int64_t PREFETCH_UNITS = 16;
 
+// How many rows ahead the activations are fetched, which come from the second cache where there are many rows. On
+// Cascade Lake, 512 rows take 0.90 to 0.96 of the time that they take without.
+constexpr int64_t PREFETCH_ROWS = 2;
+
 // Multiplies R rows of the weights, from row i0 on, by all n rows of activations.
 template <typename L, int R>
 static void multiply_rows(
@@ -304,6 +308,9 @@ static void multiply_rows(
         });
         for (int64_t r = 0; r < n; ++r) {
             const activations & a = ((const activations *) x[r])[u];
+            if (r + PREFETCH_ROWS < n) {
+                prefetch<sizeof(activations)>((const activations *) x[r + PREFETCH_ROWS] + u);
+            }
 
             const ivec q[4]   = { load(a.q[0]), load(a.q[1]), load(a.q[2]), load(a.q[3]) };
             const ivec correction = load(a.correction);
