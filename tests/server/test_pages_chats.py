@@ -259,6 +259,7 @@ def test_refused_message_goes_back_and_the_chat_goes_on(tab: Tab, scripted: Scri
     expect(page.get_by_role("alert")).to_contain_text(TOO_LONG)
     expect(page.get_by_label("Edited message")).to_have_value("too long")
     page.keyboard.press("Escape")
+    expect(page.locator("[data-saving]")).to_have_count(0)
     page.reload()
     ended(page)
     expect(page.locator(".turn")).to_have_count(2)
