@@ -15,8 +15,11 @@ from pymtp.model.model import Model
 from pymtp.openai.request_body import CHAT, TEXT, text_prompts
 from pymtp.openai.response_body import (
     CompletionChoice,
+    CompletionLogprobs,
     DeltaFunctionCall,
     DeltaToolCall,
+    TextOffsets,
+    add_logprobs,
     call_id,
     chat_logprobs,
     draft_stats,
@@ -132,7 +135,7 @@ class TextChunks(_Chunks):
         super().__init__(response_head(TEXT, fields.get("model") or model_name), include_usage=include_usage)
         self._model, self._n = model, fields.get("n") or 1
         self._prompts = text_prompts(fields) if fields.get("echo") else None
-        self._lengths: dict[int, int] = {}
+        self._offsets: dict[int, TextOffsets] = {}  # of each completion that has a chunk
 
     def progress(self, i: int, progress: EngineProgress) -> bytes:
         """Return the chunk that tells how much of prompt i is computed."""
@@ -154,16 +157,22 @@ class TextChunks(_Chunks):
         prompt_logprobs: returns those of prompt i, for the first chunk of each completion, which repeats the prompt.
         """
         index = i * self._n + delta.index
-        start = self._lengths.get(index, 0)
         text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
-        tokens = _token_logprobs(delta.pieces)
-        if self._prompts is not None and index not in self._lengths:
-            text = prompt_text(self._prompts[i], self._model) + text
-            tokens = prompt_logprobs() + tokens
-        self._lengths[index] = start + len(text)
-        if not text and not tokens and delta.reason is None:
+        logprobs: CompletionLogprobs | None = None
+        if index not in self._offsets:
+            echo = "" if self._prompts is None else prompt_text(self._prompts[i], self._model)
+            text = echo + text
+            self._offsets[index] = TextOffsets(len(echo))
+            if self._prompts is not None and (of_prompt := prompt_logprobs()):
+                logprobs = text_logprobs(of_prompt, self._model, TextOffsets())
+        if tokens := _token_logprobs(delta.pieces):
+            more = text_logprobs(tokens, self._model, self._offsets[index])
+            if logprobs is None:
+                logprobs = more
+            else:
+                add_logprobs(logprobs, more)
+        if not text and logprobs is None and delta.reason is None:
             return b""
-        logprobs = text_logprobs(tokens, self._model, start) if tokens else None
         choice: CompletionChoice = {
             "index": index,
             "text": text,

@@ -358,7 +358,7 @@ def read_params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) 
         values["logit_bias"] = _logit_bias(bias)
     if (n_top := _logprobs(url, body)) is not None:
         values["logprobs"] = n_top
-        if body.get("echo"):
+        if url == TEXT and body.get("echo"):
             values["prompt_logprobs"] = n_top
     try:
         return SamplingParams(**normalize_sampling(values))

@@ -359,29 +359,50 @@ def prompt_text(prompt: str | list[int], model: Model) -> str:
 
 
 def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> CompletionChoice:
-    logprobs, start = completion.logprobs, len(echo)
-    if logprobs is not None and completion.prompt_logprobs is not None:
-        logprobs = echo_logprobs(completion.prompt_token_ids, completion.prompt_logprobs) + logprobs
-        start = 0
+    logprobs = None
+    if completion.logprobs is not None:
+        of_prompt = echo_logprobs(completion.prompt_token_ids, completion.prompt_logprobs)
+        logprobs = text_logprobs(of_prompt, model, TextOffsets())
+        add_logprobs(logprobs, text_logprobs(completion.logprobs, model, TextOffsets(len(echo))))
     return {
         "index": i,
         "text": echo + completion.text,
         "finish_reason": completion.finish_reason,  # type: ignore[typeddict-item] # see _chat_choice
-        "logprobs": None if logprobs is None else text_logprobs(logprobs, model, start),
+        "logprobs": logprobs,
     }
 
 
-def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> CompletionLogprobs:
+class TextOffsets:
+    """A counter of a text's characters by its tokens. A character of several tokens belongs to the last of them."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._at = start
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, token: bytes) -> int:
+        """Return the number of characters before the next token, whose bytes are given."""
+        start = self._at
+        self._at += len(self._decoder.decode(token))
+        return start
+
+
+def add_logprobs(logprobs: CompletionLogprobs, more: CompletionLogprobs) -> None:
+    """Add the tokens of `more` at the end."""
+    logprobs["tokens"] += more["tokens"]
+    logprobs["token_logprobs"] += more["token_logprobs"]
+    logprobs["top_logprobs"] += more["top_logprobs"]
+    logprobs["text_offset"] += more["text_offset"]
+
+
+def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, offsets: TextOffsets) -> CompletionLogprobs:
     """Return the "logprobs" of a choice of /v1/completions. A token whose log-probability is NaN has null.
 
-    start: number of characters in the choice's text before the first token.
+    offsets: counts the characters of the choice's text, from the first token on.
     """
 
     def text(number: int) -> str:
         return model.token_bytes(number).decode("utf-8", "replace")
 
-    # a character of several tokens belongs to the last of them
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
         found["tokens"].append(text(one.token_id))
@@ -391,8 +412,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -
             top.setdefault(text(token), _json_logprob(logprob))
         found["token_logprobs"].append(_json_logprob(one.logprob) if known else None)
         found["top_logprobs"].append(top if known else None)
-        found["text_offset"].append(start)
-        start += len(decoder.decode(model.token_bytes(one.token_id)))
+        found["text_offset"].append(offsets.take(model.token_bytes(one.token_id)))
     return found
 
 

@@ -68,12 +68,14 @@ class Admission:
     n_places: the number of places that these completions take in the queue.
     client: the client that sent the request.
     arrival_time: the time of the event loop's clock when the request arrived, at the front if there is one.
+    prompt_logprobs: the number of log-probabilities of its prompts so far.
     """
 
     n_unfinished: int
     n_places: int
     client: str
     arrival_time: float
+    prompt_logprobs: int = 0
 
 
 class Service:
@@ -267,7 +269,7 @@ class Service:
                 raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
             note_left_out(left_out_keywords(request, output_format))
             async with source:
-                self._check_prompt_logprobs(request.params, source.prompt_tokens)
+                _count_prompt_logprobs(admission, request.params, source.prompt_tokens)
                 with request_metrics.started(source.prompt_tokens, n):
                     yield RunningRequest(
                         source,
@@ -324,21 +326,24 @@ class Service:
                     f"for each token, could have more than {MAX_LOGPROB_VALUES} log-probabilities: reduce max_tokens"
                 )
 
-    def _check_prompt_logprobs(self, params: SamplingParams, n_tokens: int) -> None:
-        """Raise InvalidRequestError if those of a prompt of n_tokens tokens take hundreds of megabytes."""
-        n_values = 0 if params.prompt_logprobs is None else params.n * n_tokens * (params.prompt_logprobs + 1)
-        if n_values > MAX_LOGPROB_VALUES:
-            raise InvalidRequestError(
-                f"a prompt of {n_tokens} tokens, with {params.prompt_logprobs} top log-probabilities for each token, "
-                f"n={params.n} times, has more than {MAX_LOGPROB_VALUES} log-probabilities: reduce logprobs"
-            )
-
     async def _add_prompt_logprobs(self, source: AsyncCompletions) -> None:
         async with self._embedding:  # one thread at most waits for the embedder
             await source.add_prompt_logprobs()
 
     def _timeout(self, request: GenerateRequest) -> float:
         return min(math.inf if limit is None else limit for limit in (request.timeout, self.settings.request_timeout))
+
+
+def _count_prompt_logprobs(admission: Admission, params: SamplingParams, n_tokens: int) -> None:
+    """Raise InvalidRequestError if those of all prompts of a request, now with n_tokens more, take too much memory."""
+    if params.prompt_logprobs is None:
+        return
+    admission.prompt_logprobs += params.n * n_tokens * (params.prompt_logprobs + 1)
+    if admission.prompt_logprobs > MAX_LOGPROB_VALUES:
+        raise InvalidRequestError(
+            f"the prompts, with {params.prompt_logprobs} top log-probabilities for each token, {params.n} times, have "
+            f"more than {MAX_LOGPROB_VALUES} log-probabilities: reduce logprobs"
+        )
 
 
 def _timeout_error(timeout: float) -> RequestTimeoutError:

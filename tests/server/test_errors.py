@@ -277,6 +277,8 @@ def test_log_probabilities_of_a_long_prompt_are_refused(
     assert "reduce logprobs" in found.text
     assert found.status_code == 400
     assert http.post("/v1/completions", json=body | {"logprobs": 0}).status_code == 200
+    both = body | {"prompt": [[5] * 30, [7] * 30], "logprobs": 0}
+    assert "reduce logprobs" in http.post("/v1/completions", json=both).text
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ _OWN_FIELDS |= {"input_prefix", "input_suffix", "input_extra", "max_completion_t
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "id_slot": (-1,),
     "n_keep": (0,),
+    "echo": (False,),
     "n_discard": (0,),
     "n_cache_reuse": (0,),
     "n_indent": (0,),
@@ -70,7 +71,7 @@ def read_native(
 
     Raises InvalidRequestError for fields that are out of range or not supported.
     """
-    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS and name != "echo"}
     limit = next(
         (fields[name] for name in ("n_predict", "max_completion_tokens", "max_tokens") if fields.get(name) is not None),
         -1,

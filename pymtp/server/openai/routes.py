@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -194,7 +195,9 @@ async def _text_events(
                 done[i] = [_shortened(completion) for completion in done[i]]
             last = None if any(n_unfinished) else [one for completions in done for one in completions]
             stats = running.stats(delta.index) if fields.get("timings_per_token") else None
-            if chunk := chunks.chunk(i, delta, last, stats, running.echo_logprobs):
+            build = partial(chunks.chunk, i, delta, last, stats, running.echo_logprobs)
+            # on a thread: the log-probabilities of a prompt can take seconds
+            if chunk := build() if requests[0].params.prompt_logprobs is None else await asyncio.to_thread(build):
                 yield chunk
     yield chunks.usage(done) + DONE
 
