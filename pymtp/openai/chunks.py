@@ -135,7 +135,7 @@ class TextChunks(_Chunks):
         super().__init__(response_head(TEXT, fields.get("model") or model_name), include_usage=include_usage)
         self._model, self._n = model, fields.get("n") or 1
         self._prompts = text_prompts(fields) if fields.get("echo") else None
-        self._offsets: dict[int, TextOffsets] = {}  # of each completion that has a chunk
+        self._offsets: dict[int, TextOffsets] = {}  # by completion, from its first chunk on
 
     def progress(self, i: int, progress: EngineProgress) -> bytes:
         """Return the chunk that tells how much of prompt i is computed."""

@@ -15,6 +15,7 @@ from pymtp.openai.request_body import (
     TEXT,
     excludes_reasoning,
     read_generate_request,
+    read_params,
     text_prompts,
     unknown_fields,
 )
@@ -56,6 +57,12 @@ def test_logprobs_are_read_in_the_forms_of_chats_and_of_texts() -> None:
     assert text(logprobs=True).params.logprobs == text(logprobs=0).params.logprobs == 0
     assert text(logprobs=True, top_logprobs=4).params.logprobs == 4
     assert text(logprobs=False).params.logprobs is None
+
+
+def test_prompt_that_a_text_repeats_has_log_probabilities_too() -> None:
+    assert text(logprobs=3, echo=True).params.prompt_logprobs == 3
+    assert text(logprobs=3).params.prompt_logprobs is None
+    assert read_params(CHAT, {"echo": True, "logprobs": True}, {}).prompt_logprobs is None
 
 
 def test_field_names_of_llama_cpps_server_are_accepted() -> None:

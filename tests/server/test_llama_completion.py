@@ -17,7 +17,7 @@ from pymtp import SamplingParams
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import TokenLogprobs
 from pymtp.server.llama.probabilities import check_post_sampling, sampled_probs
-from pymtp.server.llama.read import NativeOptions, read_prompts
+from pymtp.server.llama.read import NativeOptions, ignored_names, read_native, read_prompts
 from pymtp.server.llama.types import NativeChunk, NativeCompletion
 from pymtp.server.llama.write import check_settings, select_fields
 from pymtp.server.openai.types import MAX_PROMPTS
@@ -287,3 +287,11 @@ def test_timings_and_progress_are_in_openais_streams(http: httpx.Client, path: s
     assert chunks[-1]["timings"]["predicted_n"] == answer["timings"]["predicted_n"]
     texts = [chunk for chunk in chunks if chunk["choices"][0].get("text") or chunk["choices"][0].get("delta")]
     assert all("timings" in chunk for chunk in texts if "role" not in chunk["choices"][0].get("delta", {}))
+
+
+def test_echo_is_ignored_and_costs_nothing(server: Server) -> None:
+    """llama.cpp's server does not repeat prompts; the log-probabilities of a repeated one take a computation."""
+    fields = {"prompt": PROMPT, "echo": True, "n_probs": 3}
+    request, _ = read_native(fields, server.llm.model, server.llm.sampling_defaults)
+    assert request.params.prompt_logprobs is None
+    assert ignored_names(fields) == ["echo"]

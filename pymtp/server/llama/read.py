@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
 MAX_BIAS_CHARACTERS = 1024  # the longest text whose tokens get a bias
 _OWN_FIELDS = {"n_predict", "n_cmpl", "n_probs", "post_sampling_probs", "return_tokens", "response_fields"}
 _OWN_FIELDS |= {"input_prefix", "input_suffix", "input_extra", "max_completion_tokens", "t_max_predict_ms"}
-# Fields of llama.cpp's server that have no effect here, each with the values that ask for nothing
+# Fields that have no effect here, each with the values that ask for nothing: of llama.cpp's server, and OpenAI's echo
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "id_slot": (-1,),
     "n_keep": (0,),
@@ -71,7 +71,7 @@ def read_native(
 
     Raises InvalidRequestError for fields that are out of range or not supported.
     """
-    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS and name != "echo"}
+    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS | {"echo"}}
     limit = next(
         (fields[name] for name in ("n_predict", "max_completion_tokens", "max_tokens") if fields.get(name) is not None),
         -1,

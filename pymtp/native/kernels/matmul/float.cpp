@@ -4,8 +4,9 @@
 // llamafile_sgemm multiplies two rows or more, and adds up each product in one vector. For a single row, and for rows
 // with gaps between them, llama.cpp uses ggml_vec_dot, which adds up in several vectors. Here rows are added up in the
 // order of llamafile/sgemm.cpp (tinyBLAS::gemm_bloc), which depends only on the length of the row. On x86,
-// llamafile_sgemm still multiplies the many rows of a prompt. Of few rows it is slower, because it reads the weights in
-// short streams. On ARM, the number of rows that llamafile_sgemm needs differs by type, so all rows are multiplied here.
+// llamafile_sgemm still multiplies the many rows of a prompt. With few rows it is slower, because it reads the weights
+// in short streams. On ARM, the number of rows that llamafile_sgemm needs differs by type, so all rows are multiplied
+// here.
 
 #include "kernels.h"
 #include "ops.h"
@@ -154,8 +155,8 @@ static void dot_rows_up_to(
     dot_rows<T, N, R>(k, a, nb, i0, step, r, j0);
 }
 
-// Multiplies N rows of the weights at once by up to R rows of activations. Where there are more activations, the weights
-// come from the cache for those after the first.
+// Multiplies N rows of the weights at once by up to R rows of activations. Further activations read the weights
+// from the cache.
 template <typename T, int N, int R>
 static void multiply_blocks(int64_t m, int64_t k, const char * a, size_t nb, const several_rows & r) {
     const int n_parts = (r.n + R - 1)/R;
