@@ -34,7 +34,7 @@ def rows(
     alike: Annotated[
         bool, typer.Option("--alike", help="Use the same token in all rows, so that they use mostly the same experts.")
     ] = False,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens before the rows, such as 16384.")] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=2**20, help="Tokens before the rows, such as 16384.")] = 64,
     run_options: BenchOptions,
     report_options: ReportOptions,
 ) -> None:

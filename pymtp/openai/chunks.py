@@ -164,7 +164,7 @@ class TextChunks(_Chunks):
             text = echo + text
             self._offsets[index] = TextOffsets(len(echo))
             if self._prompts is not None and (of_prompt := prompt_logprobs()):
-                logprobs = text_logprobs(of_prompt, self._model, TextOffsets())
+                logprobs = text_logprobs(of_prompt, self._model, TextOffsets(special=True))
         if tokens := _token_logprobs(delta.pieces):
             more = text_logprobs(tokens, self._model, self._offsets[index])
             if logprobs is None:

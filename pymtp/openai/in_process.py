@@ -18,7 +18,12 @@ from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, re
 from pymtp.openai.response_body import build_response
 from pymtp.validation import refuse_unknown, shown
 
-_KINDS = {"model": (str, "a string"), "stream_options": (Mapping, "a mapping"), "pymtp": (Mapping, "a mapping")}
+_KINDS = {
+    "model": (str, "a string"),
+    "echo": (bool, "a boolean"),
+    "stream_options": (Mapping, "a mapping"),
+    "pymtp": (Mapping, "a mapping"),
+}
 # `read_generate_request` leaves these fields to its callers, and the server alone answers them
 _OF_THE_SERVER = ("timeout", "timings_per_token", "return_progress")
 

@@ -355,14 +355,14 @@ def chat_logprobs(logprobs: Iterable[TokenLogprobs], model: Model) -> ChatLogpro
 
 def prompt_text(prompt: str | list[int], model: Model) -> str:
     """Return a prompt as text, for a response that repeats it (`echo`)."""
-    return prompt if isinstance(prompt, str) else model.detokenize(prompt)
+    return prompt if isinstance(prompt, str) else model.detokenize(prompt, special=True)
 
 
 def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> CompletionChoice:
     logprobs = None
     if completion.logprobs is not None:
         of_prompt = echo_logprobs(completion.prompt_token_ids, completion.prompt_logprobs)
-        logprobs = text_logprobs(of_prompt, model, TextOffsets())
+        logprobs = text_logprobs(of_prompt, model, TextOffsets(special=True))
         add_logprobs(logprobs, text_logprobs(completion.logprobs, model, TextOffsets(len(echo))))
     return {
         "index": i,
@@ -375,14 +375,15 @@ def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> Com
 class TextOffsets:
     """A counter of a text's characters by its tokens. A character of several tokens belongs to the last of them."""
 
-    def __init__(self, start: int = 0) -> None:
-        self._at = start
+    def __init__(self, start: int = 0, *, special: bool = False) -> None:
+        """start: the number of characters before the first token. special: whether the text has control tokens."""
+        self._at, self._special = start, special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, token: bytes) -> int:
-        """Return the number of characters before the next token, whose bytes are given."""
+    def take(self, token: int, model: Model) -> int:
+        """Return the number of characters before the next token."""
         start = self._at
-        self._at += len(self._decoder.decode(token))
+        self._at += len(self._decoder.decode(model.token_bytes(token, special=self._special)))
         return start
 
 
@@ -401,7 +402,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, offsets: Text
     """
 
     def text(number: int) -> str:
-        return model.token_bytes(number).decode("utf-8", "replace")
+        return model.token_bytes(number, special=True).decode("utf-8", "replace")
 
     found: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
@@ -412,7 +413,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, offsets: Text
             top.setdefault(text(token), _json_logprob(logprob))
         found["token_logprobs"].append(_json_logprob(one.logprob) if known else None)
         found["top_logprobs"].append(top if known else None)
-        found["text_offset"].append(offsets.take(model.token_bytes(one.token_id)))
+        found["text_offset"].append(offsets.take(one.token_id, model))
     return found
 
 

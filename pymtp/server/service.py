@@ -341,8 +341,8 @@ def _count_prompt_logprobs(admission: Admission, params: SamplingParams, n_token
     admission.prompt_logprobs += params.n * n_tokens * (params.prompt_logprobs + 1)
     if admission.prompt_logprobs > MAX_LOGPROB_VALUES:
         raise InvalidRequestError(
-            f"the prompts, with {params.prompt_logprobs} top log-probabilities for each token, {params.n} times, have "
-            f"more than {MAX_LOGPROB_VALUES} log-probabilities: reduce logprobs"
+            f"the prompts have more than {MAX_LOGPROB_VALUES} log-probabilities, {params.prompt_logprobs + 1} for each "
+            f"token, n={params.n} times: reduce logprobs or n, or send fewer prompts at once"
         )
 
 

@@ -87,7 +87,7 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     for fields in wrong:
         with pytest.raises(InvalidRequestError):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
-    of_a_wrong_type: list[dict[str, Any]] = [{"stream_options": 3}, {"pymtp": [1]}, {"model": 3}]
+    of_a_wrong_type: list[dict[str, Any]] = [{"echo": "y"}, {"stream_options": 3}, {"pymtp": [1]}, {"model": 3}]
     for fields in of_a_wrong_type:
         with pytest.raises(InvalidRequestError, match=f"{min(fields)}=.* must be a"):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
@@ -121,6 +121,20 @@ def test_echo_has_the_log_probabilities_of_the_prompt_too(llm: LLM, n_top: int) 
     assert "".join(piece["text"] for piece in pieces) == choice["text"]
     for name, values in found.items():
         assert [value for piece in pieces for value in (piece["logprobs"] or {name: []})[name]] == values
+
+
+@pytest.mark.parametrize("as_tokens", [False, True])
+def test_echo_counts_the_characters_of_control_tokens(llm: LLM, as_tokens: bool) -> None:
+    text = "<|im_start|>user\nhi<|im_end|>"
+    prompt = llm.model.tokenize(text) if as_tokens else text
+    for stream in (False, True):
+        answer = llm.create_completion(prompt, echo=True, logprobs=0, max_tokens=1, temperature=0, stream=stream)
+        (choice, *_) = (answer if not stream else next(iter(answer)))["choices"]
+        found = choice["logprobs"]
+        assert choice["text"].startswith(text)
+        assert found["tokens"][0] == "<|im_start|>"
+        for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+            assert choice["text"].startswith(token, offset)
 
 
 def test_stream_of_several_completions_is_refused(llm: LLM) -> None:
