@@ -116,7 +116,7 @@ def test_lone_surrogates_are_accepted_in_all_chat_fields(server: Server) -> None
         answer = httpx.post(
             f"{server.url}{CHAT}", content=json.dumps(body), headers={"Content-Type": "application/json"}, timeout=LONG
         )
-        assert (answer.status_code, "error" in answer.text) == (200, False), answer.text
+        assert (answer.status_code, '"error":' in answer.text) == (200, False), answer.text
 
 
 @pytest.mark.parametrize(
