@@ -10,14 +10,22 @@
 namespace pymtp {
 
 static constexpr int MAX_BLOCKS = CHUNK_KV/BLOCK_KV;
-// The distance between the scores of two rows, in floats. With CHUNK_KV floats (4096 bytes), all rows would be in the
+// The distance between the scores of two rows, in floats. With CHUNK_KV floats (2048 bytes), all rows would be in the
 // same cache sets.
 static constexpr int SCORE_STRIDE = CHUNK_KV + BLOCK_KV;
 
+// The distance of two cells in F32: not a multiple of the size of cache sets, which all cells would share else.
+static int64_t x32_stride(int64_t n) { return n + CACHE_LINE_SIZE_F32; }
+
+// Returns how many floats a block of K, or the blocks of V that are added at once, need.
+static int64_t x32_size(int64_t DK, int64_t DV) {
+    return BLOCK_KV*std::max(x32_stride(DK), MAX_SPAN*x32_stride(DV));
+}
+
 int64_t block_scratch_size(int64_t DK, int64_t DV) {
-    // The scratch holds a block of K or V in F32; for each row the weighted sums of V, the scores, and q in the vec_dot
-    // type of K; and space for alignment.
-    return BLOCK_KV*std::max(DK, DV) + BLOCK_Q*(DV + SCORE_STRIDE + DK) + 2*CACHE_LINE_SIZE_F32;
+    // The scratch holds cells in F32; for each row the weighted sums of V, the scores, and q in the vec_dot type of K;
+    // and space for alignment.
+    return x32_size(DK, DV) + BLOCK_Q*(DV + SCORE_STRIDE + DK) + 2*CACHE_LINE_SIZE_F32;
 }
 
 static void to_f32(ggml_type type, const char * x, float * y, int64_t n) {
@@ -48,51 +56,72 @@ struct Cells {
     const ggml_tensor * t;
     const char        * data;
     int64_t             n_cells;
+    int64_t             size; // bytes of a cell
 
     Cells(const ggml_tensor * t, const ggml_tensor * q, int64_t iq2, int64_t iq3, int64_t ic_start, int64_t ic_end) :
         t(t), n_cells(ic_end - ic_start) {
         data = (const char *) t->data + ic_start*t->nb[1] +
             iq2/(q->ne[2]/t->ne[2])*t->nb[2] + iq3/(q->ne[3]/t->ne[3])*t->nb[3];
+        size = ggml_row_size(t->type, t->ne[0]);
     }
 
     const char * at(int b, int j) const { return data + (b*BLOCK_KV + j)*t->nb[1]; }
     int          count(int b)     const { return std::min<int64_t>(BLOCK_KV, n_cells - b*BLOCK_KV); }
 
-    // Calls f(cells, stride) for block b, with BLOCK_KV cells. These are the F16 cells of the cache, if the block is
-    // full and can_read_f16() is true for n rows; else F32 copies of the cells, in y.
-    template <typename F> void with_block(int b, float * y, int n, F f) const {
-        if (t->type == GGML_TYPE_F16 && can_read_f16(t->ne[0], n) && count(b) == BLOCK_KV) {
-            f((const ggml_fp16_t *) at(b, 0), t->nb[1]/sizeof(ggml_fp16_t));
-        } else {
-            for (int j = 0; j < count(b); ++j) {
-                to_f32(t->type, at(b, j), y + j*t->ne[0], t->ne[0]);
+    // Calls f(x, stride) for some blocks. x[b] is block b with BLOCK_KV cells. These are the F16 cells of the cache, if
+    // the block is full and can_read_f16() is true for n rows; else F32 copies of the cells, in y.
+    template <typename F> void with_blocks(const int * blocks, int n_blocks, float * y, int n, F f) const {
+        const auto is_full = [&](int b) { return count(b) == BLOCK_KV; };
+        if (t->type == GGML_TYPE_F16 && can_read_f16(t->ne[0], n) && std::all_of(blocks, blocks + n_blocks, is_full)) {
+            const ggml_fp16_t * x[MAX_SPAN];
+            for (int b = 0; b < n_blocks; ++b) {
+                x[b] = (const ggml_fp16_t *) at(blocks[b], 0);
             }
-            f((const float *) y, t->ne[0]);
+            f(x, t->nb[1]/sizeof(ggml_fp16_t));
+        } else {
+            const float * x[MAX_SPAN];
+            const int64_t stride = x32_stride(t->ne[0]);
+            for (int b = 0; b < n_blocks; ++b, y += BLOCK_KV*stride) {
+                x[b] = y;
+                for (int j = 0; j < count(blocks[b]); ++j) {
+                    to_f32(t->type, at(blocks[b], j), y + j*stride, t->ne[0]);
+                }
+            }
+            f(x, stride);
         }
     }
-
 };
 
-// Fetches a block of cells into the CPU's cache. Many rows fetch it in parts, because the CPU has a queue of only some
-// memory requests, and waits when the queue is full. The cells of a KV head are far apart in memory, so the hardware
-// does not prefetch them.
+// Fetches blocks of cells into the CPU's cache, a share with each step of a computation. The CPU has a queue of only
+// some memory requests, and waits when the queue is full. The cells of a KV head are far apart in memory, so the
+// hardware does not prefetch them. Line after line of a single cell, it would: but then it goes on into cells of other
+// heads, which takes 1.2 times as long.
 struct Prefetch {
-    const Cells & cells;
-    int           b;     // the block, or -1 for none
-    int64_t       n = 0; // number of lines that were fetched
+    const Cells     & cells;
+    const int       * block;
+    const int * const end;
+    const int64_t     share;      // bytes to fetch at each step
+    int               cell   = 0; // the next cell of the block
+    int64_t           offset = 0; // bytes of each cell that were fetched
 
-    // Fetches what `done` of n_rows rows should have fetched.
-    void operator()(int done, int n_rows) {
+    Prefetch(const Cells & cells, const int * blocks, int n_blocks, int n_steps) :
+        cells(cells), block(blocks), end(blocks + n_blocks),
+        share((n_blocks*BLOCK_KV*cells.size + n_steps - 1)/n_steps) {}
+
+    void step() {
 #if defined(__AVX2__)
-        const int64_t size  = ggml_row_size(cells.t->type, cells.t->ne[0]);
-        const int64_t all   = b < 0 ? 0 : (size + CACHE_LINE_SIZE - 1)/CACHE_LINE_SIZE*BLOCK_KV;
-        const int64_t share = n_rows <= FEW_ROWS ? all : all*done/n_rows;
-        for (; n < share; ++n) {
-            _mm_prefetch(cells.at(b, n%BLOCK_KV) + n/BLOCK_KV*CACHE_LINE_SIZE, _MM_HINT_T0);
+        for (int64_t n = 0; n < share && block < end; n += CACHE_LINE_SIZE) {
+            _mm_prefetch(cells.at(*block, cell) + offset, _MM_HINT_T1);
+            if (++cell < BLOCK_KV) {
+                continue;
+            }
+            cell    = 0;
+            offset += CACHE_LINE_SIZE;
+            if (offset >= cells.size) {
+                offset = 0;
+                block++;
+            }
         }
-#else
-        GGML_UNUSED(done);
-        GGML_UNUSED(n_rows);
 #endif
     }
 };
@@ -121,6 +150,13 @@ struct Row {
             }
             visible[n_full] = visible_cells(partial_mask);
         }
+    }
+
+    // Does the same for a row with the mask of `other`: that of another head.
+    void init(const Row & other) {
+        std::fill(max, max + BLOCK_KV, -INFINITY);
+        memcpy(partial_mask, other.partial_mask, sizeof(partial_mask));
+        memcpy(visible,      other.visible,      sizeof(visible));
     }
 
     const ggml_fp16_t * block_mask(int64_t b, int64_t n_cells) const {
@@ -161,7 +197,7 @@ void attend_block(
 
     float * work   = (float *) params->wdata + params->ith*block_scratch_size(DK, DV);
     float * x32    = (float *) GGML_PAD((uintptr_t) work, CACHE_LINE_SIZE);
-    float * sums   = x32 + BLOCK_KV*std::max(DK, DV);
+    float * sums   = x32 + x32_size(DK, DV);
     float * scores = sums + BLOCK_Q*DV;
     float * q_k    = scores + BLOCK_Q*SCORE_STRIDE;
 
@@ -180,7 +216,11 @@ void attend_block(
             (iq2%mask->ne[2])*mask->nb[2] + (iq3%mask->ne[3])*mask->nb[3]) + ic_start : nullptr;
         rows[r].slope = max_bias <= 0.0f ? 1.0f :
             iq2 < n_head_log2 ? powf(m0, iq2 + 1) : powf(m1, 2*(iq2 - n_head_log2) + 1);
-        rows[r].init(n_cells);
+        if (mask && mask->ne[2] == 1 && r >= neq1) {
+            rows[r].init(rows[r - neq1]);
+        } else {
+            rows[r].init(n_cells);
+        }
 
         if (k_by_vec_dot) {
             q_to_vec_dot(rows[r].q, q_k + r*DK, DK);
@@ -201,11 +241,18 @@ void attend_block(
     const int64_t iq3 = ir0/(neq2*neq1);
     const int64_t iq2 = ir0/neq1%neq2;
 
+    // Few rows wait for memory: they fetch all of the next block at once, and add V block by block.
+    const bool  is_few    = n_rows <= FEW_ROWS;
+    const int   span      = is_few ? 1 : MAX_SPAN;
+    const int   dot_steps = is_few ? 1 : n_dot_steps(n_rows);
+    const int   mad_steps = is_few ? 1 : n_mad_steps(n_rows, DV);
     const Cells k_cells(k, q, iq2, iq3, ic_start, ic_end);
     const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);
     for (int i = 0; i < n_blocks; ++i) {
         const int b = blocks[i];
-        Prefetch fetch = i + 1 < n_blocks ? Prefetch{k_cells, blocks[i + 1]} : Prefetch{v_cells, blocks[0]};
+        Prefetch fetch = i + 1 < n_blocks ?
+            Prefetch(k_cells, blocks + i + 1, 1, dot_steps) :
+            Prefetch(v_cells, blocks, std::min(span, n_blocks), dot_steps);
         const float * q_rows[BLOCK_Q];
         float       * score_rows[BLOCK_Q];
         int           n = 0; // number of rows that see a cell of the block
@@ -220,7 +267,9 @@ void attend_block(
         }
         if (k_by_vec_dot) {
             for (int r = 0; r < n_rows; ++r) {
-                fetch(r + 1, n_rows);
+                if (r%DOT_GROUP == 0) {
+                    fetch.step();
+                }
                 for (int j = 0; j < BLOCK_KV; ++j) {
                     if (rows[r].visible[b] >> j & 1) {
                         kq_vec_dot(
@@ -229,8 +278,8 @@ void attend_block(
                 }
             }
         } else {
-            k_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
-                dot_rows(n, DK, q_rows, x, stride, score_rows, [&](int r) { fetch(r, n); });
+            k_cells.with_blocks(&b, 1, x32, n, [&](const auto * const * x, int64_t stride) {
+                dot_rows(n, DK, q_rows, x[0], stride, score_rows, fetch);
             });
         }
         for (int r = 0; r < n_rows; ++r) {
@@ -258,22 +307,26 @@ void attend_block(
         partials[r*partial_stride + 1] = ggml_vec_soft_max_f32(n_blocks*BLOCK_KV, s, s, max == -INFINITY ? 0.0f : max);
     }
 
-    for (int i = 0; i < n_blocks; ++i) {
-        const int b = blocks[i];
-        Prefetch fetch{v_cells, i + 1 < n_blocks ? blocks[i + 1] : -1};
-        uint32_t      visible[BLOCK_Q];
+    for (int i = 0; i < n_blocks; i += span) {
+        const int n_span = std::min(span, n_blocks - i);
+        const int n_next = std::min(span, n_blocks - i - n_span);
+        Prefetch fetch(v_cells, blocks + i + n_span, n_next, mad_steps*n_span);
+        uint64_t      visible[BLOCK_Q];
         float       * out_rows[BLOCK_Q];
         const float * weight_rows[BLOCK_Q];
         int           n = 0;
         for (int r = 0; r < n_rows; ++r) {
-            if (rows[r].visible[b] != 0) {
-                visible[n]   = rows[r].visible[b];
-                out_rows[n]   = sums + r*DV;
+            visible[n] = 0;
+            for (int b = 0; b < n_span; ++b) {
+                visible[n] |= (uint64_t) rows[r].visible[blocks[i + b]] << b*BLOCK_KV;
+            }
+            if (visible[n] != 0) {
+                out_rows[n]      = sums + r*DV;
                 weight_rows[n++] = scores + r*SCORE_STRIDE + i*BLOCK_KV;
             }
         }
-        v_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) {
-            mad_rows(n, DV, out_rows, x, stride, visible, weight_rows, [&](int r) { fetch(r, n); });
+        v_cells.with_blocks(blocks + i, n_span, x32, n, [&](const auto * const * x, int64_t stride) {
+            mad_rows(n, DV, out_rows, x, n_span, stride, visible, weight_rows, fetch);
         });
     }
     for (int r = 0; r < n_rows; ++r) {

@@ -9,8 +9,8 @@
 
 namespace pymtp {
 
-static constexpr int     BLOCK_Q  = 64;   // most rows that are computed together
-static constexpr int64_t CHUNK_KV = 1024; // most cells of a partial result
+static constexpr int     BLOCK_Q  = 128; // most rows that are computed together
+static constexpr int64_t CHUNK_KV = 512; // most cells of a partial result
 
 // Returns how many floats of scratch each thread needs. The scratch of all threads is at the beginning of the work
 // space.

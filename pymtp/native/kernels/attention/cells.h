@@ -1,5 +1,5 @@
-// The inner loops of attention, for several rows and one block of KV cells. Each cell (F16 or F32) is read once for up
-// to three rows. A row has the same bits, whether it is computed alone or with others.
+// The inner loops of attention, for several rows and some blocks of KV cells. Each cell (F16 or F32) is read once for a
+// group of rows. A row has the same bits, whether it is computed alone or with others.
 
 #pragma once
 
@@ -7,12 +7,14 @@
 #include "simd.h"
 #include "vec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
 namespace pymtp {
 
 static constexpr int BLOCK_KV = 16; // number of cells in a block, which are computed together
+static constexpr int MAX_SPAN = 4;  // most blocks of V that are added at once
 static constexpr int FEW_ROWS = 4;  // so many rows wait for memory rather than for arithmetic
 
 // Returns one bit for each cell of a block: 1 if the mask does not hide the cell.
@@ -64,18 +66,30 @@ static inline void q4_0_to_f32(const block_q4_0 * x, float * y, int64_t n) {
 }
 #endif
 
+// The sums of a group of rows stay in registers: of DOT_GROUP rows with half as many cells as a vector has lanes, or of
+// MAD_GROUP rows with PART vectors of V.
+static constexpr int DOT_GROUP = 3;
+#if defined(PYMTP_AVX512)
+static constexpr int MAD_GROUP = 6;
+#else
+static constexpr int MAD_GROUP = 3;
+#endif
+static constexpr int PART = 4;
+
 #if defined(PYMTP_SIMD_F32)
 
 static inline simd::fvec fload(const float * x)       { return simd::fload(x); }
 static inline simd::fvec fload(const ggml_fp16_t * x) { return simd::fload_half(x); }
 
-template <int R, typename T>
-static inline void dot_cells(int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
+template <int R, typename T, typename F>
+static inline void dot_cells(
+        int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s, F & fetch) {
     constexpr int HALF = simd::LANES/2;
 
     for (int j0 = 0; j0 < BLOCK_KV; j0 += simd::LANES) {
         simd::fvec half[2][R];
         for (int h = 0; h < 2; ++h, k += HALF*stride) {
+            fetch.step();
             simd::fvec sum[R][HALF];
             for (int r = 0; r < R; ++r) {
                 for (int j = 0; j < HALF; ++j) {
@@ -100,43 +114,49 @@ static inline void dot_cells(int64_t n, const float * const * q, const T * k, in
     }
 }
 
-// Adds the visible cells v of a block, times their weights p, to N vectors of each of R rows y. The sums stay in
+// Adds the visible cells of the blocks v, times their weights p, to N vectors of each of R rows y. The sums stay in
 // registers.
-template <int R, int N, typename T>
+template <int R, int N, typename T, typename F>
 static inline void mad_part(
-        float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
+        float * const * y, const T * const * v, int n_blocks, int64_t stride, const uint64_t * visible,
+        const float * const * p, F & fetch) {
     simd::fvec sum[R][N];
-    uint32_t any_visible = 0;
-    uint32_t all_visible = 0xffff;
     for (int r = 0; r < R; ++r) {
         for (int i = 0; i < N; ++i) {
             sum[r][i] = simd::fload(y[r] + i*simd::LANES);
         }
-        any_visible |= visible[r];
-        all_visible &= visible[r];
     }
-    // Each vector of a cell is loaded once, for all rows.
-    const auto add = [&](int j, auto is_visible) {
-        simd::fvec pj[R];
+    for (int b = 0; b < n_blocks; ++b) {
+        fetch.step();
+        uint32_t any_visible = 0;
+        uint32_t all_visible = 0xffff;
         for (int r = 0; r < R; ++r) {
-            pj[r] = simd::frepeat(p[r][j]);
+            any_visible |= visible[r] >> b*BLOCK_KV & 0xffff;
+            all_visible &= visible[r] >> b*BLOCK_KV;
         }
-        for (int i = 0; i < N; ++i) {
-            const simd::fvec vj = fload(v + j*stride + i*simd::LANES);
+        // Each vector of a cell is loaded once, for all rows.
+        const auto add = [&](int j, auto is_visible) {
+            simd::fvec pj[R];
             for (int r = 0; r < R; ++r) {
-                if (is_visible(r)) {
-                    sum[r][i] = simd::fma(vj, pj[r], sum[r][i]);
+                pj[r] = simd::frepeat(p[r][b*BLOCK_KV + j]);
+            }
+            for (int i = 0; i < N; ++i) {
+                const simd::fvec vj = fload(v[b] + j*stride + i*simd::LANES);
+                for (int r = 0; r < R; ++r) {
+                    if (is_visible(r)) {
+                        sum[r][i] = simd::fma(vj, pj[r], sum[r][i]);
+                    }
                 }
             }
-        }
-    };
-    if (all_visible == 0xffff) {
-        for (int j = 0; j < BLOCK_KV; ++j) {
-            add(j, [](int) { return true; });
-        }
-    } else {
-        for (int j = 0; any_visible >> j != 0; ++j) {
-            add(j, [&](int r) { return visible[r] >> j & 1; });
+        };
+        if (all_visible == 0xffff) {
+            for (int j = 0; j < BLOCK_KV; ++j) {
+                add(j, [](int) { return true; });
+            }
+        } else {
+            for (int j = 0; any_visible >> j != 0; ++j) {
+                add(j, [&](int r) { return visible[r] >> (b*BLOCK_KV + j) & 1; });
+            }
         }
     }
     for (int r = 0; r < R; ++r) {
@@ -144,25 +164,6 @@ static inline void mad_part(
             simd::fstore(y[r] + i*simd::LANES, sum[r][i]);
         }
     }
-}
-
-template <int R, typename T>
-static inline void mad_cells(
-        int64_t n, float * const * y, const T * v, int64_t stride, const uint32_t * visible, const float * const * p) {
-    constexpr int N = simd::LANES/2; // the sums need R*N of the 32 or 16 registers
-    float * part[R];
-    int64_t i = 0;
-    const auto next = [&](auto size) {
-        for (; i + size*simd::LANES <= n; i += size*simd::LANES) {
-            for (int r = 0; r < R; ++r) {
-                part[r] = y[r] + i;
-            }
-            mad_part<R, size>(part, v + i, stride, visible, p);
-        }
-    };
-    next(std::integral_constant<int, N>());
-    next(std::integral_constant<int, 4>());
-    next(std::integral_constant<int, 1>());
 }
 
 #endif
@@ -209,42 +210,51 @@ static inline bool can_read_f16(int64_t n, int n_rows) {
 #endif
 }
 
+static inline int n_groups(int n_rows, int group) { return (n_rows + group - 1)/group; }
+
 #if defined(PYMTP_SIMD_F32)
-// Calls f(size) for groups of 3, 2 or 1 rows, from row r to n_rows. A group of 3 needs all registers. A single row is
-// only a group if there is no other row, since it waits for loads.
-template <typename F> static inline void for_groups(int n_rows, int & r, F f) {
-    while (r < n_rows) {
-        const int left = n_rows - r;
-        if (left == 3 || left > 4) {
-            f(std::integral_constant<int, 3>());
-            r += 3;
-        } else if (left > 1) {
-            f(std::integral_constant<int, 2>());
-            r += 2;
-        } else {
-            f(std::integral_constant<int, 1>());
-            r += 1;
+// Returns how often dot_rows() calls fetch.step() for a block, and how often mad_rows() calls it.
+static inline int n_dot_steps(int n_rows) { return n_groups(n_rows, DOT_GROUP)*2*BLOCK_KV/simd::LANES; }
+static inline int n_mad_steps(int n_rows, int64_t n) {
+    return n_groups(n_rows, MAD_GROUP)*(n/simd::LANES/PART + n/simd::LANES%PART);
+}
+
+// Calls f(r, size) for groups of up to MAX rows, of about equal size, which cover rows 0 to n_rows.
+template <int MAX, typename F> static inline void for_groups(int n_rows, F f) {
+    int r = 0;
+    for (int left = n_groups(n_rows, MAX); left > 0; --left) {
+        const int size = n_groups(n_rows - r, left);
+        switch (size) {
+            case 1: f(r, std::integral_constant<int, 1>());                break;
+            case 2: f(r, std::integral_constant<int, 2>());                break;
+            case 3: f(r, std::integral_constant<int, 3>());                break;
+            case 4: f(r, std::integral_constant<int, std::min(4, MAX)>()); break;
+            case 5: f(r, std::integral_constant<int, std::min(5, MAX)>()); break;
+            case 6: f(r, std::integral_constant<int, std::min(6, MAX)>()); break;
         }
+        r += size;
     }
 }
+#else
+static inline int n_dot_steps(int n_rows)          { return n_rows; }
+static inline int n_mad_steps(int n_rows, int64_t) { return n_rows; }
 #endif
 
-// Computes the scores s[r][j], the dot products of row q[r] and cell k[j], for all cells j of a block. Calls begin(r)
-// before each group of rows, which ends before row r.
+// Computes the scores s[r][j], the dot products of row q[r] and cell k[j], for all cells j of a block.
 template <typename T, typename F>
 static inline void dot_rows(
-        int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s, F begin) {
-    int r = 0;
+        int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s, F & fetch) {
 #if defined(PYMTP_SIMD_F32)
     if (n%simd::LANES == 0) {
-        for_groups(n_rows, r, [&](auto size) {
-            begin(r + size);
-            dot_cells<size>(n, q + r, k, stride, s + r);
+        for_groups<DOT_GROUP>(n_rows, [&](int r, auto size) {
+            dot_cells<size>(n, q + r, k, stride, s + r, fetch);
         });
+        return;
     }
 #endif
     if constexpr (std::is_same_v<T, float>) {
-        for (; r < n_rows; ++r) {
+        for (int r = 0; r < n_rows; ++r) {
+            fetch.step();
             for (int j = 0; j < BLOCK_KV; ++j) {
                 ggml_vec_dot_f32(n, s[r] + j, 0, k + j*stride, 0, q[r], 0, 1);
             }
@@ -252,25 +262,43 @@ static inline void dot_rows(
     }
 }
 
-// Adds p[r][j]*v[j] to y[r] for each cell j that row r sees. Skips the other cells, because they may hold NaN, which a
-// weight of 0 would not remove. Calls begin() as dot_rows() does.
+// Adds p[r][j]*v[j] to y[r] for each cell j that row r sees, in some blocks of cells. Skips the other cells, because
+// they may hold NaN, which a weight of 0 would not remove. All rows add a part of the cells before the next part
+// follows: so the part stays in the CPU's first cache.
 template <typename T, typename F>
-static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * v, int64_t stride,
-        const uint32_t * visible, const float * const * p, F begin) {
-    int r = 0;
+static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * const * v, int n_blocks, int64_t stride,
+        const uint64_t * visible, const float * const * p, F & fetch) {
 #if defined(PYMTP_SIMD_F32)
     if (n%simd::LANES == 0) {
-        for_groups(n_rows, r, [&](auto size) {
-            begin(r + size);
-            mad_cells<size>(n, y + r, v, stride, visible + r, p + r);
-        });
+        const auto add_part = [&](int64_t i, auto size) {
+            const T * part[MAX_SPAN];
+            for (int b = 0; b < n_blocks; ++b) {
+                part[b] = v[b] + i;
+            }
+            for_groups<MAD_GROUP>(n_rows, [&](int r, auto n_group) {
+                float * sums[n_group];
+                for (int g = 0; g < n_group; ++g) {
+                    sums[g] = y[r + g] + i;
+                }
+                mad_part<n_group, size>(sums, part, n_blocks, stride, visible + r, p + r, fetch);
+            });
+        };
+        int64_t i = 0;
+        for (; i + PART*simd::LANES <= n; i += PART*simd::LANES) {
+            add_part(i, std::integral_constant<int, PART>());
+        }
+        for (; i < n; i += simd::LANES) {
+            add_part(i, std::integral_constant<int, 1>());
+        }
+        return;
     }
 #endif
     if constexpr (std::is_same_v<T, float>) {
-        for (; r < n_rows; ++r) {
-            for (int j = 0; j < BLOCK_KV; ++j) {
+        for (int r = 0; r < n_rows; ++r) {
+            fetch.step();
+            for (int j = 0; j < n_blocks*BLOCK_KV; ++j) {
                 if (visible[r] >> j & 1) {
-                    ggml_vec_mad_f32(n, y[r], v + j*stride, p[r][j]);
+                    ggml_vec_mad_f32(n, y[r], v[j/BLOCK_KV] + j%BLOCK_KV*stride, p[r][j]);
                 }
             }
         }
