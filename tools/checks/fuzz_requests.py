@@ -67,6 +67,14 @@ class Odd:
             return np.array(tokens)
         return self.pick.choice((list, tuple))(tokens)
 
+    def batch(self) -> dict[Any, Any]:
+        """Return prompts by sequence; a sequence may be anything that can be a key."""
+        batch: dict[Any, Any] = {}
+        for _ in range(self.pick.randrange(4)):
+            with suppress(TypeError):
+                batch[self.number(0, 1, 2, 3)] = self.tokens()
+        return batch
+
     def prompt(self) -> Any:
         return self.pick.choice((self.tokens, self.tokens, self.some, lambda: self.pick.choice(TEXTS)))()
 
@@ -196,7 +204,7 @@ def call_context(state: State) -> Made:
         **dict.fromkeys(("first_token", "clear", "tokens", "tokens_held"), lambda: (seq,)),
         **dict.fromkeys(("prefill", "prefill_logits"), lambda: (odd.tokens(), seq)),
         **dict.fromkeys(("verify", "verify_chain"), lambda: (odd.tokens(6), seq)),
-        "prefill_batch": lambda: ({odd.number(0, 1, 2, 3): odd.tokens() for _ in range(odd.pick.randrange(4))},),
+        "prefill_batch": lambda: (odd.batch(),),
         "draft": lambda: (odd.token(), seq),
         "set_sampling": lambda: (odd.sampler(), seq),
         "draft_chain": lambda: (odd.token(), odd.number(0, 1, 2, 3), seq),
