@@ -26,7 +26,7 @@ Pooling: TypeAlias = Literal["last", "mean"]
 # Tokens of a call on the engine's thread. Every token is an output with logits, which no embedding needs: at 64 tokens
 # they take 64 MB with a vocabulary of 250,000, and requests beside wait no longer than for a share of a prompt.
 CHUNK = 64
-MIN_CTX = 1024  # smallest context, which is made anew for a longer prompt
+MIN_CTX = 1024  # smallest context where a slot is not shorter, which is made anew for a longer prompt
 
 
 class Embedder:
@@ -142,7 +142,8 @@ class Embedder:
             raise ClosedError("the LLM is closed")
         if self._context is None or self._context.n_ctx < n_tokens:
             self._free()
-            n_ctx = max(MIN_CTX, 1 << (n_tokens - 1).bit_length())
+            # at most that of a slot: so it never takes more K and V than one slot more
+            n_ctx = min(max(MIN_CTX, 1 << (n_tokens - 1).bit_length()), self._engine_context.n_ctx)
             options = replace(self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0)
             self._check_memory(options, n_tokens)
             made = Context(self._model, options, max_outputs=CHUNK, embeddings=True)

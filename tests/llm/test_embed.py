@@ -152,6 +152,7 @@ def test_memory_of_embeddings_has_no_weights_and_adds_up(new_llm: Callable[..., 
     assert embedder.add_memory(before, llm._embedder.memory) == before
     llm.embed("a")
     (own,) = llm._embedder.memory
+    assert own.kv <= before[0].kv, "as long as a slot at most"
     (both,) = embedder.add_memory(before, [own])
     assert own.kv > 0
     assert own.weights == 0
