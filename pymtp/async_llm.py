@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -37,6 +37,9 @@ from pymtp.options import LLMOptions, read_options
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Figures, Stats
+
+if TYPE_CHECKING:  # it takes time to import
+    from pymtp.openai.in_process import ChatWriter, TextWriter
 
 T = TypeVar("T")
 PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
@@ -309,6 +312,41 @@ class AsyncLLM(HubMixin):
         """Generate the assistant's next message piece by piece, see `LLM.stream_chat`."""
         params = with_keywords("AsyncLLM.stream_chat", params, keywords, self.get_default_sampling_params)
         return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
+
+    async def create_chat_completion(self, messages: Sequence[Message], **fields: Any) -> Any:
+        """Answer a chat with OpenAI's dict; with stream=True, return an async iterator over its chunks.
+
+        See `LLM.create_chat_completion`. The request is cancelled when the iterator is closed before its end.
+        """
+        return await self._create("create_chat_completion", "/v1/chat/completions", {"messages": messages, **fields})
+
+    async def create_completion(self, prompt: str | Sequence[int], **fields: Any) -> Any:
+        """Answer a prompt with OpenAI's dict; with stream=True, return an async iterator over its chunks.
+
+        See `LLM.create_completion` and `create_chat_completion`.
+        """
+        return await self._create("create_completion", "/v1/completions", {"prompt": prompt, **fields})
+
+    async def _create(self, name: str, url: str, fields: Mapping[str, Any]) -> Any:
+        from pymtp.openai.in_process import Answerer  # here: many programs do without, and it takes time to import
+
+        call = await self._prepare(lambda: Answerer(self.llm, f"AsyncLLM.{name}", url, fields))
+        if not call.stream:
+            return call.answer(await self.generate(call.prompt, call.params))
+        check_stream(call.params)
+        return self._chunks(await self._open(call.prompt, call.params), call.writer())
+
+    async def _chunks(
+        self, completions: AsyncCompletions, writer: ChatWriter | TextWriter
+    ) -> AsyncIterator[dict[str, Any]]:
+        async with completions:
+            await completions.add_prompt_logprobs()
+            while deltas := await completions.take():
+                for delta in deltas:
+                    for chunk in writer.write(delta.pieces, completions.echo_logprobs):
+                        yield chunk
+            for chunk in writer.end(completions.completion(0), completions.echo_logprobs):
+                yield chunk
 
     async def embed(self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "last") -> NDArray[np.float32]:
         """Compute the embedding of one prompt, or of a list of prompts; see `LLM.embed`.

@@ -12,6 +12,7 @@ from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.deltas import PromptProgress as EngineProgress
 from pymtp.engine.request import Completion, Piece
 from pymtp.model.model import Model
+from pymtp.openai.prompt_only import is_prompt_only, without_tokens
 from pymtp.openai.request_body import CHAT, TEXT, text_prompts
 from pymtp.openai.response_body import (
     CompletionChoice,
@@ -36,6 +37,8 @@ from pymtp.stats import Stats
 class _Chunks:
     """The writer of the chunks of one stream. The fields that all chunks share are encoded once."""
 
+    _prompt_only = False  # whether the completions have no text
+
     def __init__(self, head: Mapping[str, Any], *, include_usage: bool) -> None:
         """head: the first fields of each chunk. include_usage: whether a last chunk has the usage and no choices."""
         self._begin = b"data: " + json.dumps(head).encode()[:-1] + b', "choices": ['
@@ -46,6 +49,8 @@ class _Chunks:
         """Return the last chunk, which has the usage; b"" unless include_usage is set. done: all completions."""
         if not self._include_usage:
             return b""
+        if self._prompt_only:
+            done = [[without_tokens(one) for one in completions] for completions in done]
         stats = _stats_extension([one for completions in done for one in completions])
         return self._begin + b'], "usage": ' + json.dumps(usage(done)).encode() + stats + b"}\n\n"
 
@@ -135,6 +140,7 @@ class TextChunks(_Chunks):
         super().__init__(response_head(TEXT, fields.get("model") or model_name), include_usage=include_usage)
         self._model, self._n = model, fields.get("n") or 1
         self._prompts = text_prompts(fields) if fields.get("echo") else None
+        self._prompt_only = is_prompt_only(fields)
         self._offsets: dict[int, TextOffsets] = {}  # by completion, from its first chunk on
 
     def progress(self, i: int, progress: EngineProgress) -> bytes:
@@ -156,6 +162,9 @@ class TextChunks(_Chunks):
         last: see ChatChunks.end. stats: see ChatChunks.chunk.
         prompt_logprobs: returns those of prompt i, for the first chunk of each completion, which repeats the prompt.
         """
+        if self._prompt_only:
+            delta = CompletionDelta(delta.index, (), delta.reason and "length")
+            last = last and [without_tokens(one) for one in last]
         index = i * self._n + delta.index
         text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
         logprobs: CompletionLogprobs | None = None

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pymtp.chat import ContentDelta, OutputParser
 from pymtp.engine.deltas import CompletionDelta
+from pymtp.engine.prepare import Prompt
+from pymtp.engine.request import Completion, Piece
 from pymtp.engine.stream import Stream
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.chunks import ChatChunks, TextChunks
-from pymtp.openai.generate_request import output_finish_reason, parse_outputs, prepare_request
-from pymtp.openai.loaded import Generator
+from pymtp.openai.generate_request import left_out_keywords, output_finish_reason, parse_outputs, prepare_request
+from pymtp.openai.loaded import Generator, LoadedModel
 from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, read_generate_request, unknown_fields
 from pymtp.openai.response_body import build_response
+from pymtp.sampling import TokenLogprobs
 from pymtp.validation import refuse_unknown, shown
 
+log = logging.getLogger(__name__)
+PromptLogprobs = Callable[[], list[TokenLogprobs]]
 _KINDS = {
     "model": (str, "a string"),
     "echo": (bool, "a boolean"),
@@ -26,45 +32,86 @@ _KINDS = {
 }
 # `read_generate_request` leaves these fields to its callers, and the server alone answers them
 _OF_THE_SERVER = ("timeout", "timings_per_token", "return_progress")
+# keywords of llama-cpp-python alone: the value that switches each off, and what to use in its place
+_OF_LLAMA_CPP_PYTHON: dict[str, tuple[object, str]] = {
+    "tfs_z": (1, ": use min_p or top_n_sigma"),
+    "mirostat_mode": (0, ": use temperature, min_p or top_n_sigma"),
+    "stopping_criteria": ([], ": use stop, or stream and close the stream"),
+}
+
+
+class Answerer:
+    """A call of create_completion or create_chat_completion: its prompt and params, and the objects of its answer.
+
+    stream: whether the answer is an iterator over chunks.
+    """
+
+    def __init__(self, llm: LoadedModel, caller: str, url: str, fields: Mapping[str, Any]) -> None:
+        """
+        Read the body of a call, and prepare its prompt.
+
+        caller: the called method, for messages.
+        fields: those of the body, and logits_processor.
+
+        Raises TypeError for an unknown field, InvalidRequestError for fields that are refused.
+        """
+        body = {name: value for name, value in fields.items() if value is not None}
+        processor = body.pop("logits_processor", None)
+        for name, (neutral, instead) in _OF_LLAMA_CPP_PYTHON.items():
+            if name in body and (value := body.pop(name)) != neutral:
+                raise InvalidRequestError(f"{name}={shown(value)}: not supported{instead}", name)
+        refuse_unknown(f"{caller}()", body, known_fields(url), also=("logits_processor",))
+        if unknown := unknown_fields(url, body):  # tools that cannot be called
+            raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
+        _check(body)
+        request = read_generate_request(url, body, llm.sampling_defaults)
+        prompt, params, self._format = prepare_request(llm, request)
+        if left_out := left_out_keywords(request, self._format):
+            log.warning("%s() cannot hold the answer to %s, and ignores it", caller, ", ".join(left_out))
+        self.prompt: Prompt = prompt
+        self.params = params if processor is None else replace(params, logits_processor=processor)
+        self.stream = request.stream
+        self._url, self._body, self._model = url, body, llm.model
+
+    def answer(self, completion: Completion) -> Any:
+        """Return the dict of the whole answer."""
+        outputs = [parse_outputs(self._format, completion)]
+        return build_response(self._url, self._body, outputs, self._model, self._model.path.name)
+
+    def writer(self) -> ChatWriter | TextWriter:
+        """Return the writer of the chunks."""
+        body, name = self._body, self._model.path.name
+        if self._url != CHAT:
+            return TextWriter(TextChunks(self._model, name, body))
+        chunks = ChatChunks(
+            self._model,
+            body.get("model") or name,
+            1,
+            include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+            origins=bool((body.get("pymtp") or {}).get("origins")),
+            exclude_reasoning=excludes_reasoning(body),
+        )
+        assert self._format is not None  # as of every chat
+        return ChatWriter(chunks, self._format.parser())
 
 
 def create(llm: Generator, caller: str, url: str, fields: Mapping[str, Any]) -> Any:
     """Answer a body of OpenAI's API: a dict, or with `stream` an iterator over the dicts of the chunks.
 
-    caller: the called method, for messages.
-    fields: those of the body, and logits_processor.
-
-    Raises TypeError for an unknown field, InvalidRequestError for fields that are refused, and the errors of
-    `LLM.generate`.
+    Raises the errors of `Answerer` and of `LLM.generate`.
     """
-    body = {name: value for name, value in fields.items() if value is not None}
-    processor = body.pop("logits_processor", None)
-    refuse_unknown(f"{caller}()", body, known_fields(url), also=("logits_processor",))
-    if unknown := unknown_fields(url, body):  # tools that cannot be called
-        raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
-    _check(body)
-    request = read_generate_request(url, body, llm.sampling_defaults)
-    prompt, params, output_format = prepare_request(llm, request)
-    if processor is not None:
-        params = replace(params, logits_processor=processor)
-    name = llm.model.path.name
-    if not request.stream:
-        completion = llm.generate(prompt, params)
-        return build_response(url, body, [parse_outputs(output_format, completion)], llm.model, name)
-    stream = llm.stream(prompt, params)  # now: an error is raised before the first chunk is asked for
-    if url != CHAT:
-        return _text_chunks(stream, TextChunks(llm.model, name, body))
-    usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    chunks = ChatChunks(
-        llm.model,
-        body.get("model") or name,
-        1,
-        include_usage=usage,
-        origins=bool((body.get("pymtp") or {}).get("origins")),
-        exclude_reasoning=excludes_reasoning(body),
-    )
-    assert output_format is not None  # as of every chat
-    return _chat_chunks(stream, chunks, output_format.parser())
+    call = Answerer(llm, caller, url, fields)
+    if not call.stream:
+        return call.answer(llm.generate(call.prompt, call.params))
+    # now: an error is raised before the first chunk is asked for
+    return _chunks(llm.stream(call.prompt, call.params), call.writer())
+
+
+def _chunks(stream: Stream, writer: ChatWriter | TextWriter) -> Iterator[dict[str, Any]]:
+    with stream:
+        for piece in stream:
+            yield from writer.write([piece], stream.echo_logprobs)
+        yield from writer.end(stream.completion, stream.echo_logprobs)
 
 
 def _check(body: Mapping[str, Any]) -> None:
@@ -77,31 +124,43 @@ def _check(body: Mapping[str, Any]) -> None:
             raise InvalidRequestError(f"{name}: only `pymtp serve` supports it", name)
 
 
-def _chat_chunks(stream: Stream, chunks: ChatChunks, parser: OutputParser) -> Iterator[dict[str, Any]]:
-    with stream:
-        for piece in stream:
-            yield from _objects(chunks.chunk(CompletionDelta(0, [piece], None, parser.push(piece.text))))
-        done = stream.completion
-        events = parser.finish()
-        delta = CompletionDelta(0, [], output_finish_reason(done.finish_reason, parser.output), events)
-        yield from _objects(chunks.chunk(delta) + chunks.end(delta, [done]) + chunks.usage([[done]]))
+class ChatWriter:
+    """The writer of the chunks of a chat."""
+
+    def __init__(self, chunks: ChatChunks, parser: OutputParser) -> None:
+        self._chunks, self._parser = chunks, parser
+
+    def write(self, pieces: Sequence[Piece], _: PromptLogprobs) -> list[dict[str, Any]]:
+        """Return the chunks of new pieces."""
+        events = self._parser.push("".join(piece.text for piece in pieces))
+        return _objects(self._chunks.chunk(CompletionDelta(0, pieces, None, events)))
+
+    def end(self, done: Completion, _: PromptLogprobs) -> list[dict[str, Any]]:
+        """Return the last chunks."""
+        events = self._parser.finish()
+        delta = CompletionDelta(0, [], output_finish_reason(done.finish_reason, self._parser.output), events)
+        return _objects(self._chunks.chunk(delta) + self._chunks.end(delta, [done]) + self._chunks.usage([[done]]))
 
 
-def _text_chunks(stream: Stream, chunks: TextChunks) -> Iterator[dict[str, Any]]:
-    length = 0
-    with stream:
-        for piece in stream:
-            events = [ContentDelta(piece.text, length, length + len(piece.text))] if piece.text else []
-            length += len(piece.text)
-            delta = CompletionDelta(0, [piece], None, events)
-            yield from _objects(chunks.chunk(0, delta, None, prompt_logprobs=stream.echo_logprobs))
-        done = stream.completion
-        yield from _objects(
-            chunks.chunk(0, CompletionDelta(0, [], done.finish_reason), [done], prompt_logprobs=stream.echo_logprobs)
-            + chunks.usage([[done]])
-        )
+class TextWriter:
+    """The writer of the chunks of a text."""
+
+    def __init__(self, chunks: TextChunks) -> None:
+        self._chunks, self._length = chunks, 0
+
+    def write(self, pieces: Sequence[Piece], prompt_logprobs: PromptLogprobs) -> list[dict[str, Any]]:
+        """Return the chunks of new pieces. prompt_logprobs: see `TextChunks.chunk`."""
+        text, start = "".join(piece.text for piece in pieces), self._length
+        self._length += len(text)
+        events = [ContentDelta(text, start, self._length)] if text else []
+        return _objects(self._chunks.chunk(0, CompletionDelta(0, pieces, None, events), None, None, prompt_logprobs))
+
+    def end(self, done: Completion, prompt_logprobs: PromptLogprobs) -> list[dict[str, Any]]:
+        """Return the last chunks."""
+        last = self._chunks.chunk(0, CompletionDelta(0, [], done.finish_reason), [done], None, prompt_logprobs)
+        return _objects(last + self._chunks.usage([[done]]))
 
 
-def _objects(events: bytes) -> Iterable[dict[str, Any]]:
+def _objects(events: bytes) -> list[dict[str, Any]]:
     """Return the objects of server-sent events."""
     return [json.loads(event.removeprefix(b"data: ")) for event in events.split(b"\n\n") if event]

@@ -17,6 +17,7 @@ class LoadedModel(Protocol):
     """The parts of an LLM that a request is prepared with."""
 
     model: Model
+    sampling_defaults: dict[str, Any]
 
     @property
     def context(self) -> Context: ...
@@ -28,8 +29,6 @@ class LoadedModel(Protocol):
 
 class Generator(LoadedModel, Protocol):
     """The parts of an LLM that a request is answered with."""
-
-    sampling_defaults: dict[str, Any]
 
     def generate(self, prompts: Prompt, params: SamplingParams) -> Completion: ...
     def stream(self, prompt: Prompt, params: SamplingParams) -> Stream: ...

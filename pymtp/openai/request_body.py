@@ -11,6 +11,7 @@ from pymtp.chat import Chat, read_tool_choice, read_tools
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS, AnswerRule, read_rules
 from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.prompt_only import is_prompt_only
 from pymtp.openai.skipped_tools import check_tool_choice, split_tools
 from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
 from pymtp.sampling import MAX_COMPLETIONS, MAX_EXACT, SamplingParams
@@ -105,6 +106,7 @@ _UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "adaptive_target": (-1,),
     "min_keep": (0, 1),
 }
+_INSTEAD = {"functions": "tools", "function_call": "tool_choice"}  # the supported fields for the same
 # Fields of any API that need no mention if they change nothing: those with another value are refused, or ignored.
 UNMENTIONED_FIELDS = frozenset({*_IGNORED, *_UNSUPPORTED_FIELDS})
 # The same as _UNSUPPORTED_FIELDS for fields that only a chat has.
@@ -146,6 +148,8 @@ def read_generate_request(
             _refuse(_UNSUPPORTED_IN_CHATS, body)
         tools, skipped = split_tools(body.get("tools"))
         check_tool_choice(body.get("tool_choice"), tools, skipped)
+        if tools and body.get("function_call") is not None:  # it would not say whether the tools may be called
+            raise InvalidRequestError("function_call: not supported beside tools: use tool_choice", "function_call")
         return chat_request(
             body,
             _messages(body),
@@ -158,6 +162,8 @@ def read_generate_request(
             separate_reasoning=body.get("reasoning_format") not in ("none", "raw"),
             continue_final_message=continues,
         )
+    if is_prompt_only(body):
+        body["max_tokens"] = 1  # the engine generates at least one token, which the answer leaves out
     return GenerateRequest(
         _text_prompt(body),
         read_params(TEXT, body, defaults),
@@ -177,7 +183,8 @@ def refuse_unsupported(body: Mapping[str, Any]) -> None:
 def _refuse(fields: Mapping[str, tuple[object, ...]], body: Mapping[str, Any]) -> None:
     for name, neutral in fields.items():
         if body.get(name) is not None and body[name] not in neutral:
-            raise InvalidRequestError(f"{name}: not supported", name)
+            instead = f": use {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise InvalidRequestError(f"{name}: not supported{instead}", name)
 
 
 def chat_request(

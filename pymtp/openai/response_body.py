@@ -23,6 +23,7 @@ from pymtp.engine.request import Completion
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.openai.generate_request import Output
+from pymtp.openai.prompt_only import is_prompt_only, without_text
 from pymtp.openai.request_body import CHAT, excludes_reasoning, text_prompts
 from pymtp.openai.timings import PromptProgress, Timings, timings
 from pymtp.sampling import TokenLogprobs
@@ -229,6 +230,8 @@ def build_response(
     body: the body of the request.
     outputs_by_prompt: the outputs of each prompt; a chat has one prompt.
     """
+    if url != CHAT and is_prompt_only(body):
+        outputs_by_prompt = [[without_text(output) for output in outputs] for outputs in outputs_by_prompt]
     outputs = [output for outputs in outputs_by_prompt for output in outputs]
     head = response_head(url, body.get("model") or model_name)
     used = usage([[output.completion for output in outputs] for outputs in outputs_by_prompt])

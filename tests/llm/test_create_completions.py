@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from pymtp import LLM, ContextFullError, InvalidRequestError
+from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError
 
 HELLO = [{"role": "user", "content": "Hello."}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
@@ -84,8 +86,11 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     with pytest.raises(TypeError, match=r"create_chat_completion\(\).*'max_token'. Did you mean 'max_tokens'"):
         llm.create_chat_completion(HELLO, max_token=3, stream=stream)
     wrong: list[dict[str, Any]] = [{"min_tokens": 3}, {"temperature": -1}, {"tools": [3]}, {"best_of": 3}]
+    wrong += [{"functions": [TOOLS[0]["function"]]}, {"function_call": {"name": "get_weather"}}, {"max_tokens": 0}]
+    wrong += [{"function_call": "none", "tools": TOOLS}, {"mirostat_mode": 2}, {"tfs_z": 0.5}]
+    wrong += [{"stopping_criteria": [print]}]
     for fields in wrong:
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(InvalidRequestError, match=min(fields)):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
     of_a_wrong_type: list[dict[str, Any]] = [{"echo": "y"}, {"stream_options": 3}, {"pymtp": [1]}, {"model": 3}]
     for fields in of_a_wrong_type:
@@ -96,6 +101,76 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
             llm.create_completion("a", stream=stream, **{name: 1})
     with pytest.raises(ContextFullError):
         llm.create_completion("too long " * 5000, stream=stream)
+
+
+def test_keywords_of_llama_cpp_python_are_taken_where_they_change_nothing(llm: LLM) -> None:
+    neutral = {"tfs_z": 1.0, "mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "function_call": "none"}
+    plain = llm.create_chat_completion(HELLO, **GREEDY)
+    same = llm.create_chat_completion(HELLO, **GREEDY, **neutral, stopping_criteria=[], functions=[], typical_p=1.0)
+    assert same["choices"] == plain["choices"]
+
+
+def test_keyword_of_a_schema_that_is_left_out_is_named_in_the_log(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    items = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 2}
+    llm.create_chat_completion(HELLO, response_format={"type": "json_object", "schema": items}, **GREEDY)
+    assert "create_chat_completion() cannot hold the answer to response_format.schema#/uniqueItems" in caplog.text
+
+
+@pytest.mark.parametrize("more", [{}, {"echo": True}, {"echo": True, "logprobs": 1}], ids=["silent", "echo", "both"])
+def test_completion_of_no_tokens_has_the_prompt_alone(llm: LLM, more: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"max_tokens": 0, "stream_options": {"include_usage": True}, **more}
+    whole = llm.create_completion("import os", **fields)
+    *chunks, last = llm.create_completion("import os", stream=True, **fields)
+    (choice,) = whole["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("import os" if more else "", "length")
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == choice["text"]
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 0
+    if "logprobs" in more:
+        assert "".join(choice["logprobs"]["tokens"]) == "import os"
+
+
+def without_calls(answer: dict[str, Any]) -> list[Any]:
+    """Return the choices of an answer, with the calls of tools without their random ids."""
+    return json.loads(re.sub(r'"call_[^"]*"', '"call"', json.dumps(answer["choices"])))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("create_completion", {"prompt": "def f(x):", "echo": True, "logprobs": 1, **GREEDY}),
+        ("create_completion", {"prompt": "def f(x):", "echo": True, "max_tokens": 0}),
+        ("create_chat_completion", {"messages": HELLO, "tools": TOOLS, "tool_choice": "required", **GREEDY}),
+    ],
+)
+def test_async_llm_creates_the_same(llm: LLM, name: str, given: dict[str, Any]) -> None:
+    async def created() -> list[Any]:
+        async with AsyncLLM(llm) as several:
+            whole = await getattr(several, name)(**given)
+            chunks = [chunk async for chunk in await getattr(several, name)(**given, stream=True)]
+            with pytest.raises(TypeError, match=rf"AsyncLLM.{name}\(\).*'max_token'"):
+                await getattr(several, name)(**given, max_token=3)
+            with pytest.raises(InvalidRequestError, match="n=2"):
+                await getattr(several, name)(**given, n=2, stream=True)
+            return [whole, chunks]
+
+    whole, chunks = asyncio.run(created())
+    expected = getattr(llm, name)(**given)
+    assert without_calls(whole) == without_calls(expected)
+    if name == "create_completion":
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == expected["choices"][0]["finish_reason"]
+
+
+def test_closed_async_stream_ends_its_request(llm: LLM) -> None:
+    async def close_early() -> None:
+        async with AsyncLLM(llm) as several:
+            stream = await several.create_chat_completion(HELLO, stream=True, max_tokens=500)
+            await anext(stream)
+            await stream.aclose()
+            await several.generate("a", max_tokens=1)  # runs after the end of the other, with one sequence
+
+    asyncio.run(close_early())
+    assert llm.figures().running == llm.figures().waiting == 0
 
 
 @pytest.mark.parametrize("n_top", [0, 2])

@@ -19,7 +19,6 @@ from pymtp.openai.chunks import ChatChunks, TextChunks
 from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
 from pymtp.openai.request_body import CHAT, TEXT, excludes_reasoning, read_generate_request, text_prompts
 from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_response
-from pymtp.sampling import TokenLogprobs
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
 from pymtp.server.http.json_response import AsciiJSONResponse, EncodedJSONResponse, encode_pieces
@@ -83,11 +82,9 @@ async def completions(request: Request, body: CompletionRequest, service: Servic
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     ignored = ignored_fields_header(TEXT, fields)
     prompts = text_prompts(fields)
-    # the engine writes at least one token, which the answer leaves out
-    limit = {"max_tokens": 1} if _only_prompt(fields) else {}
 
     def read() -> GenerateRequest:  # once for all prompts, which may be megabytes large
-        return read_generate_request(TEXT, fields | {"prompt": "", **limit}, service.sampling)
+        return read_generate_request(TEXT, fields | {"prompt": ""}, service.sampling)
 
     first = await service.prepare(read) if has_rule(fields) else read()
     note_left_out(left_out_keywords(first, None))
@@ -146,8 +143,6 @@ async def _response(
 
     async with run_prompts(service, requests, follow) as tasks:
         outputs = await asyncio.gather(*tasks)
-    if url == TEXT and _only_prompt(fields):
-        outputs = [[_without_text(output) for output in each] for each in outputs]
 
     def build() -> ChatCompletion | TextCompletion:
         return build_response(url, fields, outputs, service.llm.llm.model, service.model_name)
@@ -190,9 +185,6 @@ async def _text_events(
             n_unfinished[i] -= delta.reason is not None
             if not n_unfinished[i]:
                 done[i] = running.completions
-            if _only_prompt(fields):
-                delta = CompletionDelta(delta.index, (), delta.reason and "length")
-                done[i] = [_shortened(completion) for completion in done[i]]
             last = None if any(n_unfinished) else [one for completions in done for one in completions]
             stats = running.stats(delta.index) if fields.get("timings_per_token") else None
             build = partial(chunks.chunk, i, delta, last, stats, running.echo_logprobs)
@@ -200,18 +192,3 @@ async def _text_events(
             if chunk := build() if requests[0].params.prompt_logprobs is None else await asyncio.to_thread(build):
                 yield chunk
     yield chunks.usage(done) + DONE
-
-
-def _only_prompt(fields: dict[str, Any]) -> bool:
-    return fields.get("max_tokens") == 0 and fields.get("max_completion_tokens") is None
-
-
-def _without_text(output: Output) -> Output:
-    return Output(_shortened(output.completion), None, "length")
-
-
-def _shortened(done: Completion) -> Completion:
-    """Return a completion without its token."""
-    logprobs: list[TokenLogprobs] | None = None if done.logprobs is None else []
-    stats = replace(done.stats, completion_tokens=0)
-    return replace(done, text="", token_ids=[], finish_reason="length", logprobs=logprobs, stats=stats)

@@ -525,9 +525,7 @@ class ChatRequest(CompletionFields, TemplateFields):
         None, description="Whether the model continues the last message, which must be the assistant's."
     )
     functions: Annotated[None, not_supported([])] = Field(None, description="Not supported: use tools.")
-    function_call: Annotated[None, not_supported("none", "auto")] = Field(
-        None, description="Not supported: use tool_choice."
-    )
+    function_call: AnyJson = Field(None, description="Not supported: use tool_choice.")
     modalities: Annotated[FailFastList[Literal["text"]], Field(max_length=1)] | None = None
     audio: None = Field(None, description="Not supported.")
     web_search_options: None = Field(None, description="Not supported.")
