@@ -15,11 +15,18 @@ from pymtp.context.options import ContextOptions
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions
-from pymtp.validation import check_keywords, read_bool, read_int
+from pymtp.other_names import OPTION_NAMES as OTHER_NAMES
+from pymtp.sampling import SamplingParams
+from pymtp.validation import names_keywords, read_bool, read_int, refuse_unknown
 
 Keywords = ParamSpec("Keywords")
+_OF_CALLS = dict.fromkeys(
+    (field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"
+)
+NAMES_ELSEWHERE = _OF_CALLS | OTHER_NAMES
 
 
+@names_keywords(NAMES_ELSEWHERE)
 @dataclass(frozen=True, kw_only=True)
 class LLMOptions(ModelOptions, ContextOptions):
     """The options of an LLM: its keywords. Those of its model and of its context are fields of the two base classes.
@@ -88,7 +95,7 @@ def read_options(caller: str, model: Any, keywords: Mapping[str, Any]) -> LLMOpt
     Raises TypeError for an unknown keyword; InvalidRequestError for values outside their range, and for options of
     loading a model where `model` is a Model that is loaded already.
     """
-    check_keywords(caller, keywords, LLMOptions)
+    refuse_unknown(caller, keywords, OPTION_NAMES, NAMES_ELSEWHERE, also=("model",))
     options = LLMOptions(model, **keywords)
     if isinstance(model, Model):
         loading = {field.name for field in fields(ModelOptions)}

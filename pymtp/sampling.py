@@ -28,6 +28,7 @@ from pymtp.grammar.json_schema import MAX_TEXT, SchemaGrammar, schema_grammar, s
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
+from pymtp.other_names import SAMPLING_NAMES
 from pymtp.samplers import (
     DEFAULT_BREAKERS,
     SAMPLER_RULES,
@@ -38,7 +39,7 @@ from pymtp.samplers import (
     read_order,
     read_processors,
 )
-from pymtp.validation import is_real, is_text, is_whole, read_bool, shown
+from pymtp.validation import is_real, is_text, is_whole, names_keywords, read_bool, shown
 
 Logits = NDArray[np.float32]
 
@@ -60,6 +61,7 @@ TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # tags in Qwen's ch
 THINKING_END_RULE = f"text of at most {MAX_THINKING_END} characters, without {', '.join(TAGS)}"
 
 
+@names_keywords(SAMPLING_NAMES)
 @dataclass(frozen=True)
 class SamplingParams:
     """Sampling parameters of a request: how tokens are chosen, and where the text ends.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from typing import Any, SupportsInt, TypeVar
 import numpy as np
 
 from pymtp.errors import InvalidRequestError
+from pymtp.other_names import OPTION_NAMES
 
 Options = TypeVar("Options")
 
@@ -65,7 +67,7 @@ def check_keywords(caller: str, keywords: Mapping[str, object], options: Any) ->
 
     caller: the called function, for the message.
     """
-    refuse_unknown(caller, keywords, {field.name for field in fields(options) if field.kw_only})
+    refuse_unknown(caller, keywords, {field.name for field in fields(options) if field.kw_only}, OPTION_NAMES)
 
 
 def refuse_unknown(
@@ -78,14 +80,44 @@ def refuse_unknown(
 ) -> None:
     """Raise TypeError, as Python does, for a keyword that is not in `known`, and name the nearest one that is.
 
-    other_names: names that other libraries use, and the known names for the same.
+    other_names: see `pymtp.other_names`.
     also: further names that the call takes.
     """
     if unknown := sorted(set(keywords) - set(known)):
         name = unknown[0]
-        near = [other_names[name]] if name in other_names else get_close_matches(name, sorted({*known, *also}), 1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{caller} got an unexpected keyword argument {name!r}{hint}")
+        raise TypeError(
+            f"{caller} got an unexpected keyword argument {name!r}{_hint(name, {*known, *also}, other_names)}"
+        )
+
+
+def _hint(name: str, known: Collection[str], other_names: Mapping[str, str]) -> str:
+    """Return the words of a message about what to use in place of an unknown keyword."""
+    meant = other_names.get(name, "")
+    if " " in meant:
+        return f": {meant}"
+    near = [meant] if meant in known else get_close_matches(name, sorted(known), 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
+
+
+def names_keywords(other_names: Mapping[str, str]) -> Callable[[type[Options]], type[Options]]:
+    """Decorate a dataclass whose constructor then names the nearest field for an unknown keyword; see `refuse_unknown`.
+
+    other_names: see `pymtp.other_names`.
+    """
+
+    def decorate(kind: type[Options]) -> type[Options]:
+        init, known = kind.__init__, {field.name for field in fields(kind)}  # type: ignore[arg-type]
+
+        @wraps(init)
+        def construct(self: Options, *values: Any, **keywords: Any) -> None:
+            if not keywords.keys() <= known:
+                refuse_unknown(f"{kind.__name__}()", keywords, known, other_names)
+            init(self, *values, **keywords)
+
+        kind.__init__ = construct  # type: ignore[method-assign, assignment]
+        return kind
+
+    return decorate
 
 
 def given_options(caller: str, kind: type[Options], options: Options | None, keywords: Mapping[str, Any]) -> Options:

@@ -8,7 +8,8 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from pymtp.samplers import OTHER_NAMES, LogitsProcessor
+from pymtp.other_names import SAMPLING_NAMES
+from pymtp.samplers import LogitsProcessor
 from pymtp.sampling import SamplingParams
 from pymtp.validation import refuse_unknown
 
@@ -16,14 +17,6 @@ from pymtp.validation import refuse_unknown
 _OWN_KEYWORDS = ("priority",)
 _CHAT_KEYWORDS = ("tools", "tool_choice", "chat_template_kwargs")
 _NAMES = frozenset(field.name for field in fields(SamplingParams))
-# names in llama.cpp, transformers and OpenAI's API that are too different from ours to be recognized
-NAMES_ELSEWHERE = OTHER_NAMES | {
-    "guided_json": "json_schema",
-    "n_predict": "max_tokens",
-    "response_format": "json_schema",
-    "stop_sequences": "stop",
-    "temp": "temperature",
-}
 
 
 class SamplingKeywords(TypedDict, total=False):
@@ -89,7 +82,7 @@ def with_keywords(
         if name in keywords:  # otherwise Python has taken it
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}: chat() and stream_chat() take it")
     also = (*_OWN_KEYWORDS, *_CHAT_KEYWORDS) if caller.endswith("chat") else _OWN_KEYWORDS
-    refuse_unknown(f"{caller}()", keywords, _NAMES, NAMES_ELSEWHERE, also=also)
+    refuse_unknown(f"{caller}()", keywords, _NAMES, SAMPLING_NAMES, also=also)
     if params is None:
         params = default()
     if not keywords:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import fields
+from functools import partial
 from typing import Any, get_type_hints
 
 import pytest
 
+import pymtp
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from pymtp.engine.keywords import SamplingKeywords
+from pymtp.options import LLMOptions
+from pymtp.other_names import OPTION_NAMES, SAMPLING_NAMES
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -63,6 +67,8 @@ def test_keywords_replace_fields_of_params(llm: LLM) -> None:
         ("repeat_penalty", "repetition_penalty"),
         ("n_predict", "max_tokens"),
         ("response_format", "json_schema"),
+        ("repeat_last_n", "penalty_last_n"),
+        ("best_of", "n"),
     ],
 )
 def test_wrong_keyword_names_the_nearest_right_one(llm: LLM, wrong: str, right: str) -> None:
@@ -83,10 +89,49 @@ def test_keyword_of_chats_is_named_as_such(llm: LLM) -> None:
             call("import ", tools=5)
 
 
-def test_wrong_keyword_of_a_constructor_names_the_nearest_right_one() -> None:
-    keywords: dict[str, Any] = {"n_threds": 1}
-    with pytest.raises(TypeError, match=r"LLM\(\).*'n_threds'. Did you mean 'n_threads'"):
-        LLM(**keywords)
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("n_threds", "Did you mean 'n_threads'"),
+        ("model_path", "Did you mean 'model'"),
+        ("max_model_len", "Did you mean 'n_ctx'"),
+        ("max_num_seqs", "Did you mean 'n_seq_max'"),
+        ("draft_model", "Did you mean 'head'"),
+        ("cache_type_k", "Did you mean 'type_k'"),
+        ("temperature", "give it to each call, or to SamplingParams"),
+        ("tensor_parallel_size", "an LLM is one process"),
+    ],
+)
+def test_wrong_keyword_of_a_constructor_names_the_nearest_right_one(wrong: str, right: str) -> None:
+    for make in (LLM, AsyncLLM, LLMOptions):
+        with pytest.raises(TypeError, match=rf"{make.__name__}\(\).*'{wrong}'.*{right}"):
+            make(**{wrong: 1})
+    if right.startswith("Did"):
+        with pytest.raises(TypeError, match=rf"^generate\(\).*'{wrong}'.*{right}"):
+            pymtp.generate("import ", **{wrong: 1})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("repeat_penalty", "Did you mean 'repetition_penalty'"),
+        ("max_token", "Did you mean 'max_tokens'"),
+        ("mirostat_mode", "there is no mirostat"),
+    ],
+)
+def test_wrong_field_of_sampling_params_names_the_nearest_right_one(llm: LLM, wrong: str, right: str) -> None:
+    calls: list[Any] = [partial(SamplingParams, 5), partial(llm.generate, "a"), partial(llm.chat, HELLO)]
+    for call in calls:
+        with pytest.raises(TypeError, match=rf"{call.func.__name__}\(\).*'{wrong}'.*{right}"):
+            call(**{wrong: 1})
+
+
+def test_other_names_are_none_of_ours_and_tell_one_of_ours() -> None:
+    for names, kind in ((SAMPLING_NAMES, SamplingParams), (OPTION_NAMES, LLMOptions)):
+        ours = {field.name for field in fields(kind)}
+        assert not ours & names.keys()
+        meant = {word for word in names.values() if " " not in word}
+        assert meant <= ours | {"tools", "tool_choice"}
 
 
 def test_wrong_value_of_a_keyword_is_refused(llm: LLM) -> None:
