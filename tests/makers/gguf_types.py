@@ -32,7 +32,8 @@ def dequantize(data: NDArray[Any], kind: GGMLQuantizationType) -> NDArray[np.flo
     dequantize_row_q2_0 in ggml/src/ggml-quants.c). An integer i stands for 2·i - 1 in Q1_0, and for i - 1 in Q2_0.
     """
     if kind not in _BITS:
-        values: NDArray[np.float32] = quants.dequantize(data, kind)
+        # As one long row: the package takes 16 rows at a time, and so small arrays that most of the time is overhead
+        values: NDArray[np.float32] = quants.dequantize(data.reshape(1, -1), kind).reshape(*data.shape[:-1], -1)
         return values
     bits, (_, block_bytes) = _BITS[kind], GGML_QUANT_SIZES[kind]
     blocks = data.view(np.uint8).reshape(*data.shape[:-1], -1, block_bytes)
