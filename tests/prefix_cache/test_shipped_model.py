@@ -23,7 +23,7 @@ def random_tokens(seed: int, n: int) -> list[int]:
     return random.Random(seed).choices(range(1000), k=n)
 
 
-DOCUMENT = random_tokens(0, 2000)
+DOCUMENT = random_tokens(0, 1000)
 QUESTIONS = [random_tokens(i, 48) for i in range(1, 5)]
 
 
@@ -57,22 +57,22 @@ def count_prefilled(llm: LLM, call: Callable[[], object]) -> int:
 def test_third_prompt_continues_where_the_first_two_prompts_branched(
     new_llm: Callable[..., LLM], n_seq_max: int
 ) -> None:
-    llm = new_llm(n_ctx=2304, n_seq_max=n_seq_max)
+    llm = new_llm(n_ctx=1280, n_seq_max=n_seq_max)
     prefilled = [count_prefilled(llm, lambda own=own: ask(llm, DOCUMENT + own)) for own in QUESTIONS]  # type: ignore[misc]
-    assert prefilled[0] == 2048
+    assert prefilled[0] == 1048
     assert prefilled[1] <= 600
     assert max(prefilled[2:]) <= 64
     figures = llm.figures().prefixes
     assert (figures.lookups, figures.hits) == (4, 3)
-    assert figures.found == sum(2048 - n for n in prefilled)
+    assert figures.found == sum(1048 - n for n in prefilled)
 
 
 def test_simultaneous_prompts_prefill_their_common_prefix_once(new_llm: Callable[..., LLM]) -> None:
-    llm = new_llm(n_ctx=2304, n_seq_max=4)
+    llm = new_llm(n_ctx=1280, n_seq_max=4)
     completions: list[Completion] = []
     prompts = [DOCUMENT + own for own in QUESTIONS]
-    assert count_prefilled(llm, lambda: completions.extend(llm.generate(prompts, FOUR_TOKENS))) <= 2900
-    assert sum(2048 - one.stats.cached_tokens for one in completions) <= 2900
+    assert count_prefilled(llm, lambda: completions.extend(llm.generate(prompts, FOUR_TOKENS))) <= 1900
+    assert sum(1048 - one.stats.cached_tokens for one in completions) <= 1900
     llm._engine_thread.call(lambda: check_prefix_cache(llm._engine))
 
 
@@ -176,16 +176,16 @@ def outputs(completion: Completion) -> tuple[object, ...]:
 @pytest.mark.parametrize("states", [0, 4, 10**6])
 @pytest.mark.parametrize("n_seq_max", [1, 3])
 def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM], states: int, n_seq_max: int) -> None:
-    cold = new_llm(cache_prompt=False)
-    llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state.max_bytes)
+    cold = new_llm(cache_prompt=False, n_ubatch=128)
+    llm = new_llm(n_seq_max=n_seq_max, n_ubatch=128, cache_bytes=states * cold.context.state.max_bytes)
     pick = random.Random(states + n_seq_max)
     texts: list[list[int]] = []
     for turn in range(10 if n_seq_max == 1 else 4):
         prompts = []
         for _ in range(n_seq_max):
-            prefix = pick.choice(texts) if texts and pick.random() < 0.7 else random_tokens(pick.randrange(3), 600)
+            prefix = pick.choice(texts) if texts and pick.random() < 0.7 else random_tokens(pick.randrange(3), 300)
             prompts.append(
-                prefix[: pick.choice([90, 256, 300, 511, 650])]
+                prefix[: pick.choice([90, 128, 150, 255, 325])]
                 + random_tokens(pick.randrange(50), pick.randrange(1, 90))
             )
         params = [SamplingParams(25, pick.choice([0.0, 1.0]), seed=turn, logprobs=3) for _ in prompts]

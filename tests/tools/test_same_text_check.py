@@ -75,10 +75,9 @@ def test_check_finds_drafts_that_a_second_run_changes() -> None:
     assert again["differ"] == 0
 
 
-def played(
-    model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch, *, cached: bool, requests: int = 8
-) -> together.GameResults:
-    monkeypatch.setattr(together, "REQUESTS", requests)
+def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch, *, cached: bool) -> together.GameResults:
+    monkeypatch.setattr(together, "PLAYS", 2)
+    monkeypatch.setattr(together, "REQUESTS", 4)
     found = together.GameResults("shipped")
     texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
     for seed in seeds:
@@ -88,7 +87,7 @@ def played(
 
 def test_concurrent_requests_generate_the_same_tokens_as_alone(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare requests that run by steps, and by threads with an event loop, with requests that run alone."""
-    found = played(model, range(1, 2), monkeypatch, cached=False, requests=6)
+    found = played(model, range(1, 2), monkeypatch, cached=False)
     assert not found.differences
     assert found.counts["tokens"] > 25
     assert found.counts["logprobs"] > 5
@@ -98,14 +97,14 @@ def test_concurrent_requests_generate_the_same_tokens_as_alone(model: Model, mon
 
 def test_check_finds_a_token_that_depends_on_other_requests(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     favour_space(monkeypatch, only="seq")
-    found = played(model, range(1, 2), monkeypatch, cached=False, requests=6)
+    found = played(model, range(1, 2), monkeypatch, cached=False)
     assert found.counts["differ"] > 10
     assert "--seed 1" in found.differences[0]
 
 
 def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run prompts by steps and by threads, with prefixes from sequences, from host memory and from files."""
-    found = played(model, range(6, 7), monkeypatch, cached=True)
+    found = played(model, range(35, 36), monkeypatch, cached=True)
     assert not found.differences
     assert found.counts["tokens"] > 50
     assert found.counts["logprobs"] > 10
@@ -122,7 +121,7 @@ def test_check_finds_a_wrong_state(model: Model, monkeypatch: pytest.MonkeyPatch
         load(self, seq, tokens, other)
 
     monkeypatch.setattr(SequenceState, "load", empty)
-    found = played(model, range(6, 7), monkeypatch, cached=True)
+    found = played(model, range(35, 36), monkeypatch, cached=True)
     assert found.counts["differ"] > 5
     assert "--seed " in found.differences[0]
 
@@ -135,7 +134,7 @@ def test_check_finds_bytes_above_the_limit(model: Model, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(EvictionPolicy, "make_room", more)
     monkeypatch.setattr(together, "BUDGETS", (1.5,))
-    found = played(model, range(1), monkeypatch, cached=True)
+    found = played(model, range(35, 36), monkeypatch, cached=True)
     assert any("are kept" in words for words in found.differences)
 
 
