@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import gpu_pack
 import gpu_suite
@@ -255,6 +256,24 @@ def test_no_bench_is_started_without_time_or_a_model(run: Run, monkeypatch: pyte
     assert not run.folders.results.exists()
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands of pymtp in this process, where a start of a dozen processes would take longer than their work."""
+    process = Run.process
+
+    def run_here(self: Run, command: Any, seconds: float, out: Path, errors: Path | None = None) -> int | None:
+        if command[1] not in ("bench", "info"):
+            return process(self, command, seconds, out, errors)
+        done = run_command(*command[1:])
+        out.write_text(done.stdout)
+        return done.returncode
+
+    monkeypatch.setattr(gpu_suite, "PYMTP", ())
+    monkeypatch.setattr(Run, "process", run_here)
+    monkeypatch.setattr(gpu_suite.subprocess, "run", lambda words, **_: run_command(*words[1:]))
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_smoke_run_writes_reports_that_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_suite, "Folders", lambda root, data: Folders(tmp_path, data=data))
     only = "prefill-tiny-host-copy,decode-tiny-0.5,memory-tiny"
@@ -292,10 +311,8 @@ def test_run_continues_from_the_results_in_the_pack(monkeypatch: pytest.MonkeyPa
     assert CliRunner().invoke(gpu_suite.app, ["all", "--only", "memory-27b"]).exit_code == 0
 
 
-def test_published_results_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In this process: a dozen reports are shown
-    monkeypatch.setattr(gpu_suite, "PYMTP", ())
-    monkeypatch.setattr(gpu_suite.subprocess, "run", lambda words, **_: run_command(*words[1:]))
+@pytest.mark.usefixtures("in_this_process")
+def test_published_results_are_shown() -> None:
     done = CliRunner().invoke(gpu_suite.app, ["report", str(ROOT / "benchmarks" / "h100")])
     assert done.exit_code == 0, done.output
     assert done.output.count("27b-iq4_nl.gguf") >= 3
