@@ -8,8 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from helpers.late import openai
 
 from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError
 
@@ -21,7 +20,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 20}
 
 def test_chat_completion_is_that_of_openai_s_api(llm: LLM) -> None:
     answer = llm.create_chat_completion(HELLO, **GREEDY)
-    read = ChatCompletion.model_validate(answer, strict=True)
+    read = openai.types.chat.ChatCompletion.model_validate(answer, strict=True)
     done = llm.chat(HELLO, **GREEDY)
     assert read.choices[0].message.content == done.content
     assert read.usage is not None
@@ -42,7 +41,7 @@ def test_chat_completion_is_that_of_openai_s_api(llm: LLM) -> None:
 def test_chunks_of_a_chat_add_up_to_the_completion(llm: LLM, fields: dict[str, Any]) -> None:
     whole = llm.create_chat_completion(HELLO, **GREEDY | fields)
     chunks = list(llm.create_chat_completion(HELLO, stream=True, **GREEDY | fields))
-    read = [ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
+    read = [openai.types.chat.ChatCompletionChunk.model_validate(chunk, strict=True) for chunk in chunks]
     deltas = [chunk.choices[0].delta for chunk in read if chunk.choices]
     message = whole["choices"][0]["message"]
     assert "".join(delta.content or "" for delta in deltas) == (message["content"] or "")
@@ -58,7 +57,7 @@ def test_chunks_of_a_chat_add_up_to_the_completion(llm: LLM, fields: dict[str, A
 
 def test_completion_and_its_chunks_are_those_of_openai_s_api(llm: LLM) -> None:
     whole = llm.create_completion("import ", echo=True, **GREEDY)
-    text = Completion.model_validate(whole, strict=True).choices[0].text
+    text = openai.types.Completion.model_validate(whole, strict=True).choices[0].text
     assert text == f"import {llm.generate('import ', max_tokens=20)}"
     chunks = list(llm.create_completion("import ", stream=True, echo=True, **GREEDY))
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text

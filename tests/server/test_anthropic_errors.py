@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
-from anthropic import Anthropic
+from helpers.late import anthropic
 from helpers.servers import Server, wait_until
 
 MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
@@ -17,11 +16,11 @@ PIXEL = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
 @pytest.fixture
-def client(server: Server) -> Anthropic:
-    return Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
+def client(server: Server) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key=server.key, max_retries=0)
 
 
-def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
+def failing(client: anthropic.Anthropic, **more: Any) -> anthropic.APIStatusError:
     with pytest.raises(anthropic.APIStatusError) as caught:
         client.messages.create(**REQUEST | more)
     body: Any = caught.value.body
@@ -45,14 +44,16 @@ def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
         ({"tool_choice": {"type": "tool", "name": "ls"}}, "tool_choice"),
     ],
 )
-def test_unsupported_requests_raise_bad_request_error(client: Anthropic, more: dict[str, Any], word: str) -> None:
+def test_unsupported_requests_raise_bad_request_error(
+    client: anthropic.Anthropic, more: dict[str, Any], word: str
+) -> None:
     error = failing(client, **more)
     assert isinstance(error, anthropic.BadRequestError)
     assert error.body["error"]["type"] == "invalid_request_error"
     assert word in error.body["error"]["message"]
 
 
-def test_too_long_prompt_has_the_error_message_that_agents_know(client: Anthropic) -> None:
+def test_too_long_prompt_has_the_error_message_that_agents_know(client: anthropic.Anthropic) -> None:
     error = failing(client, messages=[{"role": "user", "content": "long " * 5000}])
     assert isinstance(error, anthropic.BadRequestError)
     assert error.body["error"]["message"].startswith("prompt is too long")
@@ -61,21 +62,21 @@ def test_too_long_prompt_has_the_error_message_that_agents_know(client: Anthropi
 def test_api_key_works_in_either_header(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("right",)).ready()
     for key in ({"api_key": "right"}, {"auth_token": "right", "api_key": None}):
-        with Anthropic(base_url=server.url, max_retries=0, **key) as client:
+        with anthropic.Anthropic(base_url=server.url, max_retries=0, **key) as client:
             assert client.messages.create(**REQUEST).content
-    error = failing(Anthropic(base_url=server.url, api_key="wrong", max_retries=0))
+    error = failing(anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0))
     assert isinstance(error, anthropic.AuthenticationError)
     assert error.body["error"]["type"] == "authentication_error"
 
 
 def test_unknown_model_raises_not_found_error(new_server: Callable[..., Server]) -> None:
     server = new_server(served_names=("mine",)).ready()
-    error = failing(Anthropic(base_url=server.url, api_key="none", max_retries=0))
+    error = failing(anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0))
     assert isinstance(error, anthropic.NotFoundError)
     assert error.body["error"]["type"] == "not_found_error"
 
 
-def test_failure_in_a_stream_raises_an_error(client: Anthropic) -> None:
+def test_failure_in_a_stream_raises_an_error(client: anthropic.Anthropic) -> None:
     endless = {"grammar": "root ::= [a-z]+ root", "timeout": 0.2}
     with client.messages.stream(**REQUEST | {"max_tokens": 4000}, extra_body=endless) as stream:
         assert next(iter(stream)).type == "message_start"
@@ -89,7 +90,7 @@ def test_client_disconnect_frees_the_slot(new_server: Callable[..., Server]) -> 
     endless = {"grammar": "root ::= [a-z]+ root"}
     request_body = REQUEST | {"max_tokens": 4000, "extra_body": endless}
     with (
-        Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
+        anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
         client.messages.stream(**request_body) as stream,
     ):
         assert next(iter(stream.text_stream))

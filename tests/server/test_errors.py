@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
+from helpers.late import openai
 from helpers.servers import LONG, Server
-from openai import OpenAI
 
 from pymtp.server import service
 from pymtp.server.service import Service
@@ -107,7 +106,7 @@ def test_too_long_prompt_has_openais_error_code(http: httpx.Client) -> None:
 
 
 def test_openai_client_raises_its_error_classes(server: Server, new_server: Callable[..., Server]) -> None:
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=LONG)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=LONG)
     with pytest.raises(openai.BadRequestError) as bad:
         client.chat.completions.create(model="demo", messages=HELLO, temperature=-1)
     assert bad.value.param == "temperature"
@@ -116,10 +115,10 @@ def test_openai_client_raises_its_error_classes(server: Server, new_server: Call
     assert unknown.value.code == "model_not_found"
     guarded = new_server(api_keys=("secret", "other")).ready()
     with pytest.raises(openai.AuthenticationError) as missing:
-        OpenAI(base_url=f"{guarded.url}/v1", api_key="guess", max_retries=0).models.list()
+        openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="guess", max_retries=0).models.list()
     assert (missing.value.code, missing.value.type) == ("invalid_api_key", "authentication_error")
     assert missing.value.request_id
-    assert OpenAI(base_url=f"{guarded.url}/v1", api_key="other").models.list().data
+    assert openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="other").models.list().data
 
 
 def test_api_key_works_in_either_header_and_public_paths_need_no_key(new_server: Callable[..., Server]) -> None:

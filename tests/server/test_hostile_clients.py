@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from conftest import make_llm
+from helpers.late import openai
 from helpers.servers import LONG, Server, wait_until
-from openai import OpenAI
 
 from pymtp import LLM, ModelLoadError, NativeError, SamplingParams
 from pymtp.context.context import Context
@@ -168,7 +167,7 @@ def test_request_to_a_full_queue_gets_a_429(new_server: Callable[..., Server]) -
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
         assert int(full.headers["retry-after"]) >= 1
     with pytest.raises(openai.RateLimitError):
-        OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0).chat.completions.create(**SHORT)
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0).chat.completions.create(**SHORT)
     for each in clients:
         each.close()
     wait_until(server.free)
@@ -210,7 +209,7 @@ def test_request_timeout_ends_the_request_with_an_error(new_server: Callable[...
     whole = httpx.post(server.url + CHAT, json=body, timeout=LONG)
     assert (whole.status_code, whole.json()["error"]["type"]) == (504, "timeout_error")
     assert whole.headers["x-should-retry"] == "false"
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=LONG)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=LONG)
     with pytest.raises(openai.APIError, match="longer than"):  # noqa: PT012 — the iteration raises in the middle
         for chunk in client.chat.completions.create(model="m", messages=HELLO, stream=True, extra_body=body):
             assert chunk.choices

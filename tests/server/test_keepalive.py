@@ -9,9 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import anthropic
-import openai
 import pytest
+from helpers.late import anthropic, openai
 from helpers.servers import LONG, Server, wait_until
 from starlette.types import Message
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from helpers.late import openai
 from helpers.servers import LONG, Server
-from openai import OpenAI
 
 from pymtp.engine.embedder import CHUNK, normalized
 from pymtp.server.http.json_response import encode_list
@@ -20,8 +20,8 @@ from pymtp.server.ollama import routes as ollama_routes
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=LONG) as client:
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=LONG) as client:
         yield client
 
 
@@ -37,7 +37,7 @@ def vectors(http: httpx.Client, path: str = "/v1/embeddings", **body: Any) -> An
     return np.array([one["embedding"] for one in response.json()["data"]], np.float32)
 
 
-def test_openais_client_gets_the_embeddings_of_the_llm(client: OpenAI, server: Server) -> None:
+def test_openais_client_gets_the_embeddings_of_the_llm(client: openai.OpenAI, server: Server) -> None:
     texts = ["import os", "def f(x):"]
     for encoding in ("base64", "float"):
         found = client.embeddings.create(model="m", input=texts, encoding_format=encoding)  # type: ignore[arg-type]

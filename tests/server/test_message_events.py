@@ -6,9 +6,8 @@ import json
 from functools import cache
 from typing import Any
 
-import anthropic
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
+from helpers.late import anthropic
 from helpers.output_events import Batches, event_batches, finish_info, fixed_response
 from hypothesis import given
 from pydantic import TypeAdapter
@@ -32,7 +31,7 @@ def known_messages() -> TypeAdapter[Any]:
 @cache
 def known_events() -> TypeAdapter[Any]:
     """Return a validator of Anthropic's events, which takes as long to make as dozens of events to validate."""
-    return TypeAdapter(RawMessageStreamEvent)
+    return TypeAdapter(anthropic.types.RawMessageStreamEvent)
 
 
 def client(body: bytes, content_type: str) -> anthropic.Anthropic:
@@ -48,13 +47,13 @@ def events_of(each: Batches, end: FinishInfo, *, shows_thinking: bool = True) ->
     return events + writer.end(end)
 
 
-def streamed(each: Batches, end: FinishInfo = WHOLE, **how: bool) -> Message:
+def streamed(each: Batches, end: FinishInfo = WHOLE, **how: bool) -> anthropic.types.Message:
     body = encode_events(events_of(each, end, **how))
     with client(body, "text/event-stream").messages.stream(**REQUEST) as stream:
         return stream.get_final_message()
 
 
-def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = True) -> Message:
+def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = True) -> anthropic.types.Message:
     writer = MessageWriter("demo", shows_thinking=shows_thinking)
     writer.push([event for batch in each for event in batch])
     message = writer.whole(end)
@@ -62,7 +61,7 @@ def at_once(each: Batches, end: FinishInfo = WHOLE, *, shows_thinking: bool = Tr
     return client(json.dumps(message).encode(), "application/json").messages.create(**REQUEST)
 
 
-def seen(message: Message) -> dict[str, Any]:
+def seen(message: anthropic.types.Message) -> dict[str, Any]:
     """Return all fields of a message except the ids."""
     blocks = [block.model_dump(exclude={"id", "parsed_output"}) for block in message.content]
     return message.model_dump(exclude={"id", "content", "pymtp"}) | {"content": blocks}

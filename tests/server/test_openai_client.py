@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from helpers.late import openai
 from helpers.servers import LONG, Server
-from openai import AsyncOpenAI, OpenAI
 
 from pymtp import SamplingParams
 
@@ -17,8 +17,8 @@ GREEDY: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tok
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=LONG) as client:
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0, timeout=LONG) as client:
         yield client
 
 
@@ -31,14 +31,14 @@ def joined(chunks: list[Any], index: int = 0) -> str:
     return "".join(choice.delta.content or "" for choice in choices)
 
 
-def test_chat_completion_has_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
+def test_chat_completion_has_the_same_text_as_the_llm(server: Server, client: openai.OpenAI) -> None:
     done = client.chat.completions.create(**GREEDY)
     (choice,) = done.choices
     assert choice.message.content == expected(server)
     assert (choice.message.role, choice.finish_reason, done.model) == ("assistant", "length", "demo")
 
 
-def test_stream_joins_to_the_text_of_the_llm_with_one_finish_reason(server: Server, client: OpenAI) -> None:
+def test_stream_joins_to_the_text_of_the_llm_with_one_finish_reason(server: Server, client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True))
     assert joined(chunks) == expected(server)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -47,7 +47,7 @@ def test_stream_joins_to_the_text_of_the_llm_with_one_finish_reason(server: Serv
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_usage_counts_prompt_and_completion_tokens(server: Server, client: OpenAI) -> None:
+def test_usage_counts_prompt_and_completion_tokens(server: Server, client: openai.OpenAI) -> None:
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24))
     numbers = (len(done.prompt_token_ids), len(done.token_ids), len(done.prompt_token_ids) + len(done.token_ids))
     whole = client.chat.completions.create(**GREEDY).usage
@@ -60,7 +60,7 @@ def test_usage_counts_prompt_and_completion_tokens(server: Server, client: OpenA
     assert {chunk.usage for chunk in chunks} == {None}
 
 
-def test_usage_has_the_cached_tokens(client: OpenAI) -> None:
+def test_usage_has_the_cached_tokens(client: openai.OpenAI) -> None:
     request_body = GREEDY | {"messages": [{"role": "user", "content": "x = 1\n" * 200}]}
     cached = []
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_usage_has_the_cached_tokens(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_seed_gives_the_same_text_as_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
+def test_seed_gives_the_same_text_as_the_llm(server: Server, client: openai.OpenAI, stream: bool) -> None:
     sampled = GREEDY | {"temperature": 0.8, "seed": 11}
     if stream:
         text = joined(list(client.chat.completions.create(**sampled, stream=True)))
@@ -83,7 +83,7 @@ def test_seed_gives_the_same_text_as_the_llm(server: Server, client: OpenAI, str
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_n_completions_have_consecutive_seeds(server: Server, client: OpenAI, stream: bool) -> None:
+def test_n_completions_have_consecutive_seeds(server: Server, client: openai.OpenAI, stream: bool) -> None:
     sampled = GREEDY | {"temperature": 0.9, "seed": 5, "n": 3}
     if stream:
         chunks = list(client.chat.completions.create(**sampled, stream=True))
@@ -97,7 +97,7 @@ def test_n_completions_have_consecutive_seeds(server: Server, client: OpenAI, st
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_stop_string_ends_the_text_and_is_excluded(server: Server, client: OpenAI, stream: bool) -> None:
+def test_stop_string_ends_the_text_and_is_excluded(server: Server, client: openai.OpenAI, stream: bool) -> None:
     whole = expected(server)
     stop = whole[10:14]
     stopped = GREEDY | {"stop": ["never there", stop]}
@@ -111,7 +111,7 @@ def test_stop_string_ends_the_text_and_is_excluded(server: Server, client: OpenA
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_response_logprobs_equal_the_logprobs_of_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
+def test_response_logprobs_equal_the_logprobs_of_the_llm(server: Server, client: openai.OpenAI, stream: bool) -> None:
     request_body = GREEDY | {"logprobs": True, "top_logprobs": 3}
     if stream:
         chunks = list(client.chat.completions.create(**request_body, stream=True))
@@ -129,14 +129,14 @@ def test_response_logprobs_equal_the_logprobs_of_the_llm(server: Server, client:
     assert all(one.top_logprobs[0].logprob == one.logprob for one in each)
 
 
-def test_logit_bias_excludes_a_token(server: Server, client: OpenAI) -> None:
+def test_logit_bias_excludes_a_token(server: Server, client: openai.OpenAI) -> None:
     first = server.llm.chat(MESSAGES, SamplingParams(max_tokens=1)).token_ids[0]
     other = client.chat.completions.create(**GREEDY, logit_bias={str(first): -100})
     assert other.choices[0].message.content == expected(server, logit_bias={first: -100.0})
     assert other.choices[0].message.content != expected(server)
 
 
-def test_penalties_give_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
+def test_penalties_give_the_same_text_as_the_llm(server: Server, client: openai.OpenAI) -> None:
     request_body = client.chat.completions.create(
         **GREEDY, frequency_penalty=1.5, presence_penalty=0.5, extra_body={"repeat_penalty": 1.3, "repeat_last_n": 32}
     )
@@ -144,7 +144,7 @@ def test_penalties_give_the_same_text_as_the_llm(server: Server, client: OpenAI)
     assert request_body.choices[0].message.content == expected(server, **params)
 
 
-def test_llama_cpp_extensions_give_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
+def test_llama_cpp_extensions_give_the_same_text_as_the_llm(server: Server, client: openai.OpenAI) -> None:
     extra = {"top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+", "draft_tokens": 0}
     request_body = client.chat.completions.create(**GREEDY | {"temperature": 1.0, "seed": 3}, extra_body=extra)
     params = {"temperature": 1.0, "seed": 3, "top_p": 1.0, "top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+"}
@@ -154,7 +154,7 @@ def test_llama_cpp_extensions_give_the_same_text_as_the_llm(server: Server, clie
     assert set(text) <= set("abcdef")
 
 
-def test_last_chunk_has_the_draft_stats(server: Server, client: OpenAI) -> None:
+def test_last_chunk_has_the_draft_stats(server: Server, client: openai.OpenAI) -> None:
     drafting = client.chat.completions.create(**GREEDY).model_extra["pymtp"]  # type: ignore[index]
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24)).stats
     assert (drafting["drafted"], drafting["accepted"], drafting["rounds"]) == (done.drafted, done.accepted, done.rounds)
@@ -169,7 +169,7 @@ def test_last_chunk_has_the_draft_stats(server: Server, client: OpenAI) -> None:
     assert without.model_extra["pymtp"]["drafted"] == 0  # type: ignore[index]
 
 
-def test_origins_cover_each_character(server: Server, client: OpenAI) -> None:
+def test_origins_cover_each_character(server: Server, client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True, extra_body={"pymtp": {"origins": True}}))
     reported = [
         (chunk.choices[0].delta.content, chunk.model_extra["pymtp"]) for chunk in chunks[:-1] if chunk.model_extra
@@ -187,7 +187,7 @@ def test_origins_cover_each_character(server: Server, client: OpenAI) -> None:
     assert len(steps) > 1
 
 
-def test_continue_final_message_continues_the_last_message(server: Server, client: OpenAI) -> None:
+def test_continue_final_message_continues_the_last_message(server: Server, client: openai.OpenAI) -> None:
     begun: Any = [*MESSAGES, {"role": "assistant", "content": "```python\ndef fib"}]
     request_body = client.chat.completions.create(
         **GREEDY | {"messages": begun}, extra_body={"continue_final_message": True}
@@ -196,7 +196,7 @@ def test_continue_final_message_continues_the_last_message(server: Server, clien
     assert request_body.choices[0].message.content == server.llm.generate(text, SamplingParams(max_tokens=24)).text
 
 
-def test_completions_continue_prompts_of_text_and_of_tokens(server: Server, client: OpenAI) -> None:
+def test_completions_continue_prompts_of_text_and_of_tokens(server: Server, client: openai.OpenAI) -> None:
     request_body: Any = {"model": "demo", "temperature": 0, "max_tokens": 12, "echo": True}
     expected_value = ["import os" + server.llm.generate("import os", SamplingParams(max_tokens=12)).text]
     expected_value += ["def " + server.llm.generate("def ", SamplingParams(max_tokens=12)).text]
@@ -211,7 +211,7 @@ def test_completions_continue_prompts_of_text_and_of_tokens(server: Server, clie
     assert texts == [expected_value[0], expected_value[0], expected_value[1], expected_value[1]]
 
 
-def test_completions_of_no_tokens_have_the_prompt_alone(server: Server, client: OpenAI) -> None:
+def test_completions_of_no_tokens_have_the_prompt_alone(server: Server, client: openai.OpenAI) -> None:
     prompts = ["import os", "def "]
     request_body: Any = {"model": "demo", "prompt": prompts, "max_tokens": 0, "n": 2}
     done = client.completions.create(**request_body, echo=True)
@@ -229,7 +229,9 @@ def test_completions_of_no_tokens_have_the_prompt_alone(server: Server, client: 
 
 
 @pytest.mark.parametrize("max_tokens", [0, 2])
-def test_echo_of_several_prompts_has_their_log_probabilities(server: Server, client: OpenAI, max_tokens: int) -> None:
+def test_echo_of_several_prompts_has_their_log_probabilities(
+    server: Server, client: openai.OpenAI, max_tokens: int
+) -> None:
     prompts = ["import os", "def f(x):"]
     request_body: Any = {"model": "demo", "prompt": prompts, "max_tokens": max_tokens, "n": 2, "temperature": 0}
     request_body |= {"echo": True, "logprobs": 1, "extra_body": {"ignore_eos": True}}
@@ -249,7 +251,7 @@ def test_echo_of_several_prompts_has_their_log_probabilities(server: Server, cli
     assert values == [choice.logprobs and choice.logprobs.token_logprobs for choice in choices]
 
 
-def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -> None:
+def test_completion_logprobs_have_text_offsets(server: Server, client: openai.OpenAI) -> None:
     request_body: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
     request_body["extra_body"] = {"ignore_eos": True}
     (choice,) = client.completions.create(**request_body).choices
@@ -265,7 +267,7 @@ def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -
     assert [at for c in streamed if c.logprobs for at in c.logprobs.text_offset or ()] == logprobs.text_offset
 
 
-def test_models_route_lists_the_model(client: OpenAI) -> None:
+def test_models_route_lists_the_model(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").object == "model"
 
@@ -274,7 +276,7 @@ def test_concurrent_streams_have_the_same_texts_as_the_llm(server: Server) -> No
     prompts = ["import ", "def main", "class A", "for i in", "while ", "return x"]
 
     async def main() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, timeout=LONG) as client:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, timeout=LONG) as client:
 
             async def one(prompt: str) -> str:
                 text = ""

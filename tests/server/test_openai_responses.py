@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import jsonschema
 import pytest
+from helpers.late import openai
 from helpers.servers import Server
-from openai import AsyncOpenAI, OpenAI
-from openai.types.responses import Response
 from pydantic import BaseModel
 
 from pymtp import SamplingParams
@@ -43,8 +42,8 @@ def options(server: Server) -> dict[str, Any]:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(**options(server)) as client:
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(**options(server)) as client:
         yield client
 
 
@@ -52,20 +51,20 @@ def expected(server: Server, *messages: dict[str, Any], **params: Any) -> str:
     return server.llm.chat(messages or [USER], SamplingParams(**({"max_tokens": 24} | params))).text
 
 
-def seen(response: Response) -> dict[str, Any]:
+def seen(response: openai.types.responses.Response) -> dict[str, Any]:
     """Return the fields of a response that are the same for equal requests."""
     items = [item.model_dump(exclude={"id", "call_id", "parsed_arguments"}) for item in response.output]
     return {"output": items, "status": response.status, "written": response.usage.output_tokens}
 
 
-def test_response_has_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
+def test_response_has_the_same_text_as_the_llm(server: Server, client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert response.output_text == expected(server)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (response.model, response.usage.output_tokens) == ("demo", 24)
 
 
-def test_stream_ends_with_the_whole_response(client: OpenAI) -> None:
+def test_stream_ends_with_the_whole_response(client: openai.OpenAI) -> None:
     events = list(client.responses.create(**GREEDY, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.incomplete"
@@ -74,14 +73,14 @@ def test_stream_ends_with_the_whole_response(client: OpenAI) -> None:
     assert "".join(pieces) == events[-1].response.output_text
 
 
-def test_stream_has_several_text_deltas(client: OpenAI) -> None:
+def test_stream_has_several_text_deltas(client: openai.OpenAI) -> None:
     # With a shorter text, a busy machine could finish the completion before it sends the first delta.
     request_body = GREEDY | {"max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
     kinds = [event.type for event in client.responses.create(**request_body, stream=True)]
     assert kinds.count("response.output_text.delta") > 1
 
 
-def test_prompt_tokens_are_counted_without_a_response(client: OpenAI) -> None:
+def test_prompt_tokens_are_counted_without_a_response(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "demo", "input": QUESTION, "instructions": "Be brief."}
     done = client.responses.create(**asked, max_output_tokens=16)
     counted = client.responses.input_tokens.count(**asked)
@@ -90,7 +89,7 @@ def test_prompt_tokens_are_counted_without_a_response(client: OpenAI) -> None:
     assert further.input_tokens > counted.input_tokens
 
 
-def test_stream_tells_progress_and_timings_on_request(client: OpenAI) -> None:
+def test_stream_tells_progress_and_timings_on_request(client: openai.OpenAI) -> None:
     asked = {"return_progress": True, "timings_per_token": True}
     events = [event.model_dump() for event in client.responses.create(**GREEDY, stream=True, extra_body=asked)]
     progress = [event["prompt_progress"] for event in events if "prompt_progress" in event]
@@ -104,7 +103,7 @@ def test_stream_tells_progress_and_timings_on_request(client: OpenAI) -> None:
     assert not any({"timings", "prompt_progress"} & event.model_dump().keys() for event in plain)
 
 
-def test_stream_of_the_client_joins_to_the_whole_response(client: OpenAI) -> None:
+def test_stream_of_the_client_joins_to_the_whole_response(client: openai.OpenAI) -> None:
     request_body = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
     whole = client.responses.create(**request_body)
     with client.responses.stream(**request_body) as stream:
@@ -112,9 +111,9 @@ def test_stream_of_the_client_joins_to_the_whole_response(client: OpenAI) -> Non
     assert (whole.status, joined.output_text) == ("completed", whole.output_text)
 
 
-def test_async_client_gets_the_same_response_as_the_sync_client(server: Server, client: OpenAI) -> None:
-    async def both() -> tuple[Response, Response]:
-        async with AsyncOpenAI(**options(server)) as other:
+def test_async_client_gets_the_same_response_as_the_sync_client(server: Server, client: openai.OpenAI) -> None:
+    async def both() -> tuple[openai.types.responses.Response, openai.types.responses.Response]:
+        async with openai.AsyncOpenAI(**options(server)) as other:
             whole = await other.responses.create(**GREEDY)
             *_, last = [event async for event in await other.responses.create(**GREEDY, stream=True)]
             return whole, last.response
@@ -123,25 +122,25 @@ def test_async_client_gets_the_same_response_as_the_sync_client(server: Server, 
     assert seen(whole) == seen(joined) == seen(client.responses.create(**GREEDY))
 
 
-def test_instructions_and_developer_messages_are_first_in_the_chat(server: Server, client: OpenAI) -> None:
+def test_instructions_and_developer_messages_are_first_in_the_chat(server: Server, client: openai.OpenAI) -> None:
     before = {"role": "developer", "content": [{"type": "input_text", "text": "Use Python."}]}
     response = client.responses.create(**GREEDY | {"input": [before, USER]}, instructions="Be brief.")
     assert response.output_text == expected(server, {"role": "system", "content": "Be brief.\n\nUse Python."}, USER)
 
 
-def test_structured_output_is_parsed_by_the_client(client: OpenAI) -> None:
+def test_structured_output_is_parsed_by_the_client(client: openai.OpenAI) -> None:
     request_body = GREEDY | {"max_output_tokens": 200, "extra_body": {"seed": 2}}
     parsed = client.responses.parse(**request_body, text_format=Weather).output_parsed
     assert isinstance(parsed, Weather)
 
 
-def test_json_object_format_gives_a_json_object(client: OpenAI) -> None:
+def test_json_object_format_gives_a_json_object(client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY, text={"format": {"type": "json_object"}})
     assert response.output_text.lstrip().startswith("{")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
-def test_required_tool_is_called(client: OpenAI, choice: Any) -> None:
+def test_required_tool_is_called(client: openai.OpenAI, choice: Any) -> None:
     request_body = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
     response = client.responses.create(**request_body, tools=[WEATHER], tool_choice=choice)
     (call,) = response.output
@@ -157,19 +156,19 @@ def test_required_tool_is_called(client: OpenAI, choice: Any) -> None:
     assert seen(joined) == seen(response)
 
 
-def test_only_allowed_tools_are_called(client: OpenAI) -> None:
+def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
     request_body = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
     (call,) = client.responses.create(**request_body, tools=[WEATHER, CLOCK], tool_choice=choice).output
     assert call.name == "clock"
 
 
-def test_hosted_tools_are_ignored(server: Server, client: OpenAI) -> None:
+def test_hosted_tools_are_ignored(server: Server, client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY, tools=[{"type": "web_search"}])
     assert (response.output_text, response.tools) == (expected(server), [])
 
 
-def test_reasoning_item_can_be_sent_back(client: OpenAI) -> None:
+def test_reasoning_item_can_be_sent_back(client: openai.OpenAI) -> None:
     written = {"grammar": r'root ::= "<think>\nhm, well\n</think>\n\nyes"'}
     request_body = GREEDY | {"max_output_tokens": 99, "include": ["reasoning.encrypted_content"], "extra_body": written}
     response = client.responses.create(**request_body)
@@ -181,7 +180,7 @@ def test_reasoning_item_can_be_sent_back(client: OpenAI) -> None:
     assert client.responses.create(**GREEDY | {"input": [USER, carried, said.model_dump(), USER]}).output_text
 
 
-def test_tool_call_and_output_are_part_of_the_prompt(client: OpenAI) -> None:
+def test_tool_call_and_output_are_part_of_the_prompt(client: openai.OpenAI) -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "clock", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": "12:30"}
     few = client.responses.create(**GREEDY, tools=[CLOCK])
@@ -189,7 +188,7 @@ def test_tool_call_and_output_are_part_of_the_prompt(client: OpenAI) -> None:
     assert more.usage.input_tokens > few.usage.input_tokens
 
 
-def test_cached_prompt_tokens_are_counted(client: OpenAI) -> None:
+def test_cached_prompt_tokens_are_counted(client: openai.OpenAI) -> None:
     request_body = GREEDY | {"input": "cache me, too, " * 40}
     client.responses.create(**request_body)
     usage = client.responses.create(**request_body).usage

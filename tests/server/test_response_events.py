@@ -6,11 +6,10 @@ import json
 from functools import cache
 from typing import Any
 
-import openai
 import pytest
+from helpers.late import openai
 from helpers.output_events import Batches, event_batches, finish_info, fixed_response
 from hypothesis import given, settings
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from pymtp import SamplingParams
@@ -38,7 +37,7 @@ def known_responses() -> TypeAdapter[Any]:
 @cache
 def known_events() -> TypeAdapter[Any]:
     """Return a validator of OpenAI's events, which takes as long to make as dozens of events to validate."""
-    return TypeAdapter(ResponseStreamEvent)
+    return TypeAdapter(openai.types.responses.ResponseStreamEvent)
 
 
 def events_of(each: Batches, end: FinishInfo, **body: Any) -> list[dict[str, Any]]:
@@ -198,7 +197,7 @@ def test_response_that_fails_ends_with_a_failed_event(status: int, code: str) ->
     assert event["response"]["error"] == {"code": code, "message": "no more"}
     assert event["response"]["output"][0]["status"] == "incomplete"
     known_responses().validate_python(event["response"])
-    Response.model_validate(event["response"])
+    openai.types.responses.Response.model_validate(event["response"])
 
 
 def test_response_repeats_fields_of_the_request() -> None:
@@ -221,7 +220,7 @@ def test_tool_call_in_a_namespace_has_both_names() -> None:
 
 
 def test_usage_counts_cached_and_reasoning_tokens() -> None:
-    usage = Response.model_validate(response([])).usage
+    usage = openai.types.responses.Response.model_validate(response([])).usage
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 9, 29)
     assert (usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens) == (5, 2)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
+from helpers.late import openai
 from helpers.servers import Server
-from openai import OpenAI
 
 from pymtp import SamplingParams
 from pymtp.server.http.json_response import PreencodedObject
@@ -19,12 +18,12 @@ GREEDY: dict[str, Any] = {"model": "demo", "input": [USER], "temperature": 0, "m
 
 
 @pytest.fixture
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_previous_response_id_continues_the_chat(server: Server, client: OpenAI, stream: bool) -> None:
+def test_previous_response_id_continues_the_chat(server: Server, client: openai.OpenAI, stream: bool) -> None:
     if stream:
         *_, last = client.responses.create(**GREEDY, stream=True)
         first = last.response
@@ -38,7 +37,7 @@ def test_previous_response_id_continues_the_chat(server: Server, client: OpenAI,
     assert third.previous_response_id == second.id
 
 
-def test_item_reference_stands_for_a_stored_item(server: Server, client: OpenAI) -> None:
+def test_item_reference_stands_for_a_stored_item(server: Server, client: openai.OpenAI) -> None:
     first = client.responses.create(**GREEDY)
     items: Any = [USER, {"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "go on"}]
     second = client.responses.create(**GREEDY | {"input": items})
@@ -46,14 +45,14 @@ def test_item_reference_stands_for_a_stored_item(server: Server, client: OpenAI)
     assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
 
 
-def test_instructions_do_not_apply_to_the_next_response(server: Server, client: OpenAI) -> None:
+def test_instructions_do_not_apply_to_the_next_response(server: Server, client: openai.OpenAI) -> None:
     first = client.responses.create(**GREEDY, instructions="Be brief.")
     second = client.responses.create(**GREEDY | {"input": "go on"}, previous_response_id=first.id)
     chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
     assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
 
 
-def test_stored_response_can_be_fetched_and_deleted(client: OpenAI) -> None:
+def test_stored_response_can_be_fetched_and_deleted(client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert client.responses.retrieve(response.id) == response
     client.responses.delete(response.id)
@@ -65,7 +64,7 @@ def test_stored_response_can_be_fetched_and_deleted(client: OpenAI) -> None:
 
 def test_response_id_names_the_replica(new_server: Callable[..., Server]) -> None:
     server = new_server(replica="abc123").ready()
-    client = OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
     response = client.responses.create(**GREEDY)
     assert replica_of_response(response.id) == "abc123"
     assert client.responses.retrieve(response.id) == response
@@ -73,7 +72,9 @@ def test_response_id_names_the_replica(new_server: Callable[..., Server]) -> Non
 
 def test_stored_responses_are_unknown_to_other_keys(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("a" * 8, "b" * 8)).ready()
-    own, other = (OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) for key in server.settings.api_keys)
+    own, other = (
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) for key in server.settings.api_keys
+    )
     response = own.responses.create(**GREEDY)
     for call in (other.responses.retrieve, other.responses.delete):
         with pytest.raises(openai.NotFoundError):
@@ -90,7 +91,7 @@ def test_stored_responses_are_unknown_to_other_keys(new_server: Callable[..., Se
     assert own.responses.retrieve(response.id) == response
 
 
-def test_store_false_stores_nothing(client: OpenAI) -> None:
+def test_store_false_stores_nothing(client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
