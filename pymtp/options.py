@@ -20,10 +20,10 @@ from pymtp.sampling import SamplingParams
 from pymtp.validation import names_keywords, read_bool, read_int, refuse_unknown
 
 Keywords = ParamSpec("Keywords")
-_OF_CALLS = dict.fromkeys(
-    (field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"
-)
-NAMES_ELSEWHERE = _OF_CALLS | OTHER_NAMES
+NAMES_ELSEWHERE = {
+    **dict.fromkeys((field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"),
+    **OTHER_NAMES,
+}
 
 
 @names_keywords(NAMES_ELSEWHERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -130,6 +131,23 @@ def test_chat_commands_in_a_terminal(thinks: Path, tmp_path: Path) -> None:
         assert users(saved(terminal, tmp_path)) == ["loaded", "Again."]
         terminal.type("/exit\r")
         assert terminal.wait_for_end() == 0
+
+
+@pytest.mark.parametrize(("moment", "number"), [("typing", signal.SIGTERM), ("answer", signal.SIGQUIT)])
+def test_signal_that_ends_a_chat_leaves_the_terminal_as_it_was(tmp_path: Path, moment: str, number: int) -> None:
+    with Terminal(tmp_path, *SMALL, "-n", "40") as terminal:
+        before = terminal.settings
+        terminal.wait_for_prompt()
+        if moment == "answer":
+            terminal.hold("3!")
+            terminal.type("Hello.\r")
+            terminal.wait_until_held()
+        assert terminal.settings != before
+        terminal.send(number)
+        assert terminal.wait_for_end() == -number
+        assert terminal.settings == before
+        terminal.read_rest()
+        assert terminal.raw.rfind(b"\x1b[?2004l") > terminal.raw.rfind(b"\x1b[?2004h"), "pasted text is not marked"
 
 
 def test_ctrl_c_ends_what_runs_and_keeps_the_chat(thinks: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyte
 
@@ -156,10 +157,27 @@ class Terminal:
         """Wait until the program has got the first Ctrl-C of a turn."""
         self._wait_until(self._hold.with_suffix(".pressed").exists, "a Ctrl-C that is noticed")
 
+    def send(self, number: int) -> None:
+        """Send a signal to the program."""
+        self._process.send_signal(number)
+
+    @property
+    def settings(self) -> list[Any]:
+        """Return the settings of the terminal: whether it shows what is typed, and others."""
+        return termios.tcgetattr(self._master)
+
     def wait_for_end(self) -> int:
         """Wait until the program ends. Return its exit code."""
         self._wait_until(lambda: self._process.poll() is not None, "the end of the program")
         return self._process.wait()
+
+    def read_rest(self) -> None:
+        """Read what an ended program has written."""
+        while select.select([self._master], [], [], 0)[0]:
+            length = len(self.raw)
+            self._read(0)
+            if len(self.raw) == length:
+                return
 
     def _wait_until(self, holds: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE

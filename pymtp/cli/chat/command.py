@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pymtp.cli import options
+from pymtp.cli.chat.ended import restored_terminal
 from pymtp.cli.chat.interrupts import Interrupts
 from pymtp.cli.chat.reader import Reader, is_interactive, make_reader
 from pymtp.cli.chat.session import ChatSession
@@ -56,7 +57,7 @@ def chat(
         if system is not None:
             raise InvalidRequestError("give one system message: --system or --system-file")
         system = read_text("system message", system_file)
-    with load_options.llm(prefix=prefix) as llm, Interrupts(llm.cancel) as interrupts:
+    with load_options.llm(prefix=prefix) as llm, restored_terminal(), Interrupts(llm.cancel) as interrupts:
         settings = ChatSettings(replace(llm.get_default_sampling_params(), **given_params), thinking)
         reader = make_reader(interrupts)
         session = ChatSession(llm, settings, interrupts, reader, prefix)
