@@ -82,6 +82,7 @@ class PairedBench(Generic[M]):
     on_start: called before each measurement with the group, the arm, and the estimated seconds until the bench ends
         (None before the first measurement).
     on_done: called after each measurement that did not fail.
+    on_step: called during a long measurement with words on what it does.
     estimate: estimates the seconds of an arm of a group from the finished measurements; None if all take the same time.
     name: names a failed arm of a group.
     fields: further fields of the report.
@@ -92,6 +93,7 @@ class PairedBench(Generic[M]):
     measure: Callable[[Group, str], M]
     on_start: Callable[[Group, str, float | None], object] = lambda group, arm, left: None
     on_done: Callable[[M], object] = lambda measurement: None
+    on_step: Callable[[str], object] = lambda step: None
     clock: Callable[[], float] = time.perf_counter
     estimate: Callable[[Sequence[M], Group, str], float] | None = None
     name: Callable[[Group, str], str] = lambda group, arm: arm

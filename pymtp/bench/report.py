@@ -136,15 +136,16 @@ class Report:
         """
         try:
             whole = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(whole, dict):
+                raise ValueError("it is no JSON object")
             if whole["bench"] != cls.bench:
                 raise ValueError(f"it is the report of a {whole['bench']} bench")
             report: R = _build(cls, whole)
             for form in (report.as_json, report.as_csv, report.as_markdown, report.as_tables):
                 form()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"
             raise InvalidRequestError(
-                f"{path} cannot be read as the report of a {cls.bench} bench: {reason}"
+                f"{path} cannot be read as the report of a {cls.bench} bench: {_fault(error)}"
             ) from error
         return report
 
@@ -156,6 +157,25 @@ class Report:
             "{cpu}, {cores} cores; ".format(**self.machine) + f"devices: {devices}{drivers}; {self.machine['system']}",
             "pymtp {pymtp}, llama.cpp {llama_cpp_commit}, {compiler}".format(**self.build),
         ]
+
+
+def _fault(error: Exception) -> str:
+    """Say what is wrong with a file whose reading as a report failed."""
+    match error:
+        case OSError():
+            return error.strerror or str(error)
+        case json.JSONDecodeError():
+            return f"it is not JSON, or was cut short, at line {error.lineno}"
+        case UnicodeDecodeError():
+            return "it is not text in UTF-8"
+        case RecursionError():
+            return "its lists are nested too deep"
+        case KeyError():
+            return f"it has no field {error.args[0]!r:.100}"
+        case ValueError() if "bench" in str(error) or "object" in str(error):
+            return str(error)
+        case _:
+            return "a field has a value that no bench writes"
 
 
 def _build(kind: Any, value: Any) -> Any:

@@ -26,6 +26,7 @@ from pymtp.sampling import Sampler, SamplingParams
 
 ROWS, DRAFT = "rows", "draft"
 REPEATS = 3  # decodes of a measurement that are timed as a whole, and number of those that are timed by operation
+PART = 2048  # tokens of a prompt between two reports of progress
 READS = 4  # reads of memory in a bench round; the first is not counted, as its caches and pages are cold
 
 
@@ -130,6 +131,7 @@ class RowsArms:
 
     reads: timed reads of memory, for each bench round.
     failed: number of failed reads of memory, by a description.
+    on_step: see PairedBench.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class RowsArms:
         self._round: int | None = None
         self.reads: list[MemoryReads] = []
         self.failed: Counter[str] = Counter()
+        self.on_step: Callable[[str], object] = lambda step: None
         context.set_sampling(Sampler(SamplingParams()))
 
     def measure(self, group: Group, arm: str) -> RowsMeasurement:
@@ -158,8 +161,15 @@ class RowsArms:
             self._round = group.round
             self._read_memory(group.round)
             self._context.clear()
-            self._context.prefill(self._tokens[: self._settings.prompt_tokens])
+            self._prefill(self._tokens[: self._settings.prompt_tokens])
         return self._measure(group.round, *self._arms[arm])
+
+    def _prefill(self, prompt: Sequence[int]) -> None:
+        """Prefill in parts, and tell before each part of a prompt that has several how far it is."""
+        for start in range(0, len(prompt), PART):
+            if len(prompt) > PART:
+                self.on_step(f"prompt: {start:,} of {len(prompt):,} tokens")
+            self._context.prefill(prompt[start : start + PART])
 
     def _read_memory(self, turn: int) -> None:
         if not self._settings.memory or self.failed:
@@ -212,7 +222,9 @@ def rows_bench(
 ) -> PairedBench[RowsMeasurement]:
     """Make a rows bench. context, tokens, read: see RowsArms. more: further fields of PairedBench."""
     arms = RowsArms(settings, context, tokens, read)
-    return PairedBench(groups(settings), arms.measure, fields={"reads": arms.reads}, failed=arms.failed, **more)
+    bench = PairedBench(groups(settings), arms.measure, fields={"reads": arms.reads}, failed=arms.failed, **more)
+    arms.on_step = lambda step: bench.on_step(step)
+    return bench
 
 
 @contextmanager

@@ -109,6 +109,8 @@ def _ignore(name: str, value: str | None, rest: list[str]) -> None:
 
 
 def _unknown(name: str, options: Mapping[str, Any], others: Mapping[str, str]) -> str:
+    if name in ("-o", "--output", "--format") and "--json" in options:
+        return f"there is no option {name}: --json prints JSON"
     if name in others:
         return f"there is no option {name}: it is an option of {others[name]}"
     long = [option.lstrip("-") for option in options if option.startswith("--")]

@@ -18,6 +18,7 @@ MAX_SEQUENCES = 256
 @expand_options
 def batch(
     *,
+    context: typer.Context,
     model: ModelName = None,
     sequences: Annotated[str, typer.Option(help="Requests that run at the same time.")] = "1,2,4,8,16",
     depths: Annotated[str, typer.Option(help="Drafts per round and sequence.")] = "none,1,2,3,5,7,auto",
@@ -62,7 +63,7 @@ def batch(
     from pymtp.bench.decode import NONE
     from pymtp.cli.bench_values import check_head, read_acceptance, read_names, read_number, read_numbers
 
-    if report_options.show_saved(BatchReport):
+    if report_options.show_saved(context, BatchReport):
         return
     long_prompt = None if arriving is None else read_number("--arriving", arriving, MAX_ARRIVING)
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))

@@ -16,6 +16,7 @@ MAX_TOKENS = 16 * 1024
 @expand_options
 def decode(
     *,
+    context: typer.Context,
     model: ModelName = None,
     depths: Annotated[
         str,
@@ -44,7 +45,7 @@ def decode(
     from pymtp.bench.prompts import KINDS
     from pymtp.cli.bench_values import check_head, read_names, read_reals, read_synthetic
 
-    if report_options.show_saved(DecodeReport):
+    if report_options.show_saved(context, DecodeReport):
         return
     arms = read_names("--depths", depths, ARMS)
     chosen_kinds = read_names("--kinds", kinds, KINDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.given import given_option
 from pymtp.cli.model_file import model_file
 from pymtp.cli.screen import loading_status, screen
 from pymtp.cli.tables import print_tables
-from pymtp.errors import NativeError
+from pymtp.errors import InvalidRequestError, NativeError
 
 if TYPE_CHECKING:
     from pymtp.bench.paired import BenchSettings, PairedBench
@@ -80,6 +81,7 @@ def run_with_progress(bench: PairedBench[Any], report: type[Report]) -> list[str
 
     with BenchProgress(sum(len(group.arms) for group in bench.groups), screen) as progress:
         bench.on_start = lambda group, arm, left: progress.start(report.describe_start(group, arm), left)
+        bench.on_step = progress.describe
         bench.on_done = lambda measurement: progress.finish(report.describe_result(measurement))
         try:
             bench.run()
@@ -96,14 +98,19 @@ class ReportOptions:
     plot: Plot = None
     from_file: FromFile = None
 
-    def show_saved(self, report: type[Report]) -> bool:
+    def show_saved(self, context: typer.Context, report: type[Report]) -> bool:
         """Show the saved report if the option --from was given. Return whether it was given.
 
         Also checks the option --plot.
 
-        Raises InvalidRequestError if the file is not a report of this bench, or if no plot can be written.
+        Raises InvalidRequestError if the file is not a report of this bench, if no plot can be written, and for options
+        of the measurements beside --from.
         """
         from pymtp.bench.plot import check_plot
+
+        own = {field.name for field in fields(self)}
+        if self.from_file is not None and (option := given_option(context, own)) is not None:
+            raise InvalidRequestError(f"{option} has no effect beside --from, which measures nothing: leave it out")
 
         if self.plot is not None:
             check_plot(self.plot)

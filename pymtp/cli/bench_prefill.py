@@ -23,6 +23,7 @@ STDLIB = "Python's standard library"
 @expand_options
 def prefill(
     *,
+    context: typer.Context,
     model: ModelName = None,
     sizes: Annotated[str | None, typer.Option(help="Prompt sizes in tokens, e.g. 1k,8k.", show_default=SIZES)] = None,
     depths: Annotated[str | None, typer.Option(help="Drafts per round.", show_default=DEPTHS)] = None,
@@ -69,7 +70,7 @@ def prefill(
         sizes_within_context,
     )
 
-    if report_options.show_saved(PrefillReport):
+    if report_options.show_saved(context, PrefillReport):
         return
     chosen_modes = read_names("--modes", modes, MODES)
     requested_sizes = read_numbers("--sizes", _or_default(sizes, QUICK_SIZES if quick else SIZES))

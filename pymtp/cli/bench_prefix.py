@@ -17,6 +17,7 @@ MAX_SEQUENCES = 256
 @expand_options
 def prefix(
     *,
+    context: typer.Context,
     model: ModelName = None,
     traces: Annotated[str, typer.Option(help="Traces to run, separated by commas.")] = TRACES,
     ctx: Annotated[
@@ -55,7 +56,7 @@ def prefix(
     from pymtp.bench.traces import NAMES
     from pymtp.cli.bench_values import read_names
 
-    if report_options.show_saved(PrefixReport):
+    if report_options.show_saved(context, PrefixReport):
         return
     chosen_traces = read_names("--traces", traces, NAMES)
     run_settings = run_options.settings()

@@ -16,6 +16,7 @@ MAX_ROWS = 65  # a verification has at most 64 drafts and the token before them
 @expand_options
 def rows(
     *,
+    context: typer.Context,
     model: ModelName = None,
     rows: Annotated[str, typer.Option(help="Numbers of rows of the verifications.")] = "1,2,3,4,6,8,12,16,32,64",
     drafts: Annotated[str, typer.Option(help="Numbers of drafts of the chains.")] = "1,3,7",
@@ -46,7 +47,7 @@ def rows(
     from pymtp.bench.rows_report import RowsReport
     from pymtp.cli.bench_values import check_head, read_numbers
 
-    if report_options.show_saved(RowsReport):
+    if report_options.show_saved(context, RowsReport):
         return
     numbers = read_numbers("--rows", rows, MAX_ROWS)
     chain_lengths = read_numbers("--drafts", drafts, MAX_ROWS - 1)

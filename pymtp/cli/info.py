@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from pymtp.cli.given import given_option
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
 from pymtp.cli.model_file import model_headers, model_name, show_note
 from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
@@ -95,14 +96,8 @@ def info(
 
 def _check_needs_memory(context: typer.Context, allowed: set[str]) -> None:
     """Raise InvalidRequestError for options that have no effect without --memory. allowed: all other options."""
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if option.name and option.name not in allowed and source is not None and source.name == "COMMANDLINE":
-            # the names that turn an option off, such as --no-mmap, are in secondary_opts
-            names = option.opts if context.params[option.name] else option.secondary_opts or option.opts
-            raise InvalidRequestError(
-                f"{next(name for name in names if name[:2] == '--')} has an effect only with --memory: add --memory"
-            )
+    if (option := given_option(context, allowed)) is not None:
+        raise InvalidRequestError(f"{option} has an effect only with --memory: add --memory")
 
 
 def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dict[str, object]:

@@ -45,6 +45,10 @@ class BenchProgress:
         end_time = None if seconds_left is None else time.monotonic() + seconds_left
         self._bar.update(self._task, description=description, end_time=end_time)
 
+    def describe(self, step: str) -> None:
+        """Show what the current measurement does."""
+        self._bar.update(self._task, description=step)
+
     def finish(self, result: str) -> None:
         """Count the current measurement as done, and print a line with its result."""
         self._bar.update(self._task, advance=1, description="")

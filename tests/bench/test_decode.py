@@ -300,10 +300,24 @@ def test_json_report_keeps_the_comparison_of_texts_but_not_the_texts(tmp_path: P
 
 def test_file_that_is_not_a_report_of_this_bench_is_refused(report: DecodeReport, tmp_path: Path) -> None:
     another = report.as_json().replace('"bench": "decode"', '"bench": "prefill"')
-    for text in ("", "[]", "{}", '{"bench": "decode", "measurements": [{}]}', another):
+    wrong = [
+        ("", "it is not JSON, or was cut short, at line 1"),
+        (report.as_json()[:-9], "it is not JSON, or was cut short"),
+        ("[]", "it is no JSON object"),
+        ("{}", "it has no field 'bench'"),
+        ('{"bench": "decode", "measurements": [{}]}', "it has no field"),
+        (json.dumps(json.loads(report.as_json()) | {"measurements": 5}), "a field has a value that no bench writes"),
+        (another, "it is the report of a prefill bench"),
+    ]
+    for text, words in wrong:
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(InvalidRequestError, match="cannot be read as the report of a decode bench"):
+        with pytest.raises(InvalidRequestError, match=f"cannot be read as the report of a decode bench: {words}"):
             DecodeReport.load(tmp_path / "x.json")
+    (tmp_path / "x.json").write_bytes(b"\xff")
+    with pytest.raises(InvalidRequestError, match="it is not text in UTF-8"):
+        DecodeReport.load(tmp_path / "x.json")
+    with pytest.raises(InvalidRequestError, match="No such file"):
+        DecodeReport.load(tmp_path / "none.json")
 
 
 def test_csv_and_tables_have_a_line_for_each_cell(report: DecodeReport) -> None:

@@ -21,6 +21,7 @@ from pymtp import InvalidRequestError
 from pymtp.bench.paired import Group, PairedBench
 from pymtp.bench.rows import (
     DRAFT,
+    PART,
     READS,
     REPEATS,
     ROWS,
@@ -63,8 +64,8 @@ class ScriptedContext:
     def set_sampling(self, sampler: object) -> None: ...
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        assert self.n_past == 0
-        self.n_past = len(tokens)
+        assert self.n_past % PART == 0, "cleared, or after a part of the prompt"
+        self.n_past += len(tokens)
         self.prefilled.append(len(tokens))
 
     def _decode(self, what: str, n: int, seconds: float) -> float:
@@ -178,6 +179,16 @@ def test_single_slow_decode_does_not_change_the_medians() -> None:
     (one,) = (m for m in bench.measurements if (m.what, m.n) == (ROWS, 1))
     assert {o.op: o.seconds for o in one.operations} == pytest.approx({"MUL_MAT": 0.008, "RMS_NORM": 0.002})
     assert one.outside_seconds == pytest.approx(0.001)
+
+
+def test_long_prompt_is_read_in_parts_and_each_is_told() -> None:
+    context, steps = ScriptedContext(), list[str]()
+    settings = replace(SETTINGS, rounds=1, prompt_tokens=PART + 5)
+    bench = rows_bench(settings, context, range(2 * PART), lambda *_: [1.0] * READS)  # type: ignore[arg-type]
+    bench.on_step = steps.append
+    bench.run()
+    assert steps == ["prompt: 0 of 2,053 tokens", "prompt: 2,048 of 2,053 tokens"]
+    assert context.prefilled == [PART, 5]
 
 
 def test_memory_share_is_the_read_speed_of_one_row_s_weights_relative_to_the_memory(report: RowsReport) -> None:

@@ -58,3 +58,6 @@ def test_bench_measures_the_shipped_model_and_shows_its_saved_report(
     file.write_text(json.dumps(whole))
     assert run("--from", file, "-o", "md") == 0
     assert "| graph | MUL_MAT q8_0 |" in capsys.readouterr().out
+    for option in ("--rounds", "--prompt-tokens", "-t"):
+        assert run("--from", file, option, "3") == 2
+        assert "has no effect beside --from, which measures nothing" in capsys.readouterr().err

@@ -67,10 +67,11 @@ def test_info_lists_types_of_weights_and_prices_them_on_demand() -> None:
     [
         ("--prices --memory", "--memory and --prices exclude each other"),
         ("--prices -c 4096", "--ctx has an effect only with --memory"),
+        ("-o json", "there is no option -o: --json prints JSON"),
         ("--prices -ngl auto", "--gpu-layers auto depends on the context"),
     ],
 )
-def test_info_refuses_options_that_prices_do_not_depend_on(options: str, error: str) -> None:
+def test_info_refuses_options_and_names_what_is_right(options: str, error: str) -> None:
     done = run("info", *options.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {error}")

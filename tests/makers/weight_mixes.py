@@ -260,6 +260,17 @@ def is_known(weight_type: str) -> bool:
     return weight_type in MIXES or all(name in TYPES for name in weight_type.split("+"))
 
 
+def absent_types(shape: Shape, weight_type: str) -> str:
+    """Return the types that a weight_type is named by and that no tensor of a shape gets, with ", " between them."""
+    if weight_type in MIXES:
+        mix = MIXES[weight_type]
+        named = {mix.get("experts", mix[""])}
+    else:
+        named = {TYPES[name] for name in weight_type.split("+")}
+    used = {kind for _, kind in tensor_types(shape, weight_type)}
+    return ", ".join(name for name, kind in TYPES.items() if kind in named - used)
+
+
 def tensor_types(shape: Shape, weight_type: str) -> list[tuple[Tensor, T]]:
     """Return all tensors of a file in its order, with their types.
 

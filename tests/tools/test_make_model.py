@@ -7,6 +7,7 @@ import random
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,9 @@ def test_drafts_do_not_change_the_greedy_tokens_of_a_small_model(preset: str, tm
     ("preset", "weight_type"),
     [*(("tiny", weight_type) for weight_type in TINY_TYPES), ("tiny-moe", "q4_0"), ("7m", "q4_0")],
 )
-def test_logits_of_a_long_prompt_are_finite_and_vary(preset: str, weight_type: str, tmp_path: Path) -> None:
+def test_logits_of_a_long_prompt_are_finite_and_vary(
+    preset: str, weight_type: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "model.gguf"
     make_model(preset, path, weight_type=weight_type)
     with Model(path) as model, Context(model, n_ctx=512, n_threads=1, n_ubatch=64, draft_tokens=1) as context:
@@ -58,6 +61,7 @@ def test_logits_of_a_long_prompt_are_finite_and_vary(preset: str, weight_type: s
             for logits in (context.prefill(prompt), context.draft(1)):
                 assert np.isfinite(logits).all()
                 assert 0.5 < logits.std() < 2
+    assert "unknown type" not in caplog.text
 
 
 def test_seed_makes_the_same_bytes_with_any_number_of_threads(tmp_path: Path) -> None:
@@ -172,9 +176,11 @@ def test_unknown_preset_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_preset_takes_other_layers_tokens_and_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.gguf"
+@pytest.fixture
+def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that runs the tool, and returns its exit code."""
     monkeypatch.setattr(sys, "path", [*sys.path])  # to which the tool adds a folder
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run_tool(*arguments: str | Path) -> int:
         tool = str(ROOT / "tools/models/make_model.py")
@@ -183,12 +189,33 @@ def test_preset_takes_other_layers_tokens_and_experts(tmp_path: Path, monkeypatc
             runpy.run_path(tool, run_name="__main__")
         return int(end.value.code or 0)
 
+    return run_tool
+
+
+def test_preset_takes_other_layers_tokens_and_experts(tmp_path: Path, run_tool: Callable[..., int]) -> None:
+    path = tmp_path / "x.gguf"
     assert run_tool("tiny-moe", path, "--no-weights", "--layers", "8", "--vocab", "600", "--experts", "16") == 0
     shapes = {tensor.name: tuple(map(int, tensor.shape)) for tensor in GGUFReader(path).tensors}
     assert shapes["token_embd.weight"][1] == 600
     assert shapes["blk.7.ffn_up_exps.weight"][2] == 16
     for wrong in (("--experts", "16"), ("--layers", "6")):
         assert run_tool("tiny", path, *wrong) == 2
+
+
+def test_tool_takes_names_in_capitals_makes_folders_and_tells_of_absent_types(
+    tmp_path: Path, run_tool: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new" / "folder" / "x.gguf"
+    assert run_tool("Tiny", path, "--type", "Q4_0") == 0
+    assert "note:" not in capsys.readouterr().err
+    assert path.exists()
+    for weight_type, absent in (("MXFP4-MOE", "mxfp4"), ("q3_k_m", "q3_k")):
+        assert run_tool("tiny", path, "--type", weight_type, "--no-weights") == 0
+        assert f"note: no tensor has the type {absent}:" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path, tmp_path / "file" / "x.gguf"):
+        assert run_tool("tiny", wrong) == 2
+        assert "cannot be written" in " ".join(capsys.readouterr().err.split())
 
 
 def test_failed_make_model_leaves_no_file(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.make_model import WEIGHTS, make_model
 from makers.model_shapes import ATTENTION_INTERVAL, PRESETS
+from makers.weight_mixes import absent_types
 
 
 def main(
@@ -42,6 +43,7 @@ def main(
     threads: Annotated[int | None, typer.Option(help="Threads that make weights.", show_default="cores")] = None,
 ) -> None:
     """Write a GGUF with random weights."""
+    preset, weight_type = preset.lower(), weight_type.lower()
     if preset not in PRESETS:
         raise typer.BadParameter(f"no preset is called {preset!r}, there are {', '.join(PRESETS)}")
     if experts and not PRESETS[preset].n_expert:
@@ -53,6 +55,7 @@ def main(
     shape = replace(PRESETS[preset], **changed) if changed else preset
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(path.name)
             paths = make_model(
@@ -68,6 +71,10 @@ def main(
             )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror or error}") from error
+    if absent := absent_types(replace(PRESETS[preset], **changed, head=head), weight_type):
+        print(f"note: no tensor has the type {absent}: the model has none that this type is for", file=sys.stderr)
     for file in paths:
         print(file)
 
