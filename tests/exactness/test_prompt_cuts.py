@@ -38,7 +38,7 @@ SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows, so th
 N = 540  # tokens of a prompt: more than the 512 of a launch, and than 256 cells, from where more of the cache is read
 IN_LAUNCHES = ("f32", "f16", "q8_0", "q4_0", "q4_k")  # weight types of each kind of kernel, for prompts of N tokens
 FEW = 270  # tokens of a prompt of more than 256 cells, for launches of 128
-LONG = 1100  # tokens of a prompt of more than 1024 cells, where a partial sum of attention ends
+LONG = 600  # tokens of a prompt of more than 512 cells, where a partial sum of attention ends
 NEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 NewModel = Callable[[str, str], Model]

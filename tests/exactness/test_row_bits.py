@@ -46,11 +46,9 @@ VALUE_SHAPES = {
 }
 FEW = (2, 3, 11, 16, 29, 40, 47, 49, 52, 64, 65)
 SIZES = list(range(2, 10))  # numbers of rows of consecutive verifications
-SHORT, LONG = (
-    230,
-    1000,
-)  # prompt lengths: the 44 tokens of SIZES then pass 256 or 1024 cells, where more cells are read, and a chunk ends
-TOKENS = random.Random(0).choices(range(256), k=1100)
+# lengths of prompts: the 44 tokens of SIZES then pass 256 cells, where more cells are read, or 512, where a chunk ends
+SHORT, LONG = 230, 490
+TOKENS = random.Random(0).choices(range(256), k=600)
 
 NewModel = Callable[[str, str], Model]
 Logits = NDArray[np.float32]
@@ -201,8 +199,8 @@ def test_longest_verification_has_the_same_bits_with_any_number_of_weight_rows(
 def test_single_step_is_as_exact_as_a_prefill_with_any_cache(model: NewModel, cache: str) -> None:
     """Attention of a few rows sums in F32, like attention of many rows."""
     options: dict[str, Any] = {"flash_attn": "on", "type_k": cache, "type_v": cache}
-    with Context(model("tiny", "f32"), n_ctx=1280, draft_tokens=0, n_threads=1, **options) as context:
-        for n in (300, 700, 1100):
+    with Context(model("tiny", "f32"), n_ctx=640, draft_tokens=0, n_threads=1, **options) as context:
+        for n in (300, 500, 600):
             context.clear()
             whole = context.prefill(TOKENS[:n])
             assert np.abs(logits_after(context, n - 1, [1]) - whole).max() < 1e-5
@@ -212,15 +210,15 @@ def test_single_step_is_as_exact_as_a_prefill_with_any_cache(model: NewModel, ca
 def test_bits_do_not_depend_on_drafts_and_threads(model: NewModel, weight_type: str) -> None:
     found = []
     for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
-        with Context(model("tiny", weight_type), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
-            found.append(logits_after(context, 1020, sizes))
+        with Context(model("tiny", weight_type), n_ctx=640, draft_tokens=draft_tokens, n_threads=n_threads) as context:
+            found.append(logits_after(context, 508, sizes))
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 
 
 @pytest.mark.parametrize("weight_type", EXACT)
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
 def test_batched_sequences_have_the_bits_of_single_ones(model: NewModel, weight_type: str, flash_attn: str) -> None:
-    prompts = {0: TOKENS[:300], 1: TOKENS[100:700]}
+    prompts = {0: TOKENS[:300], 1: TOKENS[100:600]}
     options: dict[str, Any] = {"n_ctx": 2 * 768, "n_seq_max": 2, "draft_tokens": 0, "flash_attn": flash_attn}
     with Context(model("tiny", weight_type), n_threads=1, **options) as context:
         alone = np.stack([context.prefill(prompt, seq) for seq, prompt in prompts.items()])
