@@ -111,7 +111,7 @@ def headless(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
     """Return twenty pieces of standard library source that the shipped model was not trained on."""
-    return held_out_prompts(20)
+    return held_out_prompts(20, 150)
 
 
 @pytest.fixture(scope="session")

@@ -143,8 +143,9 @@ print(json.dumps(vars(device)))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
 def test_memory_plan_of_the_largest_model_needs_no_weights_and_no_memory(tmp_path: Path) -> None:
-    (path,) = make_model("qwen3.6-27b", tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
-    assert path.stat().st_size > 15e9
+    shape = replace(PRESETS["qwen3.6-27b"], n_vocab=8192)  # the names of 248,320 tokens would take seconds
+    (path,) = make_model(shape, tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
+    assert path.stat().st_size > 13e9
     assert path.stat().st_blocks * 512 < 50e6
     room = 3_000_000_000  # bytes of address space, mostly for graphs, which are reserved for the maximum of nodes
     command = [sys.executable, "-I", "-c", PLAN_IN, str(path), str(room)]
