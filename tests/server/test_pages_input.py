@@ -184,3 +184,32 @@ def test_title_is_not_cut_within_a_character(page: Page, scripted: ScriptedServe
     scripted.answers.append([said("well")])
     ask(page, "a" + "😀" * 100)
     expect(page.locator("#chat-list a")).to_have_text("a" + "😀" * 59 + "…")
+
+
+def test_text_that_would_hang_the_browser_is_refused(tab: Tab, page: Page, scripted: ScriptedServer) -> None:
+    def paste(n: int) -> None:
+        page.evaluate("n => navigator.clipboard.writeText('word '.repeat(n / 5))", n)
+        page.focus("#question")
+        page.keyboard.press("Control+v")
+
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    paste(20_000_000)
+    expect(page.get_by_role("alert")).to_contain_text("Not inserted: the field would have 20,000,000 characters")
+    expect(page.locator("#question")).to_have_value("")
+    paste(50_000)
+    page.wait_for_function("document.getElementById('question').textLength === 50000")
+    set_value = "field => field.value = 'word '.repeat(30000)"  # as a refused message that is put back
+    page.locator("#question").evaluate(set_value)
+    page.press("#question", "Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Not sent: the message has 150,000 characters, at most 131,072")
+    expect(page.locator(".turn")).to_have_count(0)
+    page.locator("#question").evaluate("field => field.value = ''")
+    scripted.answers.append([said("well")])
+    ask(page)
+    ended(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Edited message").evaluate(set_value)
+    page.get_by_label("Edited message").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Not sent: the message has 150,000 characters")
+    assert len(scripted.requests) == 1

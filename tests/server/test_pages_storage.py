@@ -109,6 +109,21 @@ def test_chat_deleted_elsewhere_during_an_answer_is_reported_once(
     expect(one.locator(".content")).to_have_text("aabc")
 
 
+def test_settings_of_two_tabs_are_all_kept(tab: Tab, scripted: ScriptedServer) -> None:
+    one = tab.open(scripted.url)
+    two = tab.context.new_page()
+    two.goto(one.url)
+    for page, name, value in ((one, "temperature", "0.3"), (two, "top_k", "7"), (one, "seed", "5")):
+        page.locator("#settings").evaluate("settings => settings.open = true")
+        page.fill(f"#{name}", value)
+        page.press(f"#{name}", "Tab")
+    two.uncheck("#mtp")
+    for page in (one, two):
+        page.reload()
+        values = [page.input_value(f"#{name}") for name in ("temperature", "top_k", "seed")]
+        assert [*values, page.is_checked("#mtp")] == ["0.3", "7", "5", False]
+
+
 def test_undo_in_another_tab_removes_the_message_about_it(tab: Tab, scripted: ScriptedServer) -> None:
     one = tab.open(scripted.url)
     scripted.answers.append([said("first")])

@@ -8,6 +8,7 @@ import { ChatTree } from "./chat_tree.js";
 import { byId, el } from "./dom.js";
 import { LazyDrawing } from "./lazy_drawing.js";
 import { modelName } from "./model_name.js";
+import { isTooLong } from "./text_limit.js";
 import { recordOf, turnOf } from "./turn_record.js";
 import { AnswerTurn, UserTurn } from "./turns.js";
 
@@ -171,6 +172,7 @@ export class Conversation {
   }
 
   #ask(parent, text, files, onRefused) {
+    if (isTooLong("Not sent: the message has", text.length)) return false;
     const request = this.isRunning ? null : this.page.settings.request();
     if (!request) return false;
     const before = this.#leaf;

@@ -23,7 +23,7 @@ export class Settings {
     byId("key").value = readKey();
     byId("key").addEventListener("input", () => storeKey(byId("key").value.trim()));
     this.#form.addEventListener("submit", (event) => event.preventDefault());
-    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#store());
+    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#store([id]));
     byId("tools").addEventListener("input", () => this.#checkTools());
     byId("coloured").addEventListener("change", () => this.#colour());
     this.#colour();
@@ -86,24 +86,29 @@ export class Settings {
   /** Empties the numbers, so that the model's defaults hold. */
   #reset() {
     for (const id of NUMBERS) byId(id).value = "";
-    this.#store();
+    this.#store(NUMBERS);
   }
 
-  #store() {
-    const values = Object.fromEntries([...NUMBERS, ...TEXTS].map((id) => [id, byId(id).value]));
-    for (const id of SWITCHES) values[id] = byId(id).checked;
+  /** Stores the fields that the user has changed: another tab may have changed others. */
+  #store(ids) {
+    const values = storedValues();
+    for (const id of ids) values[id] = SWITCHES.includes(id) ? byId(id).checked : byId(id).value;
     local.set(STORAGE_KEY, JSON.stringify(values));
   }
 
   #restore() {
-    let values = {};
-    try {
-      values = JSON.parse(local.get(STORAGE_KEY)) ?? {};
-    } catch {
-      local.remove(STORAGE_KEY);
-    }
+    const values = storedValues();
     for (const id of [...NUMBERS, ...TEXTS]) if (typeof values[id] === "string") byId(id).value = values[id];
     for (const id of SWITCHES) if (typeof values[id] === "boolean") byId(id).checked = values[id];
+  }
+}
+
+function storedValues() {
+  try {
+    return { ...JSON.parse(local.get(STORAGE_KEY)) };
+  } catch {
+    local.remove(STORAGE_KEY);
+    return {};
   }
 }
 
