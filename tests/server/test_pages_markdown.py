@@ -282,7 +282,7 @@ def test_markdown_rendering_takes_time_linear_in_the_length(page: Page) -> None:
     units = ["word *em* text ", "some words here\n", "- item **x**\n", "*never closed ", "[a ", "> > a\n", "`a ``b "]
     for unit in [*units, "```\n" + "x = 1\n" * 50, "| a | b |\n", "a https://b.c d\n\n"]:
         works = []
-        for size in (3000, 9000):
+        for size in (2000, 6000):
             text = (unit * size)[:size]
             pieces = [[text[i : i + 40], [[40, i // 40 % 5]]] for i in range(0, size, 40)]
             works.append(page.evaluate("pieces => drawn(pieces).text.work", pieces))
