@@ -403,21 +403,26 @@ def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, offsets: Text
 
     offsets: counts the characters of the choice's text, from the first token on.
     """
-
-    def text(number: int) -> str:
-        return model.token_bytes(number, special=True).decode("utf-8", "replace")
-
     found: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for one in logprobs:
-        found["tokens"].append(text(one.token_id))
+        found["tokens"].append(_token_text(one.token_id, model))
         known = not math.isnan(one.logprob)
         top: dict[str, float] = {}
-        for token, logprob in one.top:  # parts of characters have the same text: the likeliest stays
-            top.setdefault(text(token), _json_logprob(logprob))
+        for token, logprob in one.top:  # several tokens may have the same text: the likeliest stays
+            top.setdefault(_token_text(token, model), _json_logprob(logprob))
         found["token_logprobs"].append(_json_logprob(one.logprob) if known else None)
         found["top_logprobs"].append(top if known else None)
         found["text_offset"].append(offsets.take(one.token_id, model))
     return found
+
+
+def _token_text(token: int, model: Model) -> str:
+    """Return a token's text as OpenAI's completions have it; a part of a character is named by its bytes."""
+    data = model.token_bytes(token, special=True)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"bytes:{repr(data)[2:-1]}"  # such as bytes:\xe2\x80
 
 
 def _json_logprob(logprob: float) -> float:
