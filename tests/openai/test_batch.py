@@ -80,6 +80,14 @@ def test_batch_answers_each_line_in_order(batch_llm: LLM, prompts: list[str], tm
     assert [progress.done for progress in seen] == list(range(1, 11))
 
 
+def test_batch_answers_a_request_for_no_tokens_with_the_prompt(batch_llm: LLM, tmp_path: Path) -> None:
+    asked = write_requests(tmp_path / "in.jsonl", [request("a", prompt="import os", echo=True, max_tokens=0)])
+    run_requests(batch_llm, asked, tmp_path / "out.jsonl")
+    (line,) = read_answers(tmp_path / "out.jsonl")
+    assert line["response"]["body"]["choices"][0]["text"] == "import os"
+    assert line["response"]["body"]["usage"]["completion_tokens"] == 0
+
+
 def test_batch_answers_a_chat_with_a_message(batch_llm: LLM, tmp_path: Path) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]}]
     requests_file = write_requests(
