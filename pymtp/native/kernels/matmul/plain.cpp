@@ -1,8 +1,10 @@
-// Chooses the kernel for weights in the layout of the GGUF file.
+// Chooses the kernel for weights in the layout of the GGUF file. neon.cpp does so on 64-bit ARM.
 
 #include "matmul/plain_blocks.h"
 #include "matmul/plain_codebooks.h"
 #include "matmul/plain_prepare.h"
+
+#ifndef __aarch64__
 
 namespace pymtp {
 
@@ -13,40 +15,6 @@ template <typename L> static const rows_kernel * kernel() {
     static const rows_kernel it = {1, plain::prepared_size, plain::prepare<L>, plain::multiply<L>, INT64_MAX};
     return &it;
 }
-#endif
-
-#if defined(__aarch64__)
-// Multiplies row by row with llama.cpp's vec_dot, as llama.cpp does with a single row. Some types need this, because
-// llama.cpp multiplies several rows in another way, which adds up in another order: with dot products by
-// llamafile_sgemm, from 2 rows on; with i8mm in pairs of rows. This kernel is only used for matrices that llama.cpp
-// does not repack, such as matrices with an odd number of rows.
-template <ggml_type T> struct row_by_row {
-    static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
-
-    static size_t prepared_size(int64_t k) {
-        return ggml_row_size(traits()->vec_dot_type, k);
-    }
-
-    static void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
-        const ggml_type type = traits()->vec_dot_type;
-        ggml_get_type_traits_cpu(type)->from_float(x + k0, prepared + ggml_row_size(type, k0), k1 - k0);
-    }
-
-    static void multiply(
-        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
-        const ggml_vec_dot_t vec_dot = traits()->vec_dot;
-        for (int64_t i = 0; i < m; ++i) {
-            for (int64_t r = 0; r < n; ++r) {
-                vec_dot(k, y[r] + i, 0, w + i*stride, 0, x[r], 0, 1);
-            }
-        }
-    }
-
-    static const rows_kernel * kernel() {
-        static const rows_kernel it = {1, prepared_size, prepare, multiply, INT64_MAX};
-        return &it;
-    }
-};
 #endif
 
 #if defined(PYMTP_AVX512) && defined(PYMTP_VNNI)
@@ -92,15 +60,11 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_IQ2_S:   return kernel<plain::iq2_s>();
         case GGML_TYPE_IQ3_XXS: return kernel<plain::iq3_xxs>();
         case GGML_TYPE_IQ3_S:   return kernel<plain::iq3_s>();
-#elif defined(__aarch64__)
-        case GGML_TYPE_Q4_0:    return row_by_row<GGML_TYPE_Q4_0>::kernel();
-        case GGML_TYPE_Q4_1:    return row_by_row<GGML_TYPE_Q4_1>::kernel();
-        case GGML_TYPE_Q8_0:    return row_by_row<GGML_TYPE_Q8_0>::kernel();
-        case GGML_TYPE_Q4_K:    return row_by_row<GGML_TYPE_Q4_K>::kernel();
-        case GGML_TYPE_Q6_K:    return row_by_row<GGML_TYPE_Q6_K>::kernel();
 #endif
         default:                return nullptr;
     }
 }
 
 }  // namespace pymtp
+
+#endif

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "matmul/rows_kernel.h"
+#include "matmul/unroll.h"
 #include "simd.h"
 
 #ifdef PYMTP_AVX2
@@ -23,7 +24,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace pymtp::plain {
 
@@ -245,16 +245,6 @@ template <typename L> constexpr bool fits() {
 #else
     return L::MAX == 255 || L::MAX == SIGNED_MAX || std::max(L::MAX - L::ZERO_POINT, L::ZERO_POINT)*127*8 < 32768;
 #endif
-}
-
-template <int... I, typename F> static inline void unroll(std::integer_sequence<int, I...>, F f) {
-    (f(I), ...);
-}
-
-// Calls f(0) to f(R - 1) without a loop, so that the compiler keeps the elements of arrays in registers. f must be
-// inlined for that: with calls, single rows of IQ2_XXS take 1.5 times as long.
-template <int R, typename F> static inline void unroll(F f) {
-    unroll(std::make_integer_sequence<int, R>(), f);
 }
 
 // How many units ahead the kernel prefetches. This is the best of 4 to 32 for single rows on Zen 5. Without prefetch,
