@@ -140,7 +140,7 @@ static void compare_products(ggml_type type, int64_t k, int64_t m, bool repacked
         ++n_faults;
         printf("%-32s is wrong by %.2f\n", what.c_str(), farthest);
     }
-    // with i8mm, GCC 12 compiles llama.cpp's code for an odd block at the end of a row of Q5_0 wrongly
+    // with i8mm and GCC 12, llama.cpp's own result for an odd block at the end of a row of Q5_0 is wrong
     if (ggml_is_quantized(type) && k % 64 == 0 && !(from_llama < 1e-6)) {
         ++n_faults;
         printf("%-32s is not llama.cpp's by %.1e\n", what.c_str(), from_llama);
