@@ -28,6 +28,10 @@ SMALL = replace(PRESETS["7m"], n_layer=4, n_vocab=512)
 SHAPES = {
     "7m": SMALL,
     "7m-moe": replace(SMALL, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False),
+    # heads that are shorter than a vector, or not a multiple of it
+    **{
+        f"heads of {n}": replace(PRESETS["tiny"], head_dim=n, n_rot=n, rope_sections=(n // 2, 0, 0)) for n in (4, 8, 24)
+    },
 }
 SHAPES["7m-next"] = replace(SHAPES["7m-moe"], rope_sections=(), next=True)
 REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # weight types that are repacked on x86, with 8 rows interleaved
@@ -180,6 +184,11 @@ def test_verification_rows_have_the_same_bits_in_a_long_context(
 ) -> None:
     options = {"flash_attn": flash_attn, "type_k": cache, "type_v": cache, "n_threads": 1}
     assert_rows_do_not_matter(model("tiny", weight_type), LONG, SIZES, **options)
+
+
+@pytest.mark.parametrize("head_dim", [4, 8, 24])
+def test_rows_have_the_same_bits_with_heads_of_any_size(model: NewModel, head_dim: int) -> None:
+    assert_rows_do_not_matter(model(f"heads of {head_dim}", "f32"), SHORT, SIZES, flash_attn="on", n_threads=1)
 
 
 @pytest.mark.parametrize("weight_type", ["f16", "q8_0"])

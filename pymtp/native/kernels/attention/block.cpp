@@ -106,7 +106,7 @@ struct Prefetch {
 
     Prefetch(const Cells & cells, const int * blocks, int n_blocks, int n_steps) :
         cells(cells), block(blocks), end(blocks + n_blocks),
-        share((n_blocks*BLOCK_KV*cells.size + n_steps - 1)/n_steps) {}
+        share((n_blocks*BLOCK_KV*GGML_PAD(cells.size, CACHE_LINE_SIZE) + n_steps - 1)/n_steps) {}
 
     void step() {
 #if defined(__AVX2__)
@@ -244,7 +244,7 @@ void attend_block(
     // Few rows wait for memory: they fetch all of the next block at once, and add V block by block.
     const bool  is_few    = n_rows <= FEW_ROWS;
     const int   span      = is_few ? 1 : MAX_SPAN;
-    const int   dot_steps = is_few ? 1 : n_dot_steps(n_rows);
+    const int   dot_steps = is_few ? 1 : k_by_vec_dot ? n_groups(n_rows, DOT_GROUP) : n_dot_steps(n_rows, DK);
     const int   mad_steps = is_few ? 1 : n_mad_steps(n_rows, DV);
     const Cells k_cells(k, q, iq2, iq3, ic_start, ic_end);
     const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);

@@ -213,10 +213,13 @@ static inline bool can_read_f16(int64_t n, int n_rows) {
 static inline int n_groups(int n_rows, int group) { return (n_rows + group - 1)/group; }
 
 #if defined(PYMTP_SIMD_F32)
-// Returns how often dot_rows() calls fetch.step() for a block, and how often mad_rows() calls it.
-static inline int n_dot_steps(int n_rows) { return n_groups(n_rows, DOT_GROUP)*2*BLOCK_KV/simd::LANES; }
+// Returns how often dot_rows() calls fetch.step() for a block of cells of n values, and how often mad_rows() calls it.
+static inline int n_dot_steps(int n_rows, int64_t n) {
+    return n%simd::LANES == 0 ? n_groups(n_rows, DOT_GROUP)*2*BLOCK_KV/simd::LANES : n_rows;
+}
 static inline int n_mad_steps(int n_rows, int64_t n) {
-    return n_groups(n_rows, MAD_GROUP)*(n/simd::LANES/PART + n/simd::LANES%PART);
+    const int64_t n_vectors = n/simd::LANES;
+    return n%simd::LANES == 0 ? n_groups(n_rows, MAD_GROUP)*(n_vectors/PART + n_vectors%PART) : n_rows;
 }
 
 // Calls f(r, size) for groups of up to MAX rows, of about equal size, which cover rows 0 to n_rows.
@@ -236,7 +239,7 @@ template <int MAX, typename F> static inline void for_groups(int n_rows, F f) {
     }
 }
 #else
-static inline int n_dot_steps(int n_rows)          { return n_rows; }
+static inline int n_dot_steps(int n_rows, int64_t) { return n_rows; }
 static inline int n_mad_steps(int n_rows, int64_t) { return n_rows; }
 #endif
 
