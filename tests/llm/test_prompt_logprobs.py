@@ -16,7 +16,8 @@ K = 4
 
 
 def test_prompt_logprobs_are_the_log_softmax_of_the_targets_logits(llm: LLM, prompts: list[str]) -> None:
-    tokens = llm.model.tokenize(prompts[0])[: 2 * CHUNK + 9]
+    tokens = llm.model.tokenize(" ".join(prompts))[: 2 * CHUNK + 9]
+    assert len(tokens) == 2 * CHUNK + 9  # three chunks
     found = llm.generate(tokens, max_tokens=1, prompt_logprobs=K).prompt_logprobs
     with Context(llm.model, n_ctx=512, n_threads=1, max_outputs=512) as fresh:
         rows = fresh.prefill_logits(tokens)

@@ -323,6 +323,7 @@ class Game:
         numbers = self.numbers
         specs = self.makes.make_many(REQUESTS, SPAN)
         way = numbers.choice((one_by_one if self.cached else by_steps, by_steps, by_steps, by_threads))
+        self.found.counts[way.__name__] += 1
         played = way(llm, specs, numbers)
         nbytes = llm.figures().prefixes.nbytes
         if self.cached and limit is not None and nbytes > limit:
