@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
@@ -39,7 +40,7 @@ from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Figures, Stats
 
 if TYPE_CHECKING:  # it takes time to import
-    from pymtp.openai.in_process import ChatWriter, TextWriter
+    from pymtp.openai.in_process import Answerer, ChatWriter, TextWriter
 
 T = TypeVar("T")
 PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
@@ -328,22 +329,29 @@ class AsyncLLM(HubMixin):
         return await self._create("create_completion", "/v1/completions", {"prompt": prompt, **fields})
 
     async def _create(self, name: str, url: str, fields: Mapping[str, Any]) -> Any:
-        from pymtp.openai.in_process import Answerer  # here: many programs do without, and it takes time to import
+        def read() -> Answerer:
+            from pymtp.openai.in_process import Answerer  # many programs do without, and it takes time to import
 
-        call = await self._prepare(lambda: Answerer(self.llm, f"AsyncLLM.{name}", url, fields))
+            return Answerer(self.llm, f"AsyncLLM.{name}", url, fields)
+
+        call = await self._prepare(read)
         if not call.stream:
-            return call.answer(await self.generate(call.prompt, call.params))
+            completion = await self.generate(call.prompt, call.params)
+            return await self._in_thread(lambda: call.answer(completion))
         check_stream(call.params)
-        return self._chunks(await self._open(call.prompt, call.params), call.writer())
+        with_prompt = call.params.prompt_logprobs is not None
+        return self._chunks(await self._open(call.prompt, call.params), call.writer(), with_prompt)
 
     async def _chunks(
-        self, completions: AsyncCompletions, writer: ChatWriter | TextWriter
+        self, completions: AsyncCompletions, writer: ChatWriter | TextWriter, with_prompt: bool
     ) -> AsyncIterator[dict[str, Any]]:
         async with completions:
             await completions.add_prompt_logprobs()
             while deltas := await completions.take():
                 for delta in deltas:
-                    for chunk in writer.write(delta.pieces, completions.echo_logprobs):
+                    write = partial(writer.write, delta.pieces, completions.echo_logprobs)
+                    # the log-probabilities of a long prompt take time to write
+                    for chunk in await self._in_thread(write) if with_prompt else write():
                         yield chunk
             for chunk in writer.end(completions.completion(0), completions.echo_logprobs):
                 yield chunk

@@ -21,7 +21,7 @@ from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, re
 from pymtp.openai.response_body import build_response
 from pymtp.other_names import SAMPLING_NAMES
 from pymtp.sampling import TokenLogprobs
-from pymtp.validation import refuse_unknown, shown
+from pymtp.validation import is_real, refuse_unknown, shown
 
 log = logging.getLogger(__name__)
 PromptLogprobs = Callable[[], list[TokenLogprobs]]
@@ -39,6 +39,11 @@ _OF_LLAMA_CPP_PYTHON: dict[str, tuple[object, str]] = {
     "mirostat_mode": (0, ": use temperature, min_p or top_n_sigma"),
     "stopping_criteria": ([], ": use stop, or stream and close the stream"),
 }
+
+
+def _is_equal(value: object, neutral: object) -> bool:
+    """Return whether a value is the neutral one. Arrays, which compare element by element, are not."""
+    return value == neutral if is_real(value) or isinstance(value, type(neutral)) else False
 
 
 class Answerer:
@@ -59,7 +64,7 @@ class Answerer:
         body = {name: value for name, value in fields.items() if value is not None}
         processor = body.pop("logits_processor", None)
         for name, (neutral, instead) in _OF_LLAMA_CPP_PYTHON.items():
-            if name in body and (value := body.pop(name)) != neutral:
+            if name in body and not _is_equal(value := body.pop(name), neutral):
                 raise InvalidRequestError(f"{name}={shown(value)}: not supported{instead}", name)
         refuse_unknown(f"{caller}()", body, known_fields(url), SAMPLING_NAMES, also=("logits_processor",))
         if unknown := unknown_fields(url, body):  # tools that cannot be called

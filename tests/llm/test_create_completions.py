@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.late import openai
 
@@ -87,7 +88,7 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     wrong: list[dict[str, Any]] = [{"min_tokens": 3}, {"temperature": -1}, {"tools": [3]}, {"best_of": 3}]
     wrong += [{"functions": [TOOLS[0]["function"]]}, {"function_call": {"name": "get_weather"}}, {"max_tokens": 0}]
     wrong += [{"function_call": "none", "tools": TOOLS}, {"mirostat_mode": 2}, {"tfs_z": 0.5}]
-    wrong += [{"stopping_criteria": [print]}]
+    wrong += [{"stopping_criteria": [print]}, {"tfs_z": np.ones(2)}, {"max_tokens": np.zeros(2)}]
     for fields in wrong:
         with pytest.raises(InvalidRequestError, match=min(fields)):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
@@ -98,6 +99,8 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     for name in ("timeout", "timings_per_token", "return_progress"):
         with pytest.raises(InvalidRequestError, match=f"{name}: only `pymtp serve`"):
             llm.create_completion("a", stream=stream, **{name: 1})
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        llm.create_completion("a", stream=stream, max_tokens=np.zeros(2))
     with pytest.raises(ContextFullError):
         llm.create_completion("too long " * 5000, stream=stream)
 

@@ -33,7 +33,8 @@ def restored_terminal() -> Iterator[None]:
         with suppress(OSError, termios.error):  # the terminal may be gone
             if os.tcgetpgrp(terminal) == os.getpgrp():  # in the background, the terminal is another program's
                 termios.tcsetattr(terminal, termios.TCSANOW, settings)
-                os.write(terminal, _LEFT)
+                if "prompt_toolkit" in sys.modules:  # only it changes more than the settings
+                    os.write(terminal, _LEFT)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
