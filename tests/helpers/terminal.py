@@ -27,8 +27,9 @@ CLEAR, SEARCH = "\x0c", "\x12"
 # says, or contains its text, the next piece waits until the file is empty or Ctrl-C was pressed ("!": is empty).
 # The model ends no answer itself, so that answers have as many tokens as -n says.
 CHILD = """
-import fcntl, os, sys, termios, time
+import fcntl, os, signal, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # programs that a shell runs in the background ignore it
 from dataclasses import replace
 from pathlib import Path
 from pymtp.cli.chat.interrupts import Interrupts

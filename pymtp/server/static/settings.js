@@ -23,7 +23,7 @@ export class Settings {
     byId("key").value = readKey();
     byId("key").addEventListener("input", () => storeKey(byId("key").value.trim()));
     this.#form.addEventListener("submit", (event) => event.preventDefault());
-    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#store([id]));
+    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("input", () => this.#store([id]));
     byId("tools").addEventListener("input", () => this.#checkTools());
     byId("coloured").addEventListener("change", () => this.#colour());
     this.#colour();
