@@ -10,10 +10,10 @@ from typing import Any, overload
 from pymtp.engine.prepare import Prompt
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.native.process import in_children
 from pymtp.options import OPTION_NAMES, LLMOptions, read_options
-from pymtp.other_names import OPTION_NAMES as OTHER_NAMES
-from pymtp.other_names import SAMPLING_NAMES
+from pymtp.samplers import SAMPLING_NAMES_ELSEWHERE
 from pymtp.sampling import SamplingParams
 from pymtp.validation import absolute_path, is_hub_name, refuse_unknown
 
@@ -62,7 +62,9 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     """
     global _last
     names = {field.name for field in fields(SamplingParams)} - OPTION_NAMES  # both have draft_tokens: here it is LLM's
-    refuse_unknown("generate()", keywords, {"model", *names, *OPTION_NAMES}, {**OTHER_NAMES, **SAMPLING_NAMES})
+    refuse_unknown(
+        "generate()", keywords, {"model", *names, *OPTION_NAMES}, {**OPTION_NAMES_ELSEWHERE, **SAMPLING_NAMES_ELSEWHERE}
+    )
     params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
     options = _with_absolute_paths(read_options("generate()", keywords.pop("model", None), keywords))
     with _last_lock:

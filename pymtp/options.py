@@ -14,15 +14,15 @@ from pymtp.chat import read_template, read_variables
 from pymtp.context.options import ContextOptions
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.model.options import ModelOptions
-from pymtp.other_names import OPTION_NAMES as OTHER_NAMES
 from pymtp.sampling import SamplingParams
 from pymtp.validation import names_keywords, read_bool, read_int, refuse_unknown
 
 Keywords = ParamSpec("Keywords")
 NAMES_ELSEWHERE = {
     **dict.fromkeys((field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"),
-    **OTHER_NAMES,
+    **OPTION_NAMES_ELSEWHERE,
 }
 
 

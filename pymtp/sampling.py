@@ -28,11 +28,11 @@ from pymtp.grammar.json_schema import MAX_TEXT, SchemaGrammar, schema_grammar, s
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
-from pymtp.other_names import SAMPLING_NAMES
 from pymtp.samplers import (
     DEFAULT_BREAKERS,
     SAMPLER_RULES,
     SAMPLERS,
+    SAMPLING_NAMES_ELSEWHERE,
     LogitsProcessor,
     RowProcessor,
     read_breakers,
@@ -61,7 +61,7 @@ TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # tags in Qwen's ch
 THINKING_END_RULE = f"text of at most {MAX_THINKING_END} characters, without {', '.join(TAGS)}"
 
 
-@names_keywords(SAMPLING_NAMES)
+@names_keywords(SAMPLING_NAMES_ELSEWHERE)
 @dataclass(frozen=True)
 class SamplingParams:
     """Sampling parameters of a request: how tokens are chosen, and where the text ends.

@@ -17,7 +17,6 @@ from typing import Any, SupportsInt, TypeVar
 import numpy as np
 
 from pymtp.errors import InvalidRequestError
-from pymtp.other_names import OPTION_NAMES
 
 Options = TypeVar("Options")
 
@@ -62,47 +61,39 @@ def read_bool(name: str, value: object) -> bool:
     return bool(value)
 
 
-def check_keywords(caller: str, keywords: Mapping[str, object], options: Any) -> None:
-    """Raise TypeError, as Python does, for a keyword that is not a keyword-only field of the dataclass `options`.
-
-    caller: the called function, for the message.
-    """
-    refuse_unknown(caller, keywords, {field.name for field in fields(options) if field.kw_only}, OPTION_NAMES)
-
-
 def refuse_unknown(
     caller: str,
     keywords: Iterable[str],
     known: Collection[str],
-    other_names: Mapping[str, str] = MappingProxyType({}),
+    names_elsewhere: Mapping[str, str] = MappingProxyType({}),
     *,
     also: Collection[str] = (),
 ) -> None:
     """Raise TypeError, as Python does, for a keyword that is not in `known`, and name the nearest one that is.
 
-    other_names: see `pymtp.other_names`.
+    names_elsewhere: names in other libraries, with the known name for the same, or words on what to do instead.
     also: further names that the call takes.
     """
     if unknown := sorted(set(keywords) - set(known)):
         name = unknown[0]
         raise TypeError(
-            f"{caller} got an unexpected keyword argument {name!r}{_hint(name, {*known, *also}, other_names)}"
+            f"{caller} got an unexpected keyword argument {name!r}{_hint(name, {*known, *also}, names_elsewhere)}"
         )
 
 
-def _hint(name: str, known: Collection[str], other_names: Mapping[str, str]) -> str:
+def _hint(name: str, known: Collection[str], names_elsewhere: Mapping[str, str]) -> str:
     """Return the words of a message about what to use in place of an unknown keyword."""
-    meant = other_names.get(name, "")
+    meant = names_elsewhere.get(name, "")
     if " " in meant:
         return f": {meant}"
     near = [meant] if meant in known else get_close_matches(name, sorted(known), 1)
     return f". Did you mean {near[0]!r}?" if near else ""
 
 
-def names_keywords(other_names: Mapping[str, str]) -> Callable[[type[Options]], type[Options]]:
+def names_keywords(names_elsewhere: Mapping[str, str]) -> Callable[[type[Options]], type[Options]]:
     """Decorate a dataclass whose constructor then names the nearest field for an unknown keyword; see `refuse_unknown`.
 
-    other_names: see `pymtp.other_names`.
+    names_elsewhere: see `refuse_unknown`.
     """
 
     def decorate(kind: type[Options]) -> type[Options]:
@@ -111,7 +102,7 @@ def names_keywords(other_names: Mapping[str, str]) -> Callable[[type[Options]], 
         @wraps(init)
         def construct(self: Options, *values: Any, **keywords: Any) -> None:
             if not keywords.keys() <= known:
-                refuse_unknown(f"{kind.__name__}()", keywords, known, other_names)
+                refuse_unknown(f"{kind.__name__}()", keywords, known, names_elsewhere)
             init(self, *values, **keywords)
 
         kind.__init__ = construct  # type: ignore[method-assign, assignment]
@@ -120,12 +111,22 @@ def names_keywords(other_names: Mapping[str, str]) -> Callable[[type[Options]], 
     return decorate
 
 
-def given_options(caller: str, kind: type[Options], options: Options | None, keywords: Mapping[str, Any]) -> Options:
+def given_options(
+    caller: str,
+    kind: type[Options],
+    options: Options | None,
+    keywords: Mapping[str, Any],
+    names_elsewhere: Mapping[str, str],
+) -> Options:
     """Return the options that a call was given as an object of the dataclass `kind`, or else as keywords.
+
+    caller: the called function, for messages.
+    names_elsewhere: see `refuse_unknown`.
 
     Raises TypeError for an unknown keyword and for keywords beside an object, and the errors of `kind`.
     """
-    check_keywords(caller, keywords, kind)
+    known = {field.name for field in fields(kind) if field.kw_only}  # type: ignore[arg-type]
+    refuse_unknown(caller, keywords, known, names_elsewhere)
     if options is None:
         return kind(**keywords)
     if keywords:

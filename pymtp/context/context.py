@@ -19,6 +19,7 @@ from pymtp.context.state import SequenceState
 from pymtp.drafting.depth import watch_quotas
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model.model import TAPS, Model
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.native import Handle, alone, check, ffi, lib
 from pymtp.native.process import refuse_copies
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
@@ -62,7 +63,7 @@ class Context:
         Raises InvalidRequestError for values outside their range, and where K, V and states do not fit in the
         host's memory; NativeError when llama.cpp cannot make the contexts.
         """
-        options = given_options("Context()", ContextOptions, options, keywords)
+        options = given_options("Context()", ContextOptions, options, keywords, OPTION_NAMES_ELSEWHERE)
         params, pair_options = options.context_params(
             model, max_outputs=max_outputs, embeddings=embeddings, trace=trace
         )

@@ -10,6 +10,7 @@ from typing import Any
 from pymtp.context.options import ContextOptions
 from pymtp.errors import NativeError
 from pymtp.model.model import Model
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.model.options import ModelOptions
 from pymtp.native import ffi, last_error, lib
 from pymtp.validation import given_options, read_int
@@ -103,7 +104,7 @@ def plan_memory(
     """
     n_gpu_layers = read_int("n_gpu_layers", n_gpu_layers, -1)
     loaded, _kept = (placing or ModelOptions()).model_params(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
-    options = given_options("plan_memory()", ContextOptions, context, keywords)
+    options = given_options("plan_memory()", ContextOptions, context, keywords, OPTION_NAMES_ELSEWHERE)
     params, pair_options = options.context_params(model)
     name = os.fsencode(model.path)
     return read_memory(lambda rows, limit: lib.pymtp_plan_memory(name, loaded, params, pair_options, rows, limit))

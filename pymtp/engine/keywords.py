@@ -8,8 +8,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from pymtp.other_names import SAMPLING_NAMES
-from pymtp.samplers import LogitsProcessor
+from pymtp.samplers import SAMPLING_NAMES_ELSEWHERE, LogitsProcessor
 from pymtp.sampling import SamplingParams
 from pymtp.validation import refuse_unknown
 
@@ -82,7 +81,7 @@ def with_keywords(
         if name in keywords:  # otherwise Python has taken it
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}: chat() and stream_chat() take it")
     also = (*_OWN_KEYWORDS, *_CHAT_KEYWORDS) if caller.endswith("chat") else _OWN_KEYWORDS
-    refuse_unknown(f"{caller}()", keywords, _NAMES, SAMPLING_NAMES, also=also)
+    refuse_unknown(f"{caller}()", keywords, _NAMES, SAMPLING_NAMES_ELSEWHERE, also=also)
     if params is None:
         params = default()
     if not keywords:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest, read_file_info
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.model.normalization import NFC_PRE_TOKENIZERS, Normalizer
 from pymtp.model.options import ModelOptions, init_numa
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
@@ -104,7 +105,7 @@ class Model:
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, not a model that pymtp runs, or
         replaced during the load; InvalidRequestError for an invalid path and invalid options.
         """
-        self.options = given_options("Model()", ModelOptions, options, keywords)
+        self.options = given_options("Model()", ModelOptions, options, keywords, OPTION_NAMES_ELSEWHERE)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
         self.options.check_machine()

@@ -19,7 +19,7 @@ from pymtp.openai.generate_request import left_out_keywords, output_finish_reaso
 from pymtp.openai.loaded import Generator, LoadedModel
 from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, read_generate_request, unknown_fields
 from pymtp.openai.response_body import build_response
-from pymtp.other_names import SAMPLING_NAMES
+from pymtp.samplers import SAMPLING_NAMES_ELSEWHERE
 from pymtp.sampling import TokenLogprobs
 from pymtp.validation import is_real, refuse_unknown, shown
 
@@ -66,7 +66,7 @@ class Answerer:
         for name, (neutral, instead) in _OF_LLAMA_CPP_PYTHON.items():
             if name in body and not _is_equal(value := body.pop(name), neutral):
                 raise InvalidRequestError(f"{name}={shown(value)}: not supported{instead}", name)
-        refuse_unknown(f"{caller}()", body, known_fields(url), SAMPLING_NAMES, also=("logits_processor",))
+        refuse_unknown(f"{caller}()", body, known_fields(url), SAMPLING_NAMES_ELSEWHERE, also=("logits_processor",))
         if unknown := unknown_fields(url, body):  # tools that cannot be called
             raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
         _check(body)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pymtp.other_names import SAMPLING_NAMES
+from pymtp.samplers.names_elsewhere import SAMPLING_NAMES_ELSEWHERE
 from pymtp.validation import is_real, is_text, is_whole
 
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")  # llama.cpp's, where DRY ends repetitions
@@ -14,7 +14,7 @@ MAX_BREAKERS = 32  # each is searched for in all tokens of a vocabulary
 MAX_BREAKER = 100  # characters
 _MAX_VALUE = 1e30
 # other clients' names of fields: llama.cpp's command line, Kobold, Aphrodite, TabbyAPI
-OTHER_NAMES = {name: SAMPLING_NAMES[name] for name in ("typ_p", "typical", "nsigma", "dry_range")}
+OTHER_NAMES = {name: SAMPLING_NAMES_ELSEWHERE[name] for name in ("typ_p", "typical", "nsigma", "dry_range")}
 
 
 class Rule(NamedTuple):

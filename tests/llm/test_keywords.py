@@ -12,8 +12,9 @@ import pytest
 import pymtp
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from pymtp.engine.keywords import SamplingKeywords
+from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
 from pymtp.options import LLMOptions
-from pymtp.other_names import OPTION_NAMES, SAMPLING_NAMES
+from pymtp.samplers import SAMPLING_NAMES_ELSEWHERE
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -126,8 +127,8 @@ def test_wrong_field_of_sampling_params_names_the_nearest_right_one(llm: LLM, wr
             call(**{wrong: 1})
 
 
-def test_other_names_are_none_of_ours_and_tell_one_of_ours() -> None:
-    for names, kind in ((SAMPLING_NAMES, SamplingParams), (OPTION_NAMES, LLMOptions)):
+def test_names_elsewhere_are_none_of_ours_and_tell_one_of_ours() -> None:
+    for names, kind in ((SAMPLING_NAMES_ELSEWHERE, SamplingParams), (OPTION_NAMES_ELSEWHERE, LLMOptions)):
         ours = {field.name for field in fields(kind)}
         assert not ours & names.keys()
         meant = {word for word in names.values() if " " not in word}

@@ -1,64 +1,17 @@
-"""Names that llama-cpp-python, vLLM, transformers and llama.cpp give to what pymtp has under another name.
+"""Names of options of a model and its context in llama-cpp-python, vLLM, transformers and llama.cpp.
 
-Each table maps a name to a keyword of pymtp, or to words on what to do instead. They are for messages alone: calls of
-Python take no keyword under two names.
+The table maps a name to an option of LLM, or to words on what to do instead. It is for
+messages alone: calls of Python take no keyword under two names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_NO_MIROSTAT = "there is no mirostat: temperature, min_p and top_n_sigma are there"
-_CONTROL_TOKENS = "a text never has control tokens; Model.detokenize shows them"
 _BY_ITSELF = "pymtp chooses that by the model's file"
 _ONE_PROCESS = "an LLM is one process: n_gpu_layers, tensor_split and split_mode place the model"
 
-SAMPLING_NAMES: Mapping[str, str] = {
-    "allowed_token_ids": "logit_bias",
-    "bad_words": "logit_bias",
-    "best_of": "n",
-    "dry_range": "dry_penalty_last_n",
-    "echo": "create_completion takes it",
-    "functions": "tools",
-    "function_call": "tool_choice",
-    "guided_decoding": "json_schema",
-    "guided_json": "json_schema",
-    "include_stop_str_in_output": "a text never has its stop string",
-    "length_penalty": "there is no beam search",
-    "logits_processors": "logits_processor",
-    "max_completion_tokens": "max_tokens",
-    "max_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "ignore_eos",
-    "min_tokens": "ignore_eos",
-    "mirostat": _NO_MIROSTAT,
-    "mirostat_eta": _NO_MIROSTAT,
-    "mirostat_mode": _NO_MIROSTAT,
-    "mirostat_tau": _NO_MIROSTAT,
-    "n_predict": "max_tokens",
-    "n_probs": "logprobs",
-    "no_repeat_ngram_size": "dry_multiplier",
-    "nsigma": "top_n_sigma",
-    "num_return_sequences": "n",
-    "repeat_last_n": "penalty_last_n",
-    "repeat_penalty": "repetition_penalty",
-    "response_format": "json_schema",
-    "skip_special_tokens": _CONTROL_TOKENS,
-    "spaces_between_special_tokens": _CONTROL_TOKENS,
-    "stop_sequences": "stop",
-    "stop_strings": "stop",
-    "stopping_criteria": "stop",
-    "stream": "stream() and stream_chat() yield the pieces of a text",
-    "structured_outputs": "json_schema",
-    "suffix": "create_completion takes it",
-    "temp": "temperature",
-    "tfs_z": "top_n_sigma",
-    "top_logprobs": "logprobs",
-    "typ_p": "typical_p",
-    "typical": "typical_p",
-    "use_beam_search": "there is no beam search",
-}
-OPTION_NAMES: Mapping[str, str] = {
+OPTION_NAMES_ELSEWHERE: Mapping[str, str] = {
     "block_size": "the memory of a sequence is not in blocks",
     "cache_ram": "cache_bytes",
     "cache_type_k": "type_k",
