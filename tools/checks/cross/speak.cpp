@@ -41,7 +41,7 @@ int main(int argc, char ** argv) {
     options.n_draft   = n_draft;
     options.n_seq_max = 1;
     options.n_outputs = 1;
-    options.sample_on     = PYMTP_DRAWS_AUTO;
+    options.sample_on = PYMTP_SAMPLE_ON_AUTO;
     pymtp_pair * pair = pymtp_pair_init(model, params, &options);
     require(pair, "context");
 
