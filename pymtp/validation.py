@@ -19,6 +19,7 @@ import numpy as np
 from pymtp.errors import InvalidRequestError
 
 Options = TypeVar("Options")
+MIN_LIKENESS = 0.7  # of two names, one of which may be a slip: at 0.6, "do_sample" would be like "samplers"
 
 
 def is_text(value: object, longest: int) -> bool:
@@ -86,7 +87,7 @@ def _hint(name: str, known: Collection[str], names_elsewhere: Mapping[str, str])
     meant = names_elsewhere.get(name, "")
     if " " in meant:
         return f": {meant}"
-    near = [meant] if meant in known else get_close_matches(name, sorted(known), 1)
+    near = [meant] if meant in known else get_close_matches(name, sorted(known), 1, MIN_LIKENESS)
     return f". Did you mean {near[0]!r}?" if near else ""
 
 

@@ -135,7 +135,7 @@ class Report:
         faults of a damaged file are found only when figures are computed.
         """
         try:
-            whole = json.loads(path.read_text(encoding="utf-8"))
+            whole = json.loads(path.read_text(encoding="utf-8-sig"))
             if not isinstance(whole, dict):
                 raise ValueError("it is no JSON object")
             if whole["bench"] != cls.bench:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pymtp.chat import ContentDelta, OutputParser
 from pymtp.engine.deltas import CompletionDelta
 from pymtp.engine.prepare import Prompt
@@ -21,13 +23,14 @@ from pymtp.openai.request_body import CHAT, excludes_reasoning, known_fields, re
 from pymtp.openai.response_body import build_response
 from pymtp.samplers import SAMPLING_NAMES_ELSEWHERE
 from pymtp.sampling import TokenLogprobs
-from pymtp.validation import is_real, refuse_unknown, shown
+from pymtp.validation import refuse_unknown, shown
 
 log = logging.getLogger(__name__)
 PromptLogprobs = Callable[[], list[TokenLogprobs]]
 _KINDS = {
     "model": (str, "a string"),
     "echo": (bool, "a boolean"),
+    "stream": (bool, "a boolean"),
     "stream_options": (Mapping, "a mapping"),
     "pymtp": (Mapping, "a mapping"),
 }
@@ -41,9 +44,16 @@ _OF_LLAMA_CPP_PYTHON: dict[str, tuple[object, str]] = {
 }
 
 
-def _is_equal(value: object, neutral: object) -> bool:
-    """Return whether a value is the neutral one. Arrays, which compare element by element, are not."""
-    return value == neutral if is_real(value) or isinstance(value, type(neutral)) else False
+def _read_value(name: str, value: Any) -> Any:
+    """Return a field's value as JSON would have it: numbers and ids of NumPy as Python's, tuples as lists.
+
+    Raises InvalidRequestError for other arrays, which cannot be compared with a value.
+    """
+    if isinstance(value, np.generic) or (name == "prompt" and isinstance(value, np.ndarray)):
+        return value.tolist()
+    if hasattr(value, "__array__"):  # those of torch and pandas, too
+        raise InvalidRequestError(f"{name} must not be an array", name)
+    return list(value) if isinstance(value, tuple) else value
 
 
 class Answerer:
@@ -61,15 +71,18 @@ class Answerer:
 
         Raises TypeError for an unknown field, InvalidRequestError for fields that are refused.
         """
-        body = {name: value for name, value in fields.items() if value is not None}
-        processor = body.pop("logits_processor", None)
+        given = {name: value for name, value in fields.items() if value is not None}
+        processor = given.pop("logits_processor", None)
+        if isinstance(processor, (list, tuple)) and not processor:  # llama-cpp-python's list without any
+            processor = None
+        body = {name: _read_value(name, value) for name, value in given.items()}
         for name, (neutral, instead) in _OF_LLAMA_CPP_PYTHON.items():
-            if name in body and not _is_equal(value := body.pop(name), neutral):
+            if name in body and (value := body.pop(name)) != neutral:
                 raise InvalidRequestError(f"{name}={shown(value)}: not supported{instead}", name)
         refuse_unknown(f"{caller}()", body, known_fields(url), SAMPLING_NAMES_ELSEWHERE, also=("logits_processor",))
         if unknown := unknown_fields(url, body):  # tools that cannot be called
             raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
-        _check(body)
+        _check(url, body)
         request = read_generate_request(url, body, llm.sampling_defaults)
         prompt, params, self._format = prepare_request(llm, request)
         if left_out := left_out_keywords(request, self._format):
@@ -77,6 +90,8 @@ class Answerer:
         self.prompt: Prompt = prompt
         self.params = params if processor is None else replace(params, logits_processor=processor)
         self.stream = request.stream
+        if self.stream and self.params.n > 1:
+            raise InvalidRequestError(f"n={self.params.n}: a stream has one completion: leave out n or stream", "n")
         self._url, self._body, self._model = url, body, llm.model
 
     def answer(self, completion: Completion) -> Any:
@@ -120,9 +135,10 @@ def _chunks(stream: Stream, writer: ChatWriter | TextWriter) -> Iterator[dict[st
         yield from writer.end(stream.completion, stream.echo_logprobs)
 
 
-def _check(body: Mapping[str, Any]) -> None:
+def _check(url: str, body: Mapping[str, Any]) -> None:
     """Raise InvalidRequestError for a field of a wrong type, and for one that only the server has."""
-    for name, (kind, wanted) in _KINDS.items():
+    kinds = _KINDS | ({"logprobs": (bool, "a boolean")} if url == CHAT else {})
+    for name, (kind, wanted) in kinds.items():
         if name in body and not isinstance(body[name], kind):
             raise InvalidRequestError(f"{name}={shown(body[name])} must be {wanted}", name)
     for name in _OF_THE_SERVER:

@@ -8,13 +8,12 @@ from typing import Any
 
 from pymtp.engine.request import Completion
 from pymtp.openai.generate_request import Output
-from pymtp.validation import is_real
 
 
 def is_prompt_only(body: Mapping[str, Any]) -> bool:
     """Return whether a body of /v1/completions asks for the prompt alone: the answer has no text beside `echo`."""
     asked = body.get("max_tokens")  # 0.0 is a whole number in JSON; False is none
-    return is_real(asked) and asked == 0 and body.get("max_completion_tokens") is None
+    return asked == 0 and asked is not False and body.get("max_completion_tokens") is None
 
 
 def without_text(output: Output) -> Output:

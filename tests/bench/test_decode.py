@@ -313,6 +313,8 @@ def test_file_that_is_not_a_report_of_this_bench_is_refused(report: DecodeReport
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(InvalidRequestError, match=f"cannot be read as the report of a decode bench: {words}"):
             DecodeReport.load(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text(report.as_json(), encoding="utf-8-sig")  # as editors of Windows write it
+    assert DecodeReport.load(tmp_path / "x.json").as_json() == report.as_json()
     (tmp_path / "x.json").write_bytes(b"\xff")
     with pytest.raises(InvalidRequestError, match="it is not text in UTF-8"):
         DecodeReport.load(tmp_path / "x.json")

@@ -88,19 +88,35 @@ def test_wrong_fields_are_refused_before_anything_runs(llm: LLM, stream: bool) -
     wrong: list[dict[str, Any]] = [{"min_tokens": 3}, {"temperature": -1}, {"tools": [3]}, {"best_of": 3}]
     wrong += [{"functions": [TOOLS[0]["function"]]}, {"function_call": {"name": "get_weather"}}, {"max_tokens": 0}]
     wrong += [{"function_call": "none", "tools": TOOLS}, {"mirostat_mode": 2}, {"tfs_z": 0.5}]
-    wrong += [{"stopping_criteria": [print]}, {"tfs_z": np.ones(2)}, {"max_tokens": np.zeros(2)}]
+    wrong += [{"stopping_criteria": [print]}, {"stopping_criteria": np.float32(1)}, {"functions": np.int64(1)}]
+    names = (
+        "tfs_z",
+        "max_tokens",
+        "seed",
+        "logit_bias",
+        "function_call",
+        "functions",
+        "tools",
+        "tool_choice",
+        "timeout",
+    )
+    wrong += [{name: np.ones(2)} for name in names]
     for fields in wrong:
         with pytest.raises(InvalidRequestError, match=min(fields)):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
     of_a_wrong_type: list[dict[str, Any]] = [{"echo": "y"}, {"stream_options": 3}, {"pymtp": [1]}, {"model": 3}]
+    of_a_wrong_type += [{"logprobs": "false"}]
     for fields in of_a_wrong_type:
         with pytest.raises(InvalidRequestError, match=f"{min(fields)}=.* must be a"):
             llm.create_chat_completion(HELLO, stream=stream, **fields)
     for name in ("timeout", "timings_per_token", "return_progress"):
         with pytest.raises(InvalidRequestError, match=f"{name}: only `pymtp serve`"):
             llm.create_completion("a", stream=stream, **{name: 1})
-    with pytest.raises(InvalidRequestError, match="max_tokens"):
-        llm.create_completion("a", stream=stream, max_tokens=np.zeros(2))
+    for name in ("max_tokens", "suffix", "grammar", "stream"):
+        with pytest.raises(InvalidRequestError, match=f"{name} must not be an array"):
+            llm.create_completion("a", **({"stream": stream} | {name: np.zeros(2)}))
+    with pytest.raises(InvalidRequestError, match="stream='false' must be a boolean"):
+        llm.create_completion("a", stream="false")
     with pytest.raises(ContextFullError):
         llm.create_completion("too long " * 5000, stream=stream)
 
@@ -109,6 +125,8 @@ def test_keywords_of_llama_cpp_python_are_taken_where_they_change_nothing(llm: L
     neutral = {"tfs_z": 1.0, "mirostat_mode": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "function_call": "none"}
     plain = llm.create_chat_completion(HELLO, **GREEDY)
     same = llm.create_chat_completion(HELLO, **GREEDY, **neutral, stopping_criteria=[], functions=[], typical_p=1.0)
+    assert same["choices"] == plain["choices"]
+    same = llm.create_chat_completion(HELLO, **GREEDY, logits_processor=[], stopping_criteria=(), tfs_z=np.float64(1))
     assert same["choices"] == plain["choices"]
 
 

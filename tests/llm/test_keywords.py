@@ -70,6 +70,7 @@ def test_keywords_replace_fields_of_params(llm: LLM) -> None:
         ("response_format", "json_schema"),
         ("repeat_last_n", "penalty_last_n"),
         ("best_of", "n"),
+        ("num_predict", "max_tokens"),
     ],
 )
 def test_wrong_keyword_names_the_nearest_right_one(llm: LLM, wrong: str, right: str) -> None:
@@ -99,6 +100,7 @@ def test_keyword_of_chats_is_named_as_such(llm: LLM) -> None:
         ("max_num_seqs", "Did you mean 'n_seq_max'"),
         ("draft_model", "Did you mean 'head'"),
         ("cache_type_k", "Did you mean 'type_k'"),
+        ("ngl", "Did you mean 'n_gpu_layers'"),
         ("temperature", "give it to each call, or to SamplingParams"),
         ("tensor_parallel_size", "an LLM is one process"),
     ],
@@ -118,6 +120,7 @@ def test_wrong_keyword_of_a_constructor_names_the_nearest_right_one(wrong: str, 
         ("repeat_penalty", "Did you mean 'repetition_penalty'"),
         ("max_token", "Did you mean 'max_tokens'"),
         ("mirostat_mode", "there is no mirostat"),
+        ("do_sample", "a temperature of 0 is greedy"),
     ],
 )
 def test_wrong_field_of_sampling_params_names_the_nearest_right_one(llm: LLM, wrong: str, right: str) -> None:
@@ -125,6 +128,11 @@ def test_wrong_field_of_sampling_params_names_the_nearest_right_one(llm: LLM, wr
     for call in calls:
         with pytest.raises(TypeError, match=rf"{call.func.__name__}\(\).*'{wrong}'.*{right}"):
             call(**{wrong: 1})
+
+
+def test_name_that_is_like_none_of_ours_gets_no_hint() -> None:
+    with pytest.raises(TypeError, match=r"'sampling'$"):  # "samplers" is something else
+        SamplingParams(**{"sampling": 1})  # type: ignore[arg-type]
 
 
 def test_names_elsewhere_are_none_of_ours_and_tell_one_of_ours() -> None:

@@ -37,10 +37,10 @@ def main(
     vocab: Annotated[int | None, typer.Option(min=512, help="Tokens instead of the preset's.")] = None,
     experts: Annotated[int | None, typer.Option(min=8, help="Experts per layer.")] = None,
     head: Annotated[bool, typer.Option("--head/--no-head", help="With the multi-token-prediction head.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
-    split_max_tensors: Annotated[int, typer.Option(help="The most tensors a file, 0 for a single file.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
+    split_max_tensors: Annotated[int, typer.Option(min=0, help="The most tensors a file, 0 for a single file.")] = 0,
     weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Or a hole for `pymtp info`.")] = True,
-    threads: Annotated[int | None, typer.Option(help="Threads that make weights.", show_default="cores")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that make weights.", show_default="cores")] = None,
 ) -> None:
     """Write a GGUF with random weights."""
     preset, weight_type = preset.lower(), weight_type.lower()

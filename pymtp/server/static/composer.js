@@ -64,7 +64,7 @@ export class Composer {
   }
 
   async #send() {
-    for (const key of ["refused", "files", "too long"]) dismiss(key);
+    for (const key of ["refused", "files"]) dismiss(key);
     await this.#reading;
     const [text, files] = [this.#question.value, this.#files];
     if (!(text.trim() || files.length) || !this.on.send(text, files)) return;
