@@ -39,7 +39,14 @@ class _Stderr:
 
 
 # emoji is off because rich would replace ":new:" in "auto:new: 12" by an emoji
-screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
+class _Screen(Console):
+    """A console that never hides the cursor: a signal may end a program while it shows a status or its progress."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return super().show_cursor(True)
+
+
+screen = _Screen(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
 
 
 # control characters that a terminal may obey: all but newline, tab, and the carriage return of a line end

@@ -138,6 +138,7 @@ def test_signal_that_ends_a_chat_leaves_the_terminal_as_it_was(tmp_path: Path, m
     with Terminal(tmp_path, *SMALL, "-n", "40") as terminal:
         before = terminal.settings
         terminal.wait_for_prompt()
+        assert b"\x1b[?25l" not in terminal.raw.partition(b"/help lists")[0], "the cursor is there while a model loads"
         if moment == "answer":
             terminal.hold("3!")
             terminal.type("Hello.\r")
