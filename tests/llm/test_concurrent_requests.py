@@ -266,9 +266,12 @@ def test_stats_have_queue_seconds_and_time_to_first_token(prompts: list[str]) ->
         assert done.stats.as_dict()["queue_seconds"] == done.stats.queue_seconds
 
 
-def test_sequences_hold_valid_states_after_all_tests_of_the_module(several: LLM, prompts: list[str]) -> None:
+def test_sequences_hold_valid_states_after_all_tests_of_the_module(llm: LLM, several: LLM, prompts: list[str]) -> None:
     done = several.generate(prompts[:4], SHORT)
-    again = several.generate([[*one.prompt_token_ids, *one.token_ids] for one in done], SHORT)
-    assert [one.stats.cached_tokens for one in again] == [
-        len(one.prompt_token_ids) + len(one.token_ids) - 1 for one in done
-    ]
+    longer = [[*one.prompt_token_ids, *one.token_ids] for one in done]
+    again = several.generate(longer, SHORT)
+    assert texts(again) == [llm.generate(tokens, SHORT).text for tokens in longer]
+    # a request may have moved into the sequence of another one that ended before it: so short a text is not kept then
+    cached = [one.stats.cached_tokens for one in again]
+    assert all(n in (0, len(tokens) - 1) for n, tokens in zip(cached, longer, strict=True))
+    assert cached.count(0) < 2
