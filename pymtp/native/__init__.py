@@ -1,6 +1,6 @@
 """The interface to C: the compiled library, its errors, its log, its handling of signals, and calls that take turns.
 
-Only models, contexts, samplers and depth policies may use `lib`; `lint-imports` checks this.
+Only models, contexts, samplers, depth policies and text indexes may use `lib`; `lint-imports` checks this.
 
 llama.cpp's log goes to `logging.getLogger("pymtp.native")`. While a native call runs on the main thread, Python runs
 pending signal handlers about 20 times a second; an exception of a handler (KeyboardInterrupt) ends that call and is

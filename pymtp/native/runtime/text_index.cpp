@@ -1,0 +1,224 @@
+#include "text_index.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace {
+
+// Lengths of the indexed n-grams. No match is shorter than the second.
+constexpr size_t LONG  = 8;
+constexpr size_t SHORT = 3;
+// Occurrences of an n-gram that a search looks at, the end of the text itself included.
+constexpr int MAX_CANDIDATES = 16;
+// An occurrence votes if its match is at least this share of the longest.
+constexpr double LEAST_SHARE = 0.5;
+// Share of used slots at which a hash table grows, and the factor by which it grows.
+constexpr double MAX_LOAD    = 0.6;
+constexpr double SLOT_GROWTH = 1.5;
+// Most slots that are tried for an n-gram. At this load, more are needed only if the tokens were chosen so that many
+// n-grams have one hash; the last slot tried then forgets its n-gram.
+constexpr int MAX_TRIES = 64;
+
+uint32_t hash_of(const llama_token * gram, size_t n) {
+    uint64_t hash = 0;
+    for (size_t i = 0; i < n; ++i) {
+        hash = (hash ^ (uint32_t) gram[i]) * 0x9E3779B97F4A7C15; // 2^64 divided by the golden ratio (Knuth)
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+// Reserves room for n more items. Capacities grow by a quarter: doubling would leave half of the memory unused.
+template <typename T> void make_room(std::vector<T> & items, size_t n) {
+    if (items.capacity() < items.size() + n) {
+        items.reserve(std::max(items.size() + n, items.capacity() + items.capacity() / 4));
+    }
+}
+
+} // namespace
+
+bool pymtp_ngrams::is_at(const std::vector<llama_token> & tokens, uint32_t end, const llama_token * gram) const {
+    return std::equal(gram, gram + n, tokens.data() + end - n);
+}
+
+// Returns the slot of an n-gram; if it has none, an empty slot or, after MAX_TRIES, the slot of another n-gram.
+size_t pymtp_ngrams::find_slot(const std::vector<llama_token> & tokens, const llama_token * gram) const {
+    size_t slot = (uint64_t) hash_of(gram, n) * slots.size() >> 32;
+    for (int i = 1; i < MAX_TRIES && slots[slot] && !is_at(tokens, slots[slot], gram); ++i) {
+        slot = slot + 1 < slots.size() ? slot + 1 : 0;
+    }
+    return slot;
+}
+
+void pymtp_ngrams::reserve(const std::vector<llama_token> & tokens, size_t n_new) {
+    make_room(previous, n_new);
+    const size_t needed = (used + n_new) / MAX_LOAD + 1;
+    if (needed <= slots.size()) {
+        return;
+    }
+    std::vector<uint32_t> old(std::max<size_t>(needed, slots.size() * SLOT_GROWTH));
+    slots.swap(old);
+    used = 0;
+    for (const uint32_t end : old) {
+        if (end) {
+            uint32_t & slot = slots[find_slot(tokens, tokens.data() + end - n)];
+            used += slot == 0;
+            slot = std::max(slot, end);
+        }
+    }
+}
+
+void pymtp_ngrams::add(const std::vector<llama_token> & tokens, uint32_t end, bool whole) noexcept {
+    previous.push_back(0);
+    if (whole) {
+        const llama_token * gram = tokens.data() + end - n;
+        uint32_t & slot = slots[find_slot(tokens, gram)];
+        used += slot == 0;
+        previous.back() = slot && is_at(tokens, slot, gram) ? slot : 0;
+        slot = end;
+    }
+}
+
+uint32_t pymtp_ngrams::last(const std::vector<llama_token> & tokens, const llama_token * gram) const {
+    if (slots.empty()) {
+        return 0;
+    }
+    const uint32_t end = slots[find_slot(tokens, gram)];
+    return end && is_at(tokens, end, gram) ? end : 0;
+}
+
+pymtp_text_end::pymtp_text_end(const std::vector<llama_token> & text, const llama_token * drafts, size_t n_drafts) {
+    const size_t n_max = std::min(MAX_LENGTH, text.size() + n_drafts);
+    for (; n < n_max; ++n) {
+        const llama_token token = n < n_drafts ? drafts[n_drafts - 1 - n] : text[text.size() - 1 - (n - n_drafts)];
+        if (token == LLAMA_TOKEN_NULL) {
+            break;
+        }
+        tokens[MAX_LENGTH - 1 - n] = token;
+    }
+}
+
+pymtp_text::pymtp_text() : ngrams{pymtp_ngrams(LONG), pymtp_ngrams(SHORT)} {}
+
+void pymtp_text::add(const llama_token * tokens, size_t n) {
+    if (n > UINT32_MAX - all.size()) {
+        throw std::length_error("a text has at most 4,294,967,295 tokens");
+    }
+    make_room(all, n);
+    for (pymtp_ngrams & grams : ngrams) {
+        grams.reserve(all, n);
+    }
+    for (size_t i = 0; i < n; ++i) {
+        all.push_back(tokens[i]);
+        n_last = tokens[i] == LLAMA_TOKEN_NULL ? 0 : n_last + 1;
+        for (pymtp_ngrams & grams : ngrams) {
+            grams.add(all, all.size(), n_last >= grams.length());
+        }
+    }
+}
+
+void pymtp_text::keep_last(size_t n) {
+    if (n < all.size()) {
+        pymtp_text kept;
+        kept.add(all.data() + all.size() - n, n);
+        *this = std::move(kept);
+    }
+}
+
+size_t pymtp_text::bytes() const {
+    size_t n = sizeof(*this) + all.capacity() * sizeof(llama_token);
+    for (const pymtp_ngrams & grams : ngrams) {
+        n += grams.bytes();
+    }
+    return n;
+}
+
+void pymtp_text::find(const pymtp_text_end & end, size_t limit, std::vector<pymtp_occurrence> & found) const {
+    const size_t n_before = found.size();
+    for (const pymtp_ngrams & grams : ngrams) {
+        if (end.size() < grams.length()) {
+            continue;
+        }
+        uint32_t at = grams.last(all, end.last(grams.length()));
+        for (int i = 0; at && i < MAX_CANDIDATES; ++i, at = grams.before(at)) {
+            if (at >= limit || (at < all.size() && all[at] == LLAMA_TOKEN_NULL)) {
+                continue;
+            }
+            size_t length = grams.length();
+            while (length < std::min<size_t>(end.size(), at) && all[at - 1 - length] == *end.last(length + 1)) {
+                ++length;
+            }
+            found.push_back({this, at, length});
+        }
+        if (found.size() > n_before) {
+            return;
+        }
+    }
+}
+
+size_t pymtp_guess_next(
+        const pymtp_text & text, const pymtp_text * other, const llama_token * drafts, size_t n_drafts, size_t n_max,
+        pymtp_guess * guesses) {
+    const pymtp_text_end end(text.tokens(), drafts, n_drafts);
+    std::vector<pymtp_occurrence> voters;
+    voters.reserve(2 * MAX_CANDIDATES);
+    text.find(end, text.size() + n_drafts, voters);
+    if (other) {
+        other->find(end, other->size(), voters);
+    }
+    size_t longest = 0;
+    for (const pymtp_occurrence & voter : voters) {
+        longest = std::max(longest, voter.length);
+    }
+    const auto is_short = [&](const pymtp_occurrence & voter) { return voter.length < LEAST_SHARE * longest; };
+    voters.erase(std::remove_if(voters.begin(), voters.end(), is_short), voters.end());
+
+    // The guess at index i after an occurrence. An occurrence in the text may continue into the drafts and guesses.
+    const auto vote = [&](const pymtp_occurrence & voter, size_t i) -> llama_token {
+        const size_t at = voter.next + i;
+        if (at < voter.in->size()) {
+            return voter.in->tokens()[at];
+        }
+        const size_t after = at - voter.in->size();
+        return voter.in != &text ? LLAMA_TOKEN_NULL : after < n_drafts ? drafts[after] : guesses[after - n_drafts].token;
+    };
+    std::array<llama_token, 2 * MAX_CANDIDATES> votes;
+    size_t i = 0;
+    for (; i < n_max; ++i) {
+        const auto ends = [&](const pymtp_occurrence & voter) { return vote(voter, i) == LLAMA_TOKEN_NULL; };
+        voters.erase(std::remove_if(voters.begin(), voters.end(), ends), voters.end());
+        if (voters.empty()) {
+            break;
+        }
+        longest = 0;
+        for (size_t k = 0; k < voters.size(); ++k) {
+            votes[k] = vote(voters[k], i);
+            longest  = std::max(longest, voters[k].length);
+        }
+        pymtp_guess best = {LLAMA_TOKEN_NULL, (int32_t) (longest + i), 0, (int32_t) voters.size()};
+        size_t best_length = 0;
+        for (size_t k = 0; k < voters.size(); ++k) {
+            if (std::find(votes.begin(), votes.begin() + k, votes[k]) != votes.begin() + k) {
+                continue; // counted with an earlier voter
+            }
+            int32_t n      = 0;
+            size_t  length = 0; // the longest match of this token's voters
+            for (size_t m = k; m < voters.size(); ++m) {
+                if (votes[m] == votes[k]) {
+                    ++n;
+                    length = std::max(length, voters[m].length);
+                }
+            }
+            if (n > best.votes || (n == best.votes && length > best_length)) {
+                best.token  = votes[k];
+                best.votes  = n;
+                best_length = length;
+            }
+        }
+        guesses[i] = best;
+        const auto disagrees = [&](const pymtp_occurrence & voter) { return vote(voter, i) != best.token; };
+        voters.erase(std::remove_if(voters.begin(), voters.end(), disagrees), voters.end());
+    }
+    return i;
+}
