@@ -8,7 +8,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +64,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 2
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin a folder at another file: what it rewrites the assertions of, the others then only read.
+
+    The bytecode of a file is written once. In a new checkout the workers would all write the same file at a time.
+    """
+    report = yield
+    if isinstance(collector, pytest.Dir):
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        first = len(report.result) * worker // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name != FIRST)
+    """Sort the tests, because all workers must have the same order."""
+    items.sort(key=lambda item: (item.path.name != FIRST, str(item.path)))
 
 
 def pytest_collection_finish() -> None:

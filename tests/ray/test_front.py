@@ -11,11 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from helpers.late import ray_exceptions, ray_front, ray_serve_exceptions
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from ray.exceptions import ActorDiedError, RayTaskError
-from ray.serve.exceptions import BackPressureError
 
-from pymtp.ray.front import FrontDeployment, ReplicaForwarder, with_middleware
 from pymtp.ray.routing import RoutingHint
 from pymtp.server.app import create_app
 from pymtp.server.http.sse import encode_events
@@ -80,13 +78,19 @@ class Replicas:
         return SimpleNamespace(results_async=results)
 
 
-def replica_lost() -> ActorDiedError:
-    return ActorDiedError()
+def replica_lost() -> Exception:
+    error: Exception = ray_exceptions.ActorDiedError()
+    return error
+
+
+def front_app(replicas: Replicas, settings: ServerSettings) -> Any:
+    """Return the application of a front of these replicas."""
+    return ray_front.with_middleware(ray_front.ReplicaForwarder(replicas), settings)
 
 
 def ask(replicas: Replicas, path: str, *, prefix: str = "", given: Any = None, **more: Any) -> httpx.Response:
     """Send a request through a front, and return the answer. given: fields of the settings."""
-    app = with_middleware(ReplicaForwarder(replicas), ServerSettings(**(given or {})))  # type: ignore[arg-type]
+    app = front_app(replicas, ServerSettings(**(given or {})))
     return asyncio.run(send(app, more.pop("method", "POST"), prefix + path, prefix, **more))
 
 
@@ -205,7 +209,7 @@ def test_lost_replica_closes_the_connection_of_a_partial_answer_that_is_not_a_st
 
 
 def test_client_gets_a_429_with_retry_after_if_the_queue_is_full() -> None:
-    full = BackPressureError(num_queued_requests=8, max_queued_requests=8)
+    full = ray_serve_exceptions.BackPressureError(num_queued_requests=8, max_queued_requests=8)
     done = ask(Replicas(error=full), CHAT, content=b"{}")
     assert (done.status_code, done.json()["error"]["code"], done.headers["retry-after"]) == (429, "queue_full", "1")
 
@@ -214,25 +218,25 @@ def test_client_gets_a_500_and_not_replica_lost_if_the_code_of_a_replica_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("pymtp"), "propagate", True)  # a server of another test has turned it off
-    broken = RayTaskError("answer", "Traceback: it was here", ValueError("secret")).as_instanceof_cause()
+    broken = ray_exceptions.RayTaskError("answer", "Traceback: it was here", ValueError("secret")).as_instanceof_cause()
     done = ask(Replicas(error=broken), CHAT, content=b"{}")
     assert (done.status_code, done.json()["error"]["code"]) == (500, "internal_error")
     assert ("secret" in done.text, "it was here" in caplog.text) == (False, True)
     for cause in (replica_lost(), asyncio.CancelledError()):
-        died = RayTaskError("answer", "Traceback", cause)
+        died = ray_exceptions.RayTaskError("answer", "Traceback", cause)
         assert ask(Replicas(error=died), CHAT, content=b"{}").json()["error"]["code"] == "replica_lost"
 
 
 def test_front_configures_the_log_as_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     configured: list[Any] = []
     monkeypatch.setattr(logs, "configure", lambda *given: configured.append(given))
-    FrontDeployment(Replicas(), ServerSettings(log_format="json", log_level="warning"))  # type: ignore[arg-type]
+    ray_front.FrontDeployment(Replicas(), ServerSettings(log_format="json", log_level="warning"))
     assert configured == [("json", "warning")]
 
 
 @pytest.mark.parametrize("path", ["/metrics", CHAT])
 def test_front_refuses_host_names_that_are_not_allowed(path: str) -> None:
-    front = with_middleware(ReplicaForwarder(Replicas()), ServerSettings(allowed_hosts=("api.example",)))  # type: ignore[arg-type]
+    front = front_app(Replicas(), ServerSettings(allowed_hosts=("api.example",)))
     done = asyncio.run(send(front, "GET", path, headers={"host": "evil.example"}))
     assert done.status_code == 403
 
@@ -243,7 +247,7 @@ def test_invalid_content_length_is_refused_by_front_and_server(length: str, path
     replicas = Replicas()
     app = create_app(ServerSettings(), lambda: pytest.fail("no model is asked"))
     headers = {"content-length": length.encode("latin-1")}
-    for answers in (with_middleware(ReplicaForwarder(replicas), ServerSettings()), app):  # type: ignore[arg-type]
+    for answers in (front_app(replicas, ServerSettings()), app):
         done = asyncio.run(send(answers, "POST", path, content=b"{}", headers=headers))
         assert done.status_code == (413 if length.startswith("9") else 400)
         assert done.json()["error"]["message"]
@@ -252,7 +256,7 @@ def test_invalid_content_length_is_refused_by_front_and_server(length: str, path
 
 def test_client_disconnect_cancels_the_call_to_the_replica() -> None:
     replicas = Replicas(STREAM, body(b"data: {}\n\n"), asyncio.Event())
-    app = with_middleware(ReplicaForwarder(replicas), ServerSettings())  # type: ignore[arg-type]
+    app = front_app(replicas, ServerSettings())
     sent: list[Any] = []
     incoming = [{"type": "http.request", "body": b"{}", "more_body": False}]
 

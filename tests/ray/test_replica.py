@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.late import ray_replica
 
 from pymtp import InvalidRequestError, ModelLoadError, NativeError
 from pymtp.options import LLMOptions
-from pymtp.ray.replica import Replica
 from pymtp.ray.routing import RoutingHint
 from pymtp.server.settings import ServerSettings
 
@@ -28,9 +28,9 @@ def context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def replica(*given: Any) -> AsyncIterator[Replica]:
+async def replica(*given: Any) -> AsyncIterator[ray_replica.Replica]:
     """Make a replica as Ray does: it awaits the constructor."""
-    made: Any = Replica.__new__(Replica)
+    made: Any = ray_replica.Replica.__new__(ray_replica.Replica)
     await made.__init__(*(given or (OPTIONS, None, ServerSettings(log_level="error"))))
     try:
         yield made

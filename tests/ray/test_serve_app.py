@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.late import ray_replica, ray_serve
 
 import pymtp.ray
 from pymtp import InvalidRequestError
 from pymtp.options import LLMOptions
-from pymtp.ray import serve_app
-from pymtp.ray.replica import Replica
-from pymtp.ray.serve import app
 from pymtp.server.settings import ServerSettings
 
 
-def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
+def built(*given: Any, builder: Any = None, **options: Any) -> tuple[Any, Any, list[Any]]:
     """Build an application. Return the deployment of fronts, that of replicas, and the arguments of a replica.
 
     The arguments are the options of the LLM, the path of a prefix, and the settings of the server.
     """
-    front = builder(*given, **options)._bound_deployment
+    front = (builder or pymtp.ray.serve_app)(*given, **options)._bound_deployment
     replica, settings = front.init_args
     assert replica._bound_deployment.init_args[-1] == settings
     return front, replica._bound_deployment, list(replica._bound_deployment.init_args)
@@ -28,7 +26,7 @@ def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, A
 
 def test_options_go_to_the_llm_and_to_the_server_settings() -> None:
     _, replica, args = built("m.gguf", n_ctx=512, n_cpu_moe=3, max_queue=9, served_names=["a"], prefix="p", num_cpus=4)
-    assert replica.func_or_class is Replica
+    assert replica.func_or_class is ray_replica.Replica
     assert args[:2] == [LLMOptions("m.gguf", n_seq_max=8, n_ctx=512, n_cpu_moe=3), "p"]
     assert args[2] == ServerSettings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
     assert replica.ray_actor_options["num_cpus"] == 4
@@ -36,7 +34,7 @@ def test_options_go_to_the_llm_and_to_the_server_settings() -> None:
 
 def test_serve_app_accepts_sampling_defaults() -> None:
     assert built(sampling={"temperature": 0.6})[2][2].sampling == {"temperature": 0.6}
-    assert built({"sampling": '{"top_k": -1}'}, builder=app)[2][2].sampling == {"top_k": -1}
+    assert built({"sampling": '{"top_k": -1}'}, builder=ray_serve.app)[2][2].sampling == {"top_k": -1}
 
 
 def test_option_of_serve_app_can_be_an_iterator() -> None:
@@ -120,12 +118,12 @@ def test_invalid_name_of_the_hub_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["served_names", "allowed_hosts", "api_keys"])
 @pytest.mark.parametrize("word", ["2024", "3.5", 2024])
 def test_names_on_the_command_line_can_consist_of_digits(name: str, word: Any) -> None:
-    assert getattr(built({name: word}, builder=app)[2][2], name) == (str(word),)
+    assert getattr(built({name: word}, builder=ray_serve.app)[2][2], name) == (str(word),)
 
 
 def test_json_that_is_nested_too_deeply_stays_a_string() -> None:
     with pytest.raises(InvalidRequestError, match=r"^n_ctx="):
-        app({"n_ctx": "[" * 100_000})
+        ray_serve.app({"n_ctx": "[" * 100_000})
 
 
 def test_queue_limits_fit_into_32_bits() -> None:
@@ -147,7 +145,7 @@ def test_empty_api_keys_are_refused_if_the_environment_has_keys(
 
 @pytest.mark.parametrize("name", ["split_mode", "rope_scaling"])
 def test_lowercase_none_on_the_command_line_stays_a_string(name: str) -> None:
-    assert getattr(built({name: "none"}, builder=app)[2][0], name) == "none"
+    assert getattr(built({name: "none"}, builder=ray_serve.app)[2][0], name) == "none"
 
 
 @pytest.mark.parametrize("keys", [{"sk-secret"}, b"sk-secret", ["sk-secret\n"], {"sk-secret": 1}], ids=type)
@@ -159,23 +157,23 @@ def test_error_does_not_show_refused_api_keys(keys: Any) -> None:
 
 def test_true_is_refused_as_an_api_key() -> None:
     with pytest.raises(InvalidRequestError, match="api_keys"):
-        built({"api_keys": True}, builder=app)
+        built({"api_keys": True}, builder=ray_serve.app)
 
 
 @pytest.mark.parametrize("no", ["false", "False", "FALSE"])
 def test_false_and_none_on_the_command_line_are_parsed_as_in_python(no: str) -> None:
-    settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][2]
+    settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=ray_serve.app)[2][2]
     assert (settings.page, settings.log_prompts, settings.request_timeout) == (False, False, None)
 
 
 @pytest.mark.parametrize(("name", "word"), [("page", "off"), ("log_prompts", "no"), ("max_body_bytes", "1MB")])
 def test_unknown_log_levels_and_formats_on_the_command_line_are_refused(name: str, word: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}=.*{word}.* must be "):
-        built({name: word}, builder=app)
+        built({name: word}, builder=ray_serve.app)
 
 
 def test_api_key_on_the_command_line_can_consist_of_digits() -> None:
-    _, _, args = built({"api_keys": "12345"}, builder=app)
+    _, _, args = built({"api_keys": "12345"}, builder=ray_serve.app)
     assert args[2].api_keys == ("12345",)
 
 
@@ -201,7 +199,7 @@ def test_fronts_need_no_cpu() -> None:
 
 def test_values_on_the_command_line_are_parsed_as_json() -> None:
     arguments = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
-    _, replica, args = built(arguments, builder=app)
+    _, replica, args = built(arguments, builder=ray_serve.app)
     assert args[:2] == [LLMOptions("m.gguf", n_seq_max=8, n_ctx=512, use_mmap=False), None]
     assert args[2].served_names == ("a",)
     assert replica._deployment_config.autoscaling_config.max_replicas == 2
@@ -213,7 +211,7 @@ def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.Mon
     assert built(api_keys=["three"])[2][2].api_keys == ("three",)
     monkeypatch.setenv("PYMTP_API_KEY", " ")
     with pytest.raises(InvalidRequestError, match="PYMTP_API_KEY is empty"):
-        serve_app()
+        pymtp.ray.serve_app()
 
 
 @pytest.mark.parametrize(
@@ -228,9 +226,9 @@ def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.Mon
 )
 def test_invalid_options_are_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
-        serve_app(**options)
+        pymtp.ray.serve_app(**options)
     with pytest.raises(InvalidRequestError, match="the smallest and the largest"):
-        app({"replicas": [1, 2, 3]})
+        ray_serve.app({"replicas": [1, 2, 3]})
 
 
 def test_pymtp_ray_has_no_other_attributes() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import numpy as np
-import ollama
 import pytest
+from helpers.late import ollama
 from helpers.servers import LONG, Server
 
 from pymtp.server.ollama.read import ignored_names, read_chat, read_generate
