@@ -3,7 +3,7 @@
 An arm is one of the compared variants: no drafts, a fixed number of drafts per round, or `auto`. A group is a number of
 sequences at one acceptance. In a group, every arm is measured once, one right after the other, each in a new LLM that
 was warmed up with other prompts. All arms of a bench round have the same prompts, the same times of arrival and, with
-synthetic acceptance, the same random numbers.
+synthetic acceptance, the same random numbers. batch_forced has the bench with forced texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from pymtp.bench.corpus import TokenSource
-from pymtp.bench.decode import AUTO, DEPTHS, MAX_DEPTH, NONE, digest, draft_tokens
+from pymtp.bench.decode import AUTO, DEPTHS, HEAD, MAX_DEPTH, NONE, digest, draft_options
 from pymtp.bench.paired import BenchSettings, Group, PairedBench
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.bench.traffic import Traffic, delays, prepare, run_on_engine_thread
@@ -29,8 +29,9 @@ from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Figures
 
-ARMS = (NONE, *DEPTHS, AUTO)
+ARMS = (NONE, *DEPTHS, HEAD, AUTO)
 REAL = "real"  # acceptance by the target, not synthetic
+FORCED = "forced"  # acceptance of drafts that equal a forced text
 UBATCH = 512  # tokens
 ROUNDS_BEFORE_ARRIVAL = 16  # decoding rounds of the running requests before the long prompt arrives
 NATIVE = ("prefill", "head_sync", "draft", "verify", "rewind")  # timed phases of native code, which do not overlap
@@ -43,8 +44,12 @@ class BatchSettings(BenchSettings):
     sequences: numbers of sequences to measure.
     arms: variants to compare, from ARMS.
     acceptance: for each acceptance to measure, REAL or the probability that a draft is accepted if all drafts before it
-        in its round were accepted.
-    prompt_tokens, tokens: length of each prompt, and number of tokens to generate after it.
+        in its round were accepted. With forced text, only FORCED.
+    forced_text: where the forced texts come from; None for text that the target chooses.
+    kinds: with forced text, the kinds of the requests, in turn.
+    synthetic: with forced text, the rates of the head's drafts.
+    prompt_tokens, tokens: length of each prompt, and number of tokens to generate after it. With forced text, prompts
+        have their own lengths, and `tokens` is the most of each text.
     warm_up: number of tokens to generate for each prompt of the warm-up.
     requests: number of requests per sequence.
     rate: mean number of requests that arrive per second; None if all arrive at once.
@@ -61,6 +66,9 @@ class BatchSettings(BenchSettings):
     rate: float | None
     arriving: int | None
     temperature: float
+    forced_text: str | None = None
+    kinds: tuple[str, ...] = ()
+    synthetic: tuple[float, ...] | None = None
     draft_vocab: int | Literal["auto", "all"] = "auto"
 
 
@@ -109,6 +117,7 @@ class TrafficResult:
     first_token: delays from a request's arrival to its first token.
     gaps: delays between two successive pieces of a request.
     rounds, rows: number of decoding rounds, and of rows in their verifications, padding rows included.
+    drafted, accepted: number of verified drafts, and of accepted ones. *_by_text: of these, the drafts from text.
     depths: number of rounds, by the number of drafts per sequence.
     target_launches, draft_launches: llama_decode calls of the target and of the head, prefills included.
     steps, step_seconds: number of engine steps, and their total time.
@@ -132,6 +141,8 @@ class TrafficResult:
     step_seconds: float
     python_seconds: float
     digests: list[str]
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -211,7 +222,7 @@ class BatchArms:
             "n_ubatch": UBATCH,
             "n_seq_max": n + (settings.arriving is not None),
             **settings.keywords,
-            "draft_tokens": draft_tokens(arm),
+            **draft_options(arm),
             "draft_vocab": settings.draft_vocab,
             "cache_prompt": False,
         }
@@ -262,6 +273,8 @@ def summarize(
         rows=later.rows - earlier.rows,
         drafted=later.drafted - earlier.drafted,
         accepted=later.accepted - earlier.accepted,
+        drafted_by_text=getattr(later, "drafted_by_text", 0) - getattr(earlier, "drafted_by_text", 0),
+        accepted_by_text=getattr(later, "accepted_by_text", 0) - getattr(earlier, "accepted_by_text", 0),
         depths=dict(Counter(later.depths) - Counter(earlier.depths)),
         target_launches=after.target_decodes - before.target_decodes,
         draft_launches=after.draft_decodes - before.draft_decodes,

@@ -6,17 +6,27 @@ An arm is one of the compared variants, see ARMS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pymtp.bench.batch import ARMS, REAL, Arrival, BatchMeasurement, Delays
-from pymtp.bench.decode import AUTO, NONE, format_temperature
+from pymtp.bench.batch import ARMS, FORCED, REAL, Arrival, BatchMeasurement, Delays
+from pymtp.bench.decode import AUTO, HEAD, NONE, format_temperature
 from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
-from pymtp.bench.report import Report, describe_settings, group_by, paired_ratios, synthetic_note
+from pymtp.bench.report import (
+    DRAFTS,
+    Report,
+    describe_settings,
+    drafts_by_source,
+    forced_note,
+    group_by,
+    paired_ratios,
+    source_columns,
+    synthetic_note,
+)
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 
 ARRIVING = (
@@ -33,15 +43,19 @@ class BatchReport(Report):
     A cell is one arm with n sequences at one acceptance. Tokens, rows, launches and step seconds are means per decoding
     round; drafts are per round and sequence; delays are medians of those in Delays, in seconds; the times of an
     arriving prompt are medians of those in Arrival. Ratios are None if there is no measurement to compare with.
+
+    predicted: by kind of forced text, the share of its tokens that a look-up predicts, see predicted_share.
     """
 
     measurements: list[BatchMeasurement]
+    predicted: dict[str, float] = field(default_factory=dict)
 
     bench = "batch"
-    spreads = ("speed", "of_none", "of_best", "of_one", "arriving")
+    spreads = ("speed", "of_none", "of_head", "of_best", "of_one", "arriving")
     explained = (
         "tokens/s: generated tokens of all requests, per second from the first arrival to the last token, prefills "
-        "included. of none: speed relative to the measurement without drafts in the same round. of best: speed "
+        "included; with forced text, decoding alone. of none: speed relative to the measurement without drafts in the "
+        "same round; of head: relative to drafts of the head alone. of best: speed "
         "relative to the fixed number of drafts, or none, that has the highest median speed. of one: speed relative to "
         "the same number of drafts with the fewest sequences. first token: time from a request's arrival to its first "
         "token. gap: time between two pieces of a request. rows: rows of a verification of all sequences, padding "
@@ -77,7 +91,7 @@ class BatchReport(Report):
         first: dict[tuple[int, int], str] = {}
         compared, differing = 0, []
         for m in self.measurements:
-            if m.acceptance != REAL:
+            if m.acceptance not in (REAL, FORCED):
                 continue
             same = True
             for i, text in enumerate(m.digests):
@@ -91,13 +105,17 @@ class BatchReport(Report):
         """Build the tables: speeds, delays and rounds by acceptance; then the arrival of a prompt, if measured."""
         settings, cells, tables = self.settings, self.cells(), list[Table]()
         arrive = "at once" if settings["rate"] is None else f"{settings['rate']:g} a second"
+        length = f"{settings['prompt_tokens']} + {settings['tokens']} tokens"
+        if settings.get("forced_text"):
+            length = f"{', '.join(settings['kinds'])}, up to {settings['tokens']} tokens"
         title = (
-            f"{settings['model']}, requests a sequence: {settings['requests']}, {arrive}, {settings['prompt_tokens']} "
-            f"+ {settings['tokens']} tokens, {format_temperature(settings['temperature'])}, "
-            f"{describe_settings(settings)}"
+            f"{settings['model']}, requests a sequence: {settings['requests']}, {arrive}, {length}, "
+            f"{format_temperature(settings['temperature'])}, {describe_settings(settings)}"
         )
         keys = [Column("n", "n"), Column("drafts", "arm")]
         names = {"tokens/s": "speed", "of none": "of_none", "of best": "of_best", "of one": "of_one"}
+        if any(cell.of_head for cell in cells):
+            names["of head"] = "of_head"
         speeds = [*keys, *(Column(heading, name, SPREAD) for heading, name in names.items())]
         waits = [
             *keys,
@@ -111,6 +129,7 @@ class BatchReport(Report):
             *keys,
             Column("verified", "drafts", ".2f"),
             Column("accepted", lambda c: c.accepted if c.drafts else None, ".0%"),
+            *source_columns(cells),
             Column("tokens", "tokens", ".2f"),
             Column("rows", "rows", ".1f"),
             Column("launches", lambda c: f"{c.target_launches:.2f}+{c.draft_launches:.2f}"),
@@ -138,8 +157,9 @@ class BatchReport(Report):
     def findings(self) -> list[str]:
         """Return notes about synthetic acceptance, the texts that were compared, and an arriving prompt."""
         accepted = self.settings["acceptance"]
-        notes = synthetic_note([float(acceptance) for acceptance in accepted if acceptance != REAL])
-        if REAL in accepted:
+        notes = synthetic_note([float(acceptance) for acceptance in accepted if acceptance not in (REAL, FORCED)])
+        notes += forced_note(self.settings, self.predicted)
+        if REAL in accepted or FORCED in accepted:
             notes.append(_text_note(*self.compare_texts()))
         return [*notes, *([ARRIVING] if self.settings["arriving"] else [])]
 
@@ -183,7 +203,7 @@ class BatchReport(Report):
 
 def _cell(acceptance: str, n: int, arm: str, by_cell: dict[tuple[str, int, str], list[BatchMeasurement]]) -> Cell:
     own = by_cell[acceptance, n, arm]
-    fixed = [a for (c, k, a) in by_cell if (c, k) == (acceptance, n) and a != AUTO]
+    fixed = [a for (c, k, a) in by_cell if (c, k) == (acceptance, n) and a not in (HEAD, AUTO)]
     best = max(fixed, key=lambda a: median(m.tokens_per_second for m in by_cell[acceptance, n, a]), default=None)
     fewest = min(k for (c, k, a) in by_cell if (c, a) == (acceptance, arm))
     rounds = sum(m.rounds for m in own)
@@ -203,6 +223,7 @@ def _cell(acceptance: str, n: int, arm: str, by_cell: dict[tuple[str, int, str],
         measurements=len(own),
         speed=Spread.of([m.tokens_per_second for m in own]),
         of_none=None if arm == NONE else _speed_ratio(own, by_cell.get((acceptance, n, NONE), [])),
+        of_head=None if arm == HEAD else _speed_ratio(own, by_cell.get((acceptance, n, HEAD), [])),
         of_best=None if best is None or arm == best else _speed_ratio(own, by_cell[acceptance, n, best]),
         of_one=None if n == fewest else _speed_ratio(own, by_cell[acceptance, fewest, arm]),
         first_token=_median_delays([m.first_token for m in own]),
@@ -214,6 +235,7 @@ def _cell(acceptance: str, n: int, arm: str, by_cell: dict[tuple[str, int, str],
         draft_launches=per_round(lambda m: m.draft_launches),
         drafts=per_round(lambda m: sum(depth * times for depth, times in m.depths.items())),
         accepted=sum(m.accepted for m in own) / drafted if drafted else 0.0,
+        **drafts_by_source(*(sum(getattr(m, name) for m in own) for name in DRAFTS)),
         step_seconds=per_round(lambda m: m.step_seconds),
         python=sum(m.python_seconds for m in own) / steps if steps else 0.0,
         arriving=Spread.of([a.ratio for a in arrived]),
@@ -243,8 +265,9 @@ def _milliseconds(heading: str, seconds: Callable[[Cell], float | None], form: s
 
 
 def describe_acceptance(acceptance: str) -> str:
-    """Describe an acceptance: "0.5" → "acceptance 0.5", REAL → "real acceptance"."""
-    return "real acceptance" if acceptance == REAL else f"acceptance {acceptance}"
+    """Describe an acceptance: "0.5" → "acceptance 0.5", REAL → "real acceptance", FORCED → "forced text"."""
+    words = {REAL: "real acceptance", FORCED: "forced text"}
+    return words.get(acceptance, f"acceptance {acceptance}")
 
 
 def _text_note(compared: int, differing: Sequence[BatchMeasurement]) -> str:

@@ -1,7 +1,7 @@
 """The decode bench: decoding without drafts, with fixed depths and with automatic depth, on several kinds of prompts.
 
 An arm is one of the compared variants, such as `none`, "3" or `auto`, see ARMS. A group is one prompt at one
-temperature.
+temperature. With forced text, the text after each prompt is given, see forced.ForcedContext.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pymtp.bench.forced import ForcedLLM
 from pymtp.bench.paired import BenchSettings, Group, PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
+from pymtp.bench.text_pairs import TextPair, TokenPair, predicted_shares
 from pymtp.bench.traffic import run_single
 from pymtp.context.inspect import Counters
 from pymtp.llm import LLM
 from pymtp.model.model import Model
+from pymtp.options import LLMOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 
@@ -26,16 +29,22 @@ NONE, AUTO = "none", "auto"
 MAX_DEPTH = 8
 HOST_COPY = ":host-copy"  # suffix of an arm: hidden states are copied through the host, as in llama.cpp
 NEW = ":new"  # suffix of an arm: each completion gets a new LLM, which has not adapted its depth yet
+HEAD = AUTO + ":head"  # an arm: automatic depth, with drafts of the head alone
 DEPTHS = tuple(map(str, range(1, MAX_DEPTH + 1)))
-ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO, *(arm + NEW for arm in (NONE, *DEPTHS, AUTO)))
+ARMS = (
+    *(NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), HEAD, AUTO),
+    *(arm + NEW for arm in (NONE, *DEPTHS, AUTO)),
+)
 PHASES = ("draft", "verify", "rewind", "python")
 WARM_UP = 16  # tokens to generate in the warm-up of an LLM
 
 
-def draft_tokens(arm: str) -> Any:
-    """Return the value of LLM's draft_tokens for an arm: 0, a number or "auto"."""
+def draft_options(arm: str) -> dict[str, Any]:
+    """Return the keywords of LLM that set the drafts of an arm."""
+    if arm == HEAD:
+        return {"draft_tokens": AUTO, **({"draft_text": 0} if "draft_text" in LLMOptions.__dataclass_fields__ else {})}
     arm = arm.removesuffix(HOST_COPY).removesuffix(NEW)
-    return AUTO if arm == AUTO else 0 if arm == NONE else int(arm)
+    return {"draft_tokens": AUTO if arm == AUTO else 0 if arm == NONE else int(arm)}
 
 
 def prefill_mode(arm: str) -> str:
@@ -48,9 +57,10 @@ class DecodeSettings(BenchSettings):
     """Settings of a decode bench.
 
     arms: variants to compare, from ARMS.
-    kinds: kinds of prompts, from KINDS.
-    tokens: number of tokens to generate after each prompt.
-    synthetic: rates of synthetic acceptance, see SyntheticContext; None for real acceptance.
+    kinds: kinds of prompts, from KINDS, or those of the forced texts.
+    tokens: number of tokens to generate after each prompt, or the most of each forced text.
+    synthetic: rates of synthetic acceptance, see SyntheticContext and ForcedContext; None for real acceptance.
+    forced_text: where the forced texts come from; None for text that the target chooses.
     """
 
     arms: tuple[str, ...]
@@ -58,6 +68,7 @@ class DecodeSettings(BenchSettings):
     temperatures: tuple[float, ...]
     tokens: int
     synthetic: tuple[float, ...] | None
+    forced_text: str | None = None
     draft_vocab: int | Literal["auto", "all"] = "auto"
 
 
@@ -71,7 +82,7 @@ class DecodeMeasurement:
     target_launches, draft_launches: llama_decode calls of the target and of the head while decoding.
     digest: hash of token_ids.
     round: index of the bench round.
-    kind: kind of the prompt, from KINDS.
+    kind: kind of the prompt.
     """
 
     token_ids: list[int] = field(compare=False)
@@ -121,16 +132,24 @@ class DecodeArms:
     with NEW, each measurement makes a new LLM.
     """
 
-    def __init__(self, model: Model, settings: DecodeSettings) -> None:
+    def __init__(self, model: Model, settings: DecodeSettings, pairs: Sequence[TextPair] = ()) -> None:
+        """Make the arms. pairs: the forced texts; none for text that the target chooses."""
         self._model, self._settings = model, settings
-        self._prompts = {(kind, i): prompt(model, kind, i) for kind in settings.kinds for i in range(VARIANTS)}
+        self._pairs = [TokenPair.of(model, pair).cut(settings.tokens) for pair in pairs]
+        # by kind, the prompts with the number of tokens to generate after each
+        self._prompts: dict[str, list[tuple[list[int], int]]] = {kind: [] for kind in settings.kinds}
+        for pair in self._pairs:
+            self._prompts[pair.kind].append((list(pair.prompt), len(pair.text)))
+        if not pairs:
+            for kind, prompts in self._prompts.items():
+                prompts += [(prompt(model, kind, i), settings.tokens) for i in range(VARIANTS)]
         self._llms: dict[str, LLM] = {}
 
     def measure(self, group: Group, arm: str) -> DecodeMeasurement:
         """Measure one arm: generate after the prompt of a group. Raises NativeError if memory is too small."""
         kind, temperature = group.cell
-        tokens = self._prompts[kind, group.round % VARIANTS]
-        params = self._params(self._settings.tokens, temperature, group.round)
+        tokens, n_tokens = self._prompts[kind][group.round % len(self._prompts[kind])]
+        params = self._params(n_tokens, temperature, group.round)
         if arm.endswith(NEW):
             with closing(self._new_llm(arm, seed=group.round)) as llm:
                 run = run_single(llm, tokens, params)
@@ -159,21 +178,31 @@ class DecodeArms:
     def _new_llm(self, arm: str, seed: int = 0) -> LLM:
         settings = self._settings
         keywords: dict[str, Any] = {
-            "n_ctx": max(map(len, self._prompts.values())) + settings.tokens,
+            "n_ctx": max(len(tokens) + n for prompts in self._prompts.values() for tokens, n in prompts),
             **settings.keywords,
-            "draft_tokens": draft_tokens(arm),
+            **draft_options(arm),
             "draft_vocab": settings.draft_vocab,
             "prefill": prefill_mode(arm),
             "cache_prompt": False,
         }
         if settings.synthetic is None:
             return LLM(self._model, **keywords)
+        if self._pairs:
+            return ForcedLLM(self._model, self._pairs, settings.synthetic, seed, **keywords)
         return SyntheticLLM(self._model, settings.synthetic, seed, **keywords)
 
     def _warm_up(self, llm: LLM) -> None:
-        """Generate once at each temperature, so that the first measurement does not pay for new memory and graphs."""
+        """Generate once at each temperature, so that the first measurement does not pay for new memory and graphs.
+
+        With forced text, the warm-up begins one of the texts: after another prompt all drafts would be wrong.
+        """
+        tokens = self._pairs[0].prompt if self._pairs else warm_up(self._model)
         for temperature in self._settings.temperatures:
-            llm.generate(warm_up(self._model), self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
+            llm.generate(list(tokens), self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
+
+    def predicted(self) -> dict[str, float]:
+        """Return, by kind, the mean share of the forced texts' tokens that a look-up predicts, see predicted_share."""
+        return predicted_shares(self._pairs)
 
     def close(self) -> None:
         """Free all contexts."""
@@ -182,10 +211,12 @@ class DecodeArms:
 
 
 @contextmanager
-def open_bench(model: Model, settings: DecodeSettings) -> Iterator[PairedBench[DecodeMeasurement]]:
-    """Make a decode bench of a model, and free its contexts at the end."""
-    with closing(DecodeArms(model, settings)) as arms:
-        yield PairedBench(groups(settings), arms.measure)
+def open_bench(
+    model: Model, settings: DecodeSettings, pairs: Sequence[TextPair] = ()
+) -> Iterator[PairedBench[DecodeMeasurement]]:
+    """Make a decode bench of a model, and free its contexts at the end. pairs: see DecodeArms."""
+    with closing(DecodeArms(model, settings, pairs)) as arms:
+        yield PairedBench(groups(settings), arms.measure, fields={"predicted": arms.predicted()})
 
 
 def describe_prompts(kind: str, temperature: float) -> str:

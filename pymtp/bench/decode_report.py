@@ -5,8 +5,8 @@ An arm is one of the compared variants, see ARMS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from pymtp.bench.decode import (
     ARMS,
     AUTO,
+    HEAD,
     NONE,
     PHASES,
     DecodeMeasurement,
@@ -22,8 +23,17 @@ from pymtp.bench.decode import (
 )
 from pymtp.bench.paired import Group
 from pymtp.bench.plot import error_bar_line, saved_figure
-from pymtp.bench.prompts import KINDS
-from pymtp.bench.report import Report, accepted_per_position, describe_settings, paired_ratios, synthetic_note
+from pymtp.bench.report import (
+    DRAFTS,
+    Report,
+    accepted_per_position,
+    describe_settings,
+    drafts_by_source,
+    forced_note,
+    paired_ratios,
+    source_columns,
+    synthetic_note,
+)
 from pymtp.bench.table import SPREAD, Cell, Column, Spread, Table
 
 ALL = "all"  # in place of a kind of prompt: all kinds together
@@ -56,38 +66,46 @@ class DecodeReport(Report):
 
     texts_compared: number of comparisons.
     differences: the comparisons of completions that differ.
+    predicted: by kind of forced text, the share of its tokens that a look-up predicts, see predicted_share.
     """
 
     measurements: list[DecodeMeasurement]
     texts_compared: int
     differences: list[Difference]
+    predicted: dict[str, float] = field(default_factory=dict)
 
     bench = "decode"
-    spreads = ("decode", "decode_ratio")
+    spreads = ("decode", "decode_ratio", "head_ratio")
     explained = (
         "tokens/s: speed of decoding, without the prefill and the first token. of none: speed relative to the "
-        "measurement without drafts on the same prompt in the same round. accepted: share of the first, second, … "
-        "drafts that were accepted, out of those that were verified. launches: llama_decode calls of target + head. "
+        "measurement without drafts on the same prompt in the same round; of head: relative to drafts of the head "
+        "alone. accepted: share of the first, second, … drafts that were accepted, out of those that were verified. "
+        "launches: llama_decode calls of target + head. "
         "python: time that was not in native code. sample: time of sampling, which is a part of draft and verify."
     )
 
     @classmethod
     def of(cls, measurements: list[DecodeMeasurement], settings: dict[str, Any], **more: Any) -> DecodeReport:
         """Make a report, and compare the completions unless their acceptance is synthetic. more: all other fields."""
-        n_compared, differences = compare_texts(measurements) if settings["synthetic"] is None else (0, [])
+        n_compared, differences = (0, []) if _is_synthetic(settings) else compare_texts(measurements)
         return cls(settings, measurements=measurements, texts_compared=n_compared, differences=differences, **more)
 
     def cells(self) -> list[Cell]:
         """Return the cells, sorted by temperature, then by kind (ALL last), then in the order of ARMS."""
-        kinds = [kind for kind in KINDS if any(m.kind == kind for m in self.measurements)]
+        kinds = self._kinds
         kinds += [ALL] if len(kinds) > 1 else []
         by_cell: dict[tuple[float, str, str], list[DecodeMeasurement]] = {}
         for m in self.measurements:
             for kind in (m.kind, ALL) if ALL in kinds else (m.kind,):
                 by_cell.setdefault((m.temperature, kind, m.arm), []).append(m)
         order = sorted(by_cell, key=lambda key: (key[0], kinds.index(key[1]), ARMS.index(key[2])))
-        without = [m for m in self.measurements if m.arm == NONE]
-        return [_cell(*key, by_cell[key], without) for key in order]
+        compared = [[m for m in self.measurements if m.arm == arm] for arm in (NONE, HEAD)]
+        return [_cell(*key, by_cell[key], *compared) for key in order]
+
+    @property
+    def _kinds(self) -> list[str]:
+        """Return the measured kinds of prompts."""
+        return [kind for kind in self.settings["kinds"] if any(m.kind == kind for m in self.measurements)]
 
     def csv_lines(self) -> list[dict[str, Any]]:
         """Return a line per cell, with the phases of a round in seconds."""
@@ -100,13 +118,15 @@ class DecodeReport(Report):
     def tables(self) -> list[Table]:
         """Build two tables for each temperature: speeds, and the phases of a round."""
         cells, settings, tables = self.cells(), self.settings, list[Table]()
-        synthetic = ", synthetic acceptance" if settings["synthetic"] is not None else ""
+        synthetic = _acceptance(settings)
         keys = [Column("prompts", "kind"), Column("drafts", "arm")]
         speeds = [
             *keys,
             Column("tokens/s", "decode", SPREAD),
             Column("of none", "decode_ratio", SPREAD),
+            *([Column("of head", "head_ratio", SPREAD)] if any(cell.head_ratio for cell in cells) else []),
             Column("tokens per round", "mean_accepted_length", ".2f"),
+            *source_columns(cells),
             Column(
                 "accepted, by position",
                 lambda c: " ".join(f"{share:.0%}" for share in c.accepted_per_position) or None,
@@ -124,21 +144,23 @@ class DecodeReport(Report):
         for temperature in sorted({cell.temperature for cell in cells}):
             here = [cell for cell in cells if cell.temperature == temperature]
             shown = f"{format_temperature(temperature)}{synthetic}"
-            title = f"{settings['model']}, {settings['tokens']} tokens a prompt, {describe_settings(settings)}"
+            title = f"{settings['model']}, {_length(settings)}, {describe_settings(settings)}"
             tables += [Table(f"Decoding, {shown}: {title}", speeds, here), Table(f"A round, {shown}, µs", phases, here)]
         return tables
 
     def findings(self) -> list[str]:
-        """Return notes about synthetic acceptance, or about the texts that were compared."""
-        if self.settings["synthetic"] is not None:
+        """Return notes about synthetic acceptance or forced text, and about the texts that were compared."""
+        if _is_synthetic(self.settings):
             return synthetic_note(self.settings["synthetic"])
+        notes = forced_note(self.settings, self.predicted)
         if not self.texts_compared:
-            return ["same text: nothing to compare"]
+            return [*notes, "same text: nothing to compare"]
         if not self.differences:
-            return [f"same text: yes, {self.texts_compared} texts compared over numbers of drafts"]
+            return [*notes, f"same text: yes, {self.texts_compared} texts compared over numbers of drafts"]
         named = self.differences[:MAX_NAMED_DIFFERENCES]
         n_more = len(self.differences) - len(named)
         return [
+            *notes,
             f"same text: no, {len(self.differences)} of {self.texts_compared} texts differ between numbers of drafts",
             *(
                 f"first difference at token {d.at + 1}: {describe_prompts(d.kind, d.temperature)}, "
@@ -155,12 +177,12 @@ class DecodeReport(Report):
         has_auto = any(cell.arm == AUTO for cell in cells)
         heights = {"height_ratios": (3, 1)} if has_auto else {}
         size = (1 + 4.5 * len(temperatures), 5.2 if has_auto else 3.8)
-        synthetic = ", synthetic acceptance" if self.settings["synthetic"] is not None else ""
+        synthetic = _acceptance(self.settings)
         with saved_figure(
             path, 1 + has_auto, len(temperatures), sharey="row", figsize=size, gridspec_kw=heights
         ) as panels:
             for i, temperature in enumerate(temperatures):
-                _plot_speeds(panels[0][i], [cell for cell in cells if cell.temperature == temperature])
+                _plot_speeds(panels[0][i], [cell for cell in cells if cell.temperature == temperature], self._kinds)
                 panels[0][i].set_title(f"{format_temperature(temperature)}{synthetic}")
                 if has_auto:
                     self._plot_depths(panels[1][i], temperature)
@@ -173,7 +195,7 @@ class DecodeReport(Report):
     def _plot_depths(self, axes: Any, temperature: float) -> None:
         """Draw the depths that AUTO chose in the last bench round, when it has adapted to all earlier rounds."""
         latest = {m.kind: m for m in self.measurements if (m.arm, m.temperature) == (AUTO, temperature)}
-        for i, kind in enumerate(KINDS):
+        for i, kind in enumerate(self._kinds):
             if kind in latest:
                 depths = latest[kind].stats.depths
                 axes.step(range(len(depths)), depths, where="post", linewidth=1, color=f"C{i}")
@@ -219,6 +241,7 @@ def _cell(
     arm: str,
     measurements: Sequence[DecodeMeasurement],
     without: Sequence[DecodeMeasurement],
+    with_head: Sequence[DecodeMeasurement],
 ) -> Cell:
     def per_round(amount: Callable[[DecodeMeasurement], float]) -> float:
         return sum(map(amount, measurements)) / rounds if rounds else 0.0
@@ -232,9 +255,11 @@ def _cell(
         measurements=len(measurements),
         decode=Spread.of([rate(m) for m in measurements]),
         decode_ratio=None if arm == NONE else paired_ratios(measurements, without, rate, attrgetter("group")),
+        head_ratio=None if arm == HEAD else paired_ratios(measurements, with_head, rate, attrgetter("group")),
         mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
         accepted_per_position=accepted_per_position([m.stats for m in measurements]),
         drafts=per_round(lambda m: m.stats.drafted),
+        **drafts_by_source(*(sum(getattr(m.stats, name, 0) for m in measurements) for name in DRAFTS)),
         target_launches=per_round(lambda m: m.target_launches),
         draft_launches=per_round(lambda m: m.draft_launches),
         seconds={
@@ -244,9 +269,22 @@ def _cell(
     )
 
 
-def _plot_speeds(axes: Any, cells: list[Cell]) -> None:
+def _is_synthetic(settings: Mapping[str, Any]) -> bool:
+    """Return whether the text was generated with synthetic acceptance, so that it has no meaning."""
+    return settings["synthetic"] is not None and not settings.get("forced_text")
+
+
+def _acceptance(settings: Mapping[str, Any]) -> str:
+    return ", synthetic acceptance" if _is_synthetic(settings) else ", forced text" if settings["synthetic"] else ""
+
+
+def _length(settings: Mapping[str, Any]) -> str:
+    return f"{'up to ' if settings.get('forced_text') else ''}{settings['tokens']} tokens a prompt"
+
+
+def _plot_speeds(axes: Any, cells: list[Cell], kinds: Sequence[str]) -> None:
     arms = [arm for arm in ARMS if any(cell.arm == arm for cell in cells)]
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(kinds):
         points = [(arms.index(cell.arm), cell.decode) for cell in cells if cell.kind == kind]
         error_bar_line(axes, points, label=kind, color=f"C{i}")
     axes.set_xticks(range(len(arms)), arms)

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from pymtp.bench import table
 from pymtp.bench.machine import machine
-from pymtp.bench.table import SPREAD_NOTE, Cell, Spread, Table
+from pymtp.bench.table import SPREAD_NOTE, Cell, Column, Spread, Table
+from pymtp.bench.text_pairs import LOOK_UP
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
@@ -28,6 +29,9 @@ K = TypeVar("K")
 # figures that no report has (the tokens), or that those of earlier versions lack
 LACKING: dict[str, Any] = {"token_ids": (), "outside_per_position": (), "thinking_tokens": 0}
 LACKING |= dict.fromkeys(("queue_seconds", "time_to_first_token"), 0.0)
+LACKING |= {"predicted": {}, "drafted_by_text": 0, "accepted_by_text": 0}
+
+DRAFTS = ("drafted", "drafted_by_text", "accepted", "accepted_by_text")  # figures of stats, for drafts_by_source
 
 
 @dataclass(frozen=True)
@@ -242,4 +246,48 @@ def synthetic_note(rates: Sequence[float] | None) -> list[str]:
     return [
         f"SYNTHETIC: drafts were accepted at given rates ({shown}), regardless of the target's output. "
         "The text has no meaning; the speeds are those of a head with such an acceptance."
+    ]
+
+
+def forced_note(settings: Mapping[str, Any], predicted: Mapping[str, float]) -> list[str]:
+    """Return the note of a report with forced text; no note for text that the target chose.
+
+    settings: those of the bench, with forced_text, and with synthetic, the rates of the head's drafts.
+    predicted: by kind of text, the share of its tokens that a look-up predicts, see text_pairs.predicted_share.
+    """
+    if not settings.get("forced_text"):
+        return []
+    rates = ", ".join(f"{rate:g}" for rate in settings["synthetic"])
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in predicted.items())
+    return [
+        f"FORCED TEXT ({settings['forced_text']}): the target computed, and a given text was taken as what it chose. "
+        f"The head's drafts were right at given rates ({rates}), drafts from text where they equal the text.",
+        f"tokens that a look-up of the {LOOK_UP} tokens before them predicts: {shares}",
+    ]
+
+
+def drafts_by_source(drafted: int, drafted_by_text: int, accepted: int, accepted_by_text: int) -> dict[str, Any]:
+    """Return the fields of a cell about the sources of drafts: the share from text, and the acceptance of each source.
+
+    The arguments are numbers of drafts; drafted and accepted count those of both sources.
+    """
+
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole else None
+
+    return {
+        "text_share": share(drafted_by_text, drafted) or 0.0,
+        "text_accepted": share(accepted_by_text, drafted_by_text),
+        "head_accepted": share(accepted - accepted_by_text, drafted - drafted_by_text),
+    }
+
+
+def source_columns(cells: Sequence[Cell]) -> list[Column]:
+    """Return the columns about the sources of drafts; none if no drafts are from text."""
+    if not any(cell.text_share for cell in cells):
+        return []
+    return [
+        Column("from text", "text_share", ".0%"),
+        Column("of text accepted", "text_accepted", ".0%"),
+        Column("of head accepted", "head_accepted", ".0%"),
     ]

@@ -75,7 +75,7 @@ class SyntheticContext:
                 n_accepted = min(n_right, verified)
                 last = sampled[min(n_accepted, len(sampled) - 1)]
                 following = drafts[n_accepted : n_accepted + 1]
-                token = drafts[n_accepted] if n_right > n_accepted else _different_token(last, following)
+                token = drafts[n_accepted] if n_right > n_accepted else different_token(last, following)
                 results[seq] = [*drafts[:n_accepted], token]
         self._drafts = {}
         return results
@@ -89,7 +89,7 @@ class SyntheticContext:
         return n
 
 
-def _different_token(token: int, rejected: Sequence[int]) -> int:
+def different_token(token: int, rejected: Sequence[int]) -> int:
     """Return the token, or another token if it equals the rejected draft.
 
     rejected: the rejected draft, or empty. If it were returned, the generation loop would count it as accepted.
@@ -111,6 +111,13 @@ class PositionRandom:
         return self._numbers[position]
 
 
+def initial_draft_vocab(model: Model, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords of LLM with the initial size that draft_vocab="auto" has, which then does not change."""
+    if keywords.get("draft_vocab", "auto") != "auto":
+        return keywords
+    return {**keywords, "draft_vocab": draft_vocab_size("auto", model.n_vocab) or "all"}
+
+
 class SyntheticLLM(LLM):
     """An LLM that generates with a SyntheticContext."""
 
@@ -123,8 +130,6 @@ class SyntheticLLM(LLM):
         rates, seed: see SyntheticContext.
         keywords: keywords of LLM.
         """
-        if keywords.get("draft_vocab", "auto") == "auto":
-            keywords["draft_vocab"] = draft_vocab_size("auto", model.n_vocab) or "all"
-        super().__init__(model, **keywords)
+        super().__init__(model, **initial_draft_vocab(model, keywords))
         # only requests get the synthetic acceptance: the warm-up has timed rounds of the context itself
         self._engine.run_on(cast(EngineContext, SyntheticContext(self.context, rates, seed)))

@@ -48,6 +48,16 @@ Synthetic = Annotated[
 ]
 
 
+ForcedText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|library",
+        help="Take given texts as what the model chose: JSON lines of kind, prompt and text, or texts made from "
+        "Python's library. --synthetic-acceptance sets the rates of the head's drafts.",
+    ),
+]
+
+
 def check_failed(n_failed: int) -> None:
     """Raise NativeError if measurements failed. The message refers to the report, which must have been shown."""
     if n_failed:

@@ -12,7 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from pymtp.bench.batch import REAL
+from pymtp.bench.decode import AUTO
+from pymtp.bench.decode import NONE as DECODE_NONE
+from pymtp.bench.library_pairs import LIBRARY, library_pairs
 from pymtp.bench.prefill import NONE, format_size
+from pymtp.bench.text_pairs import TextPair, kinds_of, read_pairs
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
@@ -76,6 +80,17 @@ def read_synthetic(text: str) -> tuple[float, ...]:
     return rates
 
 
+def read_forced_text(text: str) -> list[TextPair]:
+    """Read forced texts from a file, or make LIBRARY's. Raises InvalidRequestError if the file is wrong."""
+    return library_pairs() if text == LIBRARY else read_pairs(Path(text))
+
+
+def read_forced_kinds(kinds: str, pairs: Sequence[TextPair]) -> tuple[str, ...]:
+    """Parse a list of kinds of forced texts, in which a kind may be given several times. Return them as given."""
+    read_names("--kinds", kinds, kinds_of(pairs))
+    return tuple(kind.strip() for kind in kinds.split(","))
+
+
 def read_acceptance(text: str) -> tuple[str, ...]:
     """Parse a list of REAL and probabilities: "real,0.50" → ("real", "0.5"). Return each once, in the given order."""
     option = "--acceptance"
@@ -103,6 +118,21 @@ def check_head(model: Model, otherwise: str = "") -> None:
         raise InvalidRequestError(
             f"{model.path.name} has no multi-token-prediction head{otherwise}; --head FILE gives it one"
         )
+
+
+def arms_with_drafts(model: Model, arms: tuple[str, ...], *, forced: bool, explicit: bool) -> tuple[str, ...]:
+    """Return the arms that the model can be measured with. Raises InvalidRequestError for arms that need a head.
+
+    With forced text, a model without a head can be measured with drafts from text alone: AUTO.
+
+    explicit: whether the user gave the arms; otherwise those that need a head are left out of forced texts' arms.
+    """
+    without_head = (DECODE_NONE, AUTO) if forced else (DECODE_NONE,)
+    if forced and not explicit and not model.has_head:
+        arms = without_head
+    if not set(arms) <= set(without_head):
+        check_head(model, f", it can only be measured with --depths {','.join(without_head)}")
+    return arms
 
 
 def check_modes(model: Model, modes: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from pymtp.bench.decode import (
     ARMS,
     DecodeMeasurement,
     DecodeSettings,
-    draft_tokens,
+    draft_options,
     groups,
     phase_seconds,
     prefill_mode,
@@ -50,7 +50,7 @@ SETTINGS = DecodeSettings(
     gpu_layers=0,
     cache_type="f16",
 )
-SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens/s
+SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto:head": 20.0, "auto": 25.0}  # tokens/s
 TEXT = list(range(13))
 
 
@@ -63,7 +63,7 @@ def measurement(
     text: Sequence[int] = TEXT,
 ) -> DecodeMeasurement:
     """Make a measurement of 13 tokens: one from the prefill, and depth + 1 from each round."""
-    depth = 2 if arm == "auto" else draft_tokens(arm)
+    depth = 2 if arm[:4] == "auto" else draft_options(arm)["draft_tokens"]
     rounds = 12 // (depth + 1)
     seconds = 12 / SPEED[arm] * slowness
     stats = Stats(
@@ -228,6 +228,19 @@ def test_report_of_synthetic_acceptance_says_so_and_compares_no_texts() -> None:
     assert "same text" not in shown
 
 
+def test_report_of_forced_text_compares_texts_and_has_ratios_to_the_head_and_shares_of_look_ups() -> None:
+    runs = [measurement(arm, kind="tools") for arm in ("none", "auto:head", "auto")]
+    settings = replace(SETTINGS, synthetic=(0.8, 0.5), forced_text="library", kinds=("tools",))
+    report = replace(report_of(runs, settings), predicted={"tools": 0.625})
+    assert [cell.head_ratio and cell.head_ratio.median for cell in report.cells()] == [0.5, None, 1.25]
+    shown = report.as_markdown()
+    assert "Decoding, greedy, forced text: m.gguf, up to 13 tokens a prompt" in shown
+    assert "The head's drafts were right at given rates (0.8, 0.5)" in shown
+    assert "a look-up of the 8 tokens before them predicts: tools 62%" in shown
+    assert "same text: yes, 2 texts compared" in shown
+    assert "of head" not in report_of([measurement("none"), measurement("1")]).as_markdown().split("spread:")[0]
+
+
 @pytest.mark.parametrize("n", [0, 5])
 def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
     def interrupt(group: Group, arm: str, left: float | None) -> None:
@@ -273,7 +286,8 @@ def test_seconds_left_are_estimated_from_finished_measurements() -> None:
 
 
 def test_each_arm_sets_draft_tokens_and_the_prefill_mode() -> None:
-    assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), *range(1, 9), "auto", 0, *range(1, 9), "auto"]
+    tokens = [draft_options(arm)["draft_tokens"] for arm in ARMS]
+    assert tokens == [0, *range(1, 9), *range(1, 9), "auto", "auto", 0, *range(1, 9), "auto"]
     assert [arm for arm in ARMS if prefill_mode(arm) != "fused"] == [f"{n}:host-copy" for n in range(1, 9)]
 
 

@@ -43,6 +43,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--sequences", "256", "--arriving", "4k"], "from 1 to 255"),
         (["--rate", "0"], "--rate"),
         (["--tokens", "1"], "--tokens"),
+        (["--kinds", "prose"], "--kinds has no effect without --forced-text"),
+        (["--forced-text", "library", "--rate", "2"], "--rate has no effect beside --forced-text"),
+        (["--forced-text", "library", "--kinds", "prose,poems"], "'poems' is not known"),
         *INVALID_ARGUMENTS,
     ],
     ids=str,
@@ -109,3 +112,21 @@ def test_arriving_prompt_can_be_measured_at_any_depth(capsys: pytest.CaptureFixt
     for m in json.loads(capsys.readouterr().out)["measurements"]:
         assert m["arriving"]["longest_gap"] > m["arriving"]["round_seconds"] > 0
         assert m["arriving"]["ubatch_seconds"] > 0
+
+
+def test_forced_texts_decode_together_in_all_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "".join(f"    names.append({name!r})\n" for name in ("left", "right", "upper"))
+    lines = ({"kind": kind, "prompt": f"{text * 12}# {kind}\n", "text": text} for kind in ("a", "b"))
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    forced = ("--forced-text", tmp_path / "texts.jsonl", "--sequences", "3", "--kinds", "b,a,b", "--warm-up", "4")
+    assert run(*forced, "--tokens", "20", *ONCE, "-o", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert sorted(m["arm"] for m in report["measurements"]) == ["2", "auto", "auto:head", "none"]
+    assert {text for m in report["measurements"] for text in m["digests"]} == {report["measurements"][0]["digests"][0]}
+    for m in report["measurements"]:
+        assert m["tokens"] == 3 * 20
+        assert sum(m["depths"].values()) == m["rounds"] == m["steps"] <= 19
+        assert m["target_launches"] >= m["rounds"], "without the prefills"
+        assert m["gaps"]["longest"] < m["seconds"]
+    (none,) = (m for m in report["measurements"] if m["arm"] == "none")
+    assert (none["rounds"], none["rows"], none["target_launches"]) == (19, 3 * 19, 19)

@@ -17,7 +17,7 @@ from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 from makers.gguf_variants import rewrite
 
 import pymtp
-from pymtp.bench.decode import DecodeArms, DecodeSettings
+from pymtp.bench.decode import DecodeArms, DecodeSettings, digest
 from pymtp.bench.paired import Group
 from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
@@ -62,6 +62,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--synthetic-acceptance", "0.5,1.5"], "must be numbers from 0 to 1"),
         (["--synthetic-acceptance", "0.5,0.6"], "no rate can be higher than the rate before it"),
         (["--tokens", "1"], "--tokens"),
+        (["--forced-text", "nowhere.jsonl"], "cannot read texts from nowhere.jsonl: No such file"),
+        (["--forced-text", "library", "--kinds", "code"], "'code' is not known, the names are rewrite, quote, json"),
         *INVALID_ARGUMENTS,
     ],
     ids=str,
@@ -135,6 +137,41 @@ def test_drafts_accepted_at_synthetic_rates_are_in_the_caches(demo_f32: Path) ->
             expected = [fresh.context.draft(written[-1]), fresh.context.verify([written[-1]])[0]]
     for logits, right in zip(after, expected, strict=True):
         np.testing.assert_allclose(logits, right, atol=2e-3)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Write a file with two forced texts of 20 to 60 tokens."""
+    text = "".join(f"    names.append({name!r})\n" for name in ("left", "right", "upper"))
+    lines = ({"kind": kind, "prompt": f"{text}# {kind}\n", "text": text} for kind in ("first", "second"))
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return tmp_path / "texts.jsonl"
+
+
+def test_forced_texts_of_a_file_are_generated_in_all_arms(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--forced-text", texts, "--rounds", "1", "--threads", "1", "-o", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["texts_compared"], report["differences"]) == (2 * 3, [])
+    assert {(m["kind"], m["arm"], m["temperature"]) for m in report["measurements"]} == {
+        (kind, arm, 0) for kind in ("first", "second") for arm in ("none", "2", "auto:head", "auto")
+    }
+    with pymtp.Model() as model:
+        tokens = model.tokenize(json.loads(texts.read_text().splitlines()[0])["text"], add_special=False)
+    assert {m["digest"] for m in report["measurements"]} == {digest(tokens)}
+    assert report["predicted"]["first"] > 0.5
+    (cell,) = (c for c in report["cells"] if (c["arm"], c["kind"]) == ("2", "all"))
+    assert cell["head_ratio"]["median"] > 0
+    assert 0 < cell["accepted_per_position"][0] < 1
+
+
+def test_arms_that_need_no_head_have_forced_texts_of_a_model_without_head(
+    texts: Path, headless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forced = ("-m", headless, "--forced-text", texts, "--rounds", "1", "--threads", "1")
+    assert run(*forced, "--depths", "none,2") == 2
+    assert "only be measured with --depths none,auto" in " ".join(capsys.readouterr().err.split())
+    assert run(*forced, "--depths", "none") == 0
+    assert "forced text: headless.gguf" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS)
