@@ -19,6 +19,7 @@ from pymtp.context.context import Context
 from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes
 from pymtp.drafting.depth import RoundCosts
+from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
@@ -98,7 +99,9 @@ class LLM(HubMixin):
         self._context = Context(self.model, options)
         drafts = self._context.draft_tokens
         costs = RoundCosts() if options.draft_tokens == "auto" else None
-        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, drafts, costs)
+        depth = BatchDepth(
+            self._context.n_ctx, self._context.n_ubatch, drafts, costs, _text_choice(self._context, costs)
+        )
         cache_bytes = options.cache_bytes
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
         other_tap = TAPS[self._context.tap == TAPS[0]]
@@ -455,6 +458,19 @@ class LLM(HubMixin):
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
+
+
+def _text_choice(context: Context, costs: RoundCosts | None) -> TextChoice | None:
+    """Return the choice between drafts from text and of the head; None without drafts from text."""
+    if costs is None or not context.draft_text:
+        return None
+    return TextChoice(
+        costs,
+        n_seq_max=context.n_seq_max,
+        max_text=context.draft_text,
+        max_head=context.draft_tokens,
+        max_rows=context.max_verify_rows,
+    )
 
 
 def _load_model(path: str | os.PathLike[str] | None, options: LLMOptions) -> Model:

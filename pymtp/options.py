@@ -41,6 +41,10 @@ class LLMOptions(ModelOptions, ContextOptions):
         the measured acceptance and the measured time of rounds: from 0 to 7 (fewer where n_batch or n_ubatch is
         less than 8), and 0 without a multi-token-prediction head. The first LLM of a model with "auto" times a few
         decodes.
+    draft_text: the largest number of drafts per round that come from the text so far, where its end has occurred
+        before: in the prompt, in the output, or in earlier outputs. It needs draft_tokens="auto"; without a head, all
+        drafts come from there. "auto" for 31 (15 with more than four sequences, 0 with a fixed draft_tokens); 0 for
+        none.
     cache_prompt: reuse the cached state of earlier prompts and completions for prompts that begin with the same
         tokens.
     cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
@@ -55,6 +59,7 @@ class LLMOptions(ModelOptions, ContextOptions):
 
     model: str | os.PathLike[str] | Model | None = field(default=None, kw_only=False)
     draft_tokens: int | Literal["auto"] = "auto"
+    draft_text: int | Literal["auto"] = "auto"
     cache_prompt: bool = True
     cache_bytes: int | None = None
     chat_template: str | os.PathLike[str] | None = None
@@ -63,6 +68,8 @@ class LLMOptions(ModelOptions, ContextOptions):
     def __post_init__(self) -> None:
         ContextOptions.__post_init__(self)
         ModelOptions.__post_init__(self)
+        if self.draft_text and self.draft_text != "auto" and self.draft_tokens != "auto":
+            raise InvalidRequestError(f'draft_text={self.draft_text} needs draft_tokens="auto"', "draft_text")
         cache_bytes = None if self.cache_bytes is None else read_int("cache_bytes", self.cache_bytes, 0, 2**63 - 1)
         for name, value in (
             ("model", _read_model(self.model)),

@@ -17,16 +17,19 @@ class DraftStats:
     """The draft counters of one request's rounds.
 
     rounds: the number of rounds, each with one verification.
-    drafted: the number of verified drafts.
+    drafted: the number of verified drafts, of the head and from text.
+    drafted_by_text, accepted_by_text: the numbers of verified and of accepted drafts that came from text.
     discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
     depths: the number of verified drafts of each round.
-    accepted_per_position: how often the first, second, … draft of a round was accepted.
+    accepted_per_position: how often the first, second, … draft of the head in a round was accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
         not in the draft vocabulary.
     """
 
     rounds: int = 0
     drafted: int = 0
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
     discarded: int = 0
     depths: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
@@ -46,11 +49,13 @@ class Stats:
     time_to_first_token: the seconds from the start of the request to the first token; 0 without tokens.
     decode_seconds: the time from the first token to the end.
     rounds: the number of rounds, each with one verification.
-    drafted: the number of verified drafts of the head.
+    drafted: the number of verified drafts, of the head and from text.
     accepted: the number of drafts that the target accepted.
+    drafted_by_text, accepted_by_text: the numbers of these that came from text: from earlier places where the end of
+        the text occurred.
     discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
     depths: the number of verified drafts of each round.
-    accepted_per_position: how often the first, second, … draft of a round was accepted.
+    accepted_per_position: how often the first, second, … draft of the head in a round was accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
         not in the draft vocabulary: these rejections are the cost of draft_vocab.
     phase_seconds: the context's seconds in each phase while the request ran, including its work for concurrent
@@ -74,6 +79,8 @@ class Stats:
     queue_seconds: float = 0.0
     time_to_first_token: float = 0.0
     thinking_tokens: int = 0
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -135,7 +142,7 @@ def collect(
         decode_seconds=decode_seconds,
         rounds=draft_stats.rounds,
         drafted=draft_stats.drafted,
-        accepted=sum(draft_stats.accepted_per_position),
+        accepted=sum(draft_stats.accepted_per_position) + draft_stats.accepted_by_text,
         discarded=draft_stats.discarded,
         depths=tuple(draft_stats.depths),
         accepted_per_position=tuple(draft_stats.accepted_per_position),
@@ -144,6 +151,8 @@ def collect(
         queue_seconds=queue_seconds,
         time_to_first_token=time_to_first_token,
         thinking_tokens=thinking_tokens,
+        drafted_by_text=draft_stats.drafted_by_text,
+        accepted_by_text=draft_stats.accepted_by_text,
     )
 
 
@@ -158,7 +167,8 @@ class Figures:
     rounds: number of rounds; each has one verification by the target model.
     rows: number of rows of all verification batches, padding included.
     drafted, accepted: number of drafts that were verified, and of drafts that the target model agreed with.
-    drafted_per_position, accepted_per_position: the same numbers for the first, second, … draft of a round.
+    drafted_by_text, accepted_by_text: the same numbers for drafts from text alone.
+    drafted_per_position, accepted_per_position: the same numbers for the first, second, … draft of the head in a round.
     depths: number of rounds for each number of drafts per sequence.
     sequences: number of rounds for each number of sequences.
     read: number of prompt tokens that were prefilled, not reused. prefills: number of decodes that did so.
@@ -176,6 +186,8 @@ class Figures:
     rows: int = 0
     drafted: int = 0
     accepted: int = 0
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
     drafted_per_position: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
     depths: dict[int, int] = field(default_factory=dict)
@@ -201,13 +213,15 @@ class EngineStats:
     finished, failed, cancelled: number of requests that ended in each of these ways.
     tokens: number of generated tokens. prefilled: number of prompt tokens that were not taken from the cache.
     prefills: number of decodes of prompts.
-    drafts: number of rounds of single sequences, by (verified, accepted) drafts.
+    drafts: number of rounds of single sequences, by (verified, accepted) drafts of the head.
+    drafted_by_text, accepted_by_text: numbers of drafts from text that were verified, and accepted.
     """
 
     def __init__(self) -> None:
         self.finished = self.failed = self.cancelled = 0
         self.tokens = self.prefilled = self.prefills = 0
         self.drafts: Counter[tuple[int, int]] = Counter()
+        self.drafted_by_text = self.accepted_by_text = 0
         self._rounds: Counter[tuple[int, int]] = Counter()  # rounds, by (sequences, rows per sequence)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)  # end times, and generated tokens
 
@@ -245,8 +259,10 @@ class EngineStats:
             tokens_per_second=sum(tokens for _, tokens in recent[1:]) / seconds if seconds else 0.0,
             rounds=sum(rounds.values()),
             rows=sum(n_sequences * rows * times for (n_sequences, rows), times in rounds.items()),
-            drafted=sum(drafted),
-            accepted=sum(accepted),
+            drafted=sum(drafted) + self.drafted_by_text,
+            accepted=sum(accepted) + self.accepted_by_text,
+            drafted_by_text=self.drafted_by_text,
+            accepted_by_text=self.accepted_by_text,
             drafted_per_position=drafted,
             accepted_per_position=accepted,
             depths=dict(sorted(depths.items())),

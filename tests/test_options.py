@@ -51,8 +51,8 @@ def test_llm_loads_with_the_given_options() -> None:
 
 def test_each_option_belongs_to_one_class() -> None:
     own = [set(vars(kind)["__annotations__"]) for kind in (*LLMOptions.__mro__[:-1],)]
-    assert sum(map(len, own)) == len(fields(LLMOptions)) + 1  # the default of draft_tokens is another one for an LLM
-    assert own[0] & own[2] == {"draft_tokens"}
+    assert sum(map(len, own)) == len(fields(LLMOptions)) + 2  # an LLM has other defaults of two of them
+    assert own[0] & own[2] == {"draft_tokens", "draft_text"}
 
 
 def test_constructor_shows_all_options_as_keywords() -> None:

@@ -38,6 +38,9 @@ class Context:
     after close().
 
     options: the ContextOptions that the context was made with.
+    draft_tokens, draft_text: the largest numbers of drafts of a sequence that come from the head, and from the text.
+        max_drafts: the larger of the two.
+    max_verify_rows: the largest number of rows in a decode of `verify_chains`, of all its sequences together.
     state: saves and loads the state of sequences.
     inspect: shows the computed nodes and the times of operations.
     cancels: the number of calls of `cancel`. cancelled: whether `cancel()` was called without a later `cancel(False)`.
@@ -77,7 +80,7 @@ class Context:
         )
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
-        self._outcomes = _Outcomes(options.n_seq_max, 1 + pair_options.n_draft)
+        self._outcomes = _Outcomes(options.n_seq_max, 1 + max(pair_options.n_draft, pair_options.n_text))
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
         self._keeps_embeddings = embeddings
@@ -85,9 +88,13 @@ class Context:
         self.options = options
         self.tap = TAPS[pair_options.tap]
         self.draft_tokens: int = pair_options.n_draft
+        self.draft_text: int = pair_options.n_text
+        self.max_drafts = max(self.draft_tokens, self.draft_text)
         self.n_seq_max = options.n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(self._handle.pointer)
         self.n_ubatch = min(options.n_batch, options.n_ubatch)
+        rows = max((1 + self.draft_tokens) * self.n_seq_max, 1 + self.draft_text)
+        self.max_verify_rows = min(rows, self.n_ubatch)
         self.state = SequenceState(self._handle, self.n_ctx, self.n_seq_max)
         self.inspect = Inspection(self._handle, self.n_seq_max)
         self.cancels, self.cancelled = 0, False
@@ -221,7 +228,7 @@ class Context:
 
     @alone
     def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
-        """Decode 1 to 1+draft_tokens tokens with the target, and return the logits of each, (len(tokens), n_vocab)."""
+        """Decode 1 to 1+max_drafts tokens with the target, and return the logits of each, (len(tokens), n_vocab)."""
         array = ffi.new("llama_token[]", list(tokens))  # list() refuses a number, which cffi would use as a length
         check(lib.pymtp_pair_verify(self._handle.pointer, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))

@@ -22,6 +22,8 @@ DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_sample_on
 # merges: see docs/draft-vocabulary.md.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
+MAX_TEXT = 63  # the largest number of drafts from text in a round
+AUTO_TEXT = 31  # the same with draft_text="auto": on a CPU, 63 rows yield hardly more tokens per second than 31
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
 MAX_CELLS = 2**31 - CTX_STEP  # for all sequences together: llama.cpp counts cells in 32 bits
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
@@ -33,7 +35,7 @@ class ContextOptions(RopeOptions):
 
     n_ctx: tokens per sequence, rounded up to a multiple of 256; 0 takes the training length.
     n_batch, n_ubatch: the largest number of prompt tokens in a decode, and of tokens in one computed graph.
-        n_ubatch is at most n_batch, and both are at least 1 + draft_tokens.
+        n_ubatch is at most n_batch, and both are at least 1 + draft_tokens and 1 + draft_text.
     n_seq_max: sequences that run at once. Each takes the memory of n_ctx tokens and of its recurrent states.
     n_threads: the largest number of computing threads. None for one per fast core, within a container's limit.
     all_threads: always compute with n_threads threads. If False, fewer threads compute where that is faster: while
@@ -43,8 +45,11 @@ class ContextOptions(RopeOptions):
     flash_attn: whether attention is computed in one operation, one of FLASH_ATTN.
     draft_tokens: the largest number of drafts per round; 0 for no draft context. "auto" for the largest number that
         an LLM chooses by itself: 7, or fewer where n_batch or n_ubatch is less than 8, and 0 without a head.
-    draft_vocab: the number of tokens that drafts are chosen from, rounded up to a multiple of 64, at least 128; or
-        "all". These tokens change with the text; the text does not depend on them. "auto": 32,768 tokens, or all
+    draft_text: the largest number of drafts per round that come from the text so far, at most 63; 0 for none. "auto":
+        with draft_tokens="auto" 31, or 15 with more than four sequences, otherwise 0; fewer where n_batch or n_ubatch
+        is less than 32. More of them take more memory: the recurrent layers keep the inputs of each.
+    draft_vocab: the number of tokens that the head's drafts are chosen from, rounded up to a multiple of 64, at least
+        128; or "all". These tokens change with the text, which does not depend on them. "auto": 32,768 tokens, or all
         tokens of a vocabulary of less than twice that size. It has an effect only with prefill="fused".
     tap: the hidden state that the head reads: "post_norm", "pre_norm", or "auto" for the tap of the model.
     prefill: how hidden states of prompts reach the head, one of PREFILL_MODES. "fused": the target's graph fills
@@ -71,6 +76,7 @@ class ContextOptions(RopeOptions):
     type_v: str = "f16"
     flash_attn: str = "auto"
     draft_tokens: int | Literal["auto"] = 0
+    draft_text: int | Literal["auto"] = 0
     draft_vocab: int | Literal["auto", "all"] = "auto"
     tap: str = "auto"
     prefill: str = "fused"
@@ -95,6 +101,12 @@ class ContextOptions(RopeOptions):
             raise InvalidRequestError(
                 f'draft_tokens={shown(self.draft_tokens)} must be a whole number or "auto"', "draft_tokens"
             )
+        if not isinstance(self.draft_text, str):
+            self._read_int("draft_text", 0, MAX_TEXT)
+        elif self.draft_text != "auto":
+            raise InvalidRequestError(
+                f'draft_text={shown(self.draft_text)} must be a whole number or "auto"', "draft_text"
+            )
         if not (isinstance(self.draft_vocab, str) and self.draft_vocab in ("auto", "all")):
             if not is_whole(self.draft_vocab, 1):
                 raise InvalidRequestError(
@@ -106,9 +118,10 @@ class ContextOptions(RopeOptions):
         if self.n_threads is not None:
             self._read_int("n_threads", 1, MAX_THREADS)
         drafts = 0 if isinstance(self.draft_tokens, str) else self.draft_tokens
+        by_text = 0 if isinstance(self.draft_text, str) else self.draft_text
         # all rows of a verification must be in one ubatch, so that recurrent layers can be rewound to any of these rows
         for name in ("n_batch", "n_ubatch"):
-            self._read_int(name, max(1 + drafts, self.n_seq_max))
+            self._read_int(name, max(1 + max(drafts, by_text), self.n_seq_max))
         if self.type_v not in ("f16", "f32", "bf16") and self.flash_attn == "off":
             raise InvalidRequestError(f'type_v="{self.type_v}" needs flash attention: flash_attn="auto" or "on"')
         for name in ("offload_kqv", "all_threads"):
@@ -128,6 +141,15 @@ class ContextOptions(RopeOptions):
         if not isinstance(self.draft_tokens, str):
             return self.draft_tokens
         return max(0, min(MAX_AUTO, self.n_batch - 1, self.n_ubatch - 1)) if mtp else 0
+
+    @property
+    def max_text(self) -> int:
+        """Return the largest number of drafts per round that come from the text."""
+        if not isinstance(self.draft_text, str):
+            return self.draft_text
+        if self.draft_tokens != "auto":
+            return 0
+        return max(0, min(AUTO_TEXT if self.n_seq_max <= 4 else AUTO_TEXT // 2, self.n_batch - 1, self.n_ubatch - 1))
 
     def timing_key(self, *, drafts: int) -> tuple[tuple[str, object], ...]:
         """Return the names and values of the options that the time of a round depends on. drafts: as max_drafts."""
@@ -176,6 +198,7 @@ class ContextOptions(RopeOptions):
         self.write_rope(params)
         options = ffi.new("struct pymtp_pair_options *")
         options.n_draft = drafts
+        options.n_text = self.max_text
         options.n_seq_max = self.n_seq_max
         options.n_outputs = read_int("max_outputs", max_outputs, 1)
         options.tap = TAPS.index(tap)

@@ -160,7 +160,7 @@ class SequenceState:
 
 
 def replays(state: Bytes) -> bool:
-    """Return whether the state holds tokens to replay. A context with fewer draft_tokens cannot load such a state."""
+    """Return whether the state holds tokens to replay. A context with fewer drafts a round cannot load such a state."""
     return bool(state[12:16].any())  # see state_header in runtime/state_store.cpp
 
 

@@ -34,6 +34,9 @@ class EngineContext(RoundContext, PrefixContext, Protocol):
     """The calls of a context that the engine makes."""
 
     draft_tokens: int
+    draft_text: int
+    max_drafts: int
+    max_verify_rows: int
     cancels: int
     cancelled: bool
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import count
 from typing import cast
 
+from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.context import EngineContext
 from pymtp.engine.request import Request
@@ -19,6 +20,11 @@ from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
 from pymtp.prefix_cache.tree import Space
 from pymtp.stats import Figures
+
+# The outputs of earlier requests take at most this share of the host memory for cached prefixes, and this many bytes:
+# 64 MiB are some two million tokens.
+OUTPUTS_SHARE = 16
+MAX_OUTPUT_BYTES = 64 * 2**20
 
 
 class Engine:
@@ -46,14 +52,19 @@ class Engine:
 
         cache_prompt: whether prompts reuse the K and V and states of earlier requests. If False, only completions of
             the same prompt share them.
-        cache_bytes: the limit of host memory for cached prefixes that are in no sequence.
+        cache_bytes: the limit of host memory for cached prefixes that are in no sequence, and for the outputs of
+            earlier requests, from which later ones draft.
         head_check: warns about a head that does not fit the model; None for a warning without file names.
         clock: returns the time in seconds.
         """
         self.depth, self.cache_prompt, self._clock = depth, cache_prompt, clock
         self.prefix_cache = PrefixCache(context, cache_bytes if cache_prompt else 0)
         self.scheduler = Scheduler(context.n_seq_max, context.n_ctx)
-        self.runner = RequestRunner(context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock)
+        kept = min(cache_bytes // OUTPUTS_SHARE, MAX_OUTPUT_BYTES) if cache_prompt and depth.uses_text else 0
+        outputs = SharedTexts(kept)
+        self.runner = RequestRunner(
+            context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs
+        )
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
         self._cancelled_requests: deque[Request] = deque()

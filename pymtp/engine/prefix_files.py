@@ -53,7 +53,7 @@ class PrefixFiles:
         checkpoints = {len(tokens), *(point - point % alignment for point in branch_points)}
         settings = self._thread.call(lambda: made_with(context))
         # With a larger alignment, no chunk is short enough to leave a state with tokens to replay
-        max_rewindable = 1 + context.draft_tokens if alignment == 1 else 1
+        max_rewindable = 1 + context.max_drafts if alignment == 1 else 1
         saver.open(path, tokens, sorted(n for n in checkpoints if n > 0), settings, max_rewindable)
 
     def load(self, path: Path, *, kept: bool = False) -> int:

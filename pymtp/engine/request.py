@@ -15,6 +15,7 @@ from pymtp.chat import ContentDelta, OutputEvent, OutputFormat, ParsedOutput, Re
 from pymtp.chat.prompt import CacheKey
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
+from pymtp.drafting.text_drafts import TextDrafts
 from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText, ThinkingPlan
 from pymtp.errors import InvalidRequestError, PymtpError, copied
@@ -342,7 +343,9 @@ class Request:
         room = n_ctx + 1 - len(self.prompt)
         return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
 
-    def start_decoding(self, token: int, n_output: int, n_ctx: int, depth: DepthPolicy) -> DecodeState:
+    def start_decoding(
+        self, token: int, n_output: int, n_ctx: int, depth: DepthPolicy, text: TextDrafts | None
+    ) -> DecodeState:
         """Create the decode state: the next round begins with `token`, the n_output-th output token."""
         assert self.seq is not None
         self.decode_state = DecodeState(
@@ -354,6 +357,7 @@ class Request:
             draft_stats=self.draft_stats,
             depth=depth,
             max_drafts=self.params.draft_tokens,
+            text=text,
         )
         return self.decode_state
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 from pymtp.drafting.depth import DepthPolicy
+from pymtp.drafting.text_drafts import TextDrafts
 from pymtp.engine.context import RoundContext, SingleSequenceContext
-from pymtp.errors import PymtpError
+from pymtp.errors import NativeError, PymtpError
 from pymtp.stats import DraftStats
 
 _logger = logging.getLogger("pymtp.drafts")
@@ -36,20 +37,26 @@ class DecodeState:
     max_drafts: the largest number of drafts per round; 0 once the head gave logits that are not finite, because its
         cache may hold such numbers from then on.
     head_failed: whether the head gave such logits for the first time in the last round.
+    text: the tokens of prompt and output, from which drafts are made, too; None if they are not.
+    text_is_promising: whether the next round may use drafts from it.
+    by_text: the drafts from text that the next round verifies in place of drafts of the head; empty after the round.
     ended: whether the last token was generated.
 
     Results of the last round:
 
     made_drafts, confidences: all drafts that the head made, and its probability of each.
-    verified_drafts: those drafts, from the first on, that were verified.
+    verified_drafts: the drafts that were verified: drafts of the head, from the first on, and then drafts from text.
+    n_by_head: the number of verified_drafts that the head made.
     new_tokens: the accepted drafts and the token after them, up to the end of the text.
     n_correct: the number of made_drafts before the first wrong one, as far as verification shows.
     n_accepted: the number of verified_drafts that are among new_tokens.
+    n_accepted_by_head: the number of these that the head made.
     error: the error of the sequence; None if there are new tokens. With an error, the state of the sequence in the
         context is not known.
     """
 
     __slots__ = (
+        "by_text",
         "confidences",
         "depth",
         "draft_stats",
@@ -60,10 +67,14 @@ class DecodeState:
         "made_drafts",
         "max_drafts",
         "n_accepted",
+        "n_accepted_by_head",
+        "n_by_head",
         "n_correct",
         "n_past",
         "new_tokens",
         "seq",
+        "text",
+        "text_is_promising",
         "token",
         "tokens_left",
         "verified_drafts",
@@ -80,21 +91,25 @@ class DecodeState:
         draft_stats: DraftStats,
         depth: DepthPolicy,
         max_drafts: int | None = None,
+        text: TextDrafts | None = None,
     ) -> None:
         """Create the state of a sequence that holds n_past tokens, before its first round.
 
         is_last: called once for each generated token, in order. Returns True to end the round after this token.
         max_drafts: the largest number of drafts per round; None for no limit.
+        text: the tokens of the prompt, if drafts are made from text, too.
         """
         self.seq, self.token, self.n_past, self.tokens_left = seq, token, n_past, tokens_left
         self.is_last, self.draft_stats, self.depth = is_last, draft_stats, depth
         self.max_drafts = 10**9 if max_drafts is None else max_drafts
         self.ended = tokens_left < 1
+        self.text, self.text_is_promising = text, False
+        self.by_text: Sequence[int] = ()
         self.made_drafts: Sequence[int] = ()
         self.confidences: Sequence[float] = ()
         self.verified_drafts: Sequence[int] = ()
         self.new_tokens: list[int] = []
-        self.n_correct = self.n_accepted = 0
+        self.n_correct = self.n_accepted = self.n_by_head = self.n_accepted_by_head = 0
         self.head_failed = False
         self.error: PymtpError | None = None
 
@@ -104,26 +119,36 @@ class DecodeState:
         left = self.tokens_left - 1
         return left if left < self.max_drafts else self.max_drafts
 
+    def add_text(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text, if there is one. Without memory, no more drafts are made from it."""
+        try:
+            if self.text is not None:
+                self.text_is_promising = self.text.add(tokens)
+        except NativeError:
+            self.text, self.text_is_promising = None, False
+
     def accept(self, context: RoundContext, sampled: list[int]) -> None:
         """Accept the drafts that equal the tokens that the target model sampled, and rewind the other verified rows."""
         made, n_drafts, is_last = self.made_drafts, len(self.verified_drafts), self.is_last
         agreed = len(sampled) - 1
         # The last sampled token also shows whether the first draft that was not verified is right
-        self.n_correct = agreed + 1 if agreed < len(made) and made[agreed] == sampled[agreed] else agreed
+        next_is_right = agreed < len(made) and made[agreed] == sampled[agreed]
+        self.n_correct = agreed + 1 if next_is_right else min(agreed, len(made))
         for i, token in enumerate(sampled, 1):
             if is_last(token):
                 self.ended = True
                 sampled = sampled[:i]
                 break
-        self.new_tokens = sampled
+        self.new_tokens, self.by_text = sampled, ()
         n_new = len(sampled)
         self.n_accepted = agreed if agreed < n_new else n_new  # less than `agreed` if the text ended within the drafts
+        self.n_accepted_by_head = min(self.n_accepted, self.n_by_head)
         self.n_past += n_new
         if n_new <= n_drafts:
             context.rewind(self.n_past, self.seq)
         self.draft_stats.rounds += 1
         self.draft_stats.depths.append(n_drafts)
-        if made:
+        if n_drafts or made:
             self._count_drafts(context)
         self.tokens_left -= n_new
         self.token = token
@@ -134,10 +159,12 @@ class DecodeState:
         stats, tokens, n_verified, n_accepted = (
             self.draft_stats,
             self.new_tokens,
-            len(self.verified_drafts),
-            self.n_accepted,
+            self.n_by_head,
+            self.n_accepted_by_head,
         )
-        stats.drafted += n_verified
+        stats.drafted += len(self.verified_drafts)
+        stats.drafted_by_text += len(self.verified_drafts) - n_verified
+        stats.accepted_by_text += self.n_accepted - n_accepted
         stats.discarded += len(self.made_drafts) - n_verified
         per_position = stats.accepted_per_position
         if len(per_position) < n_verified:
@@ -151,10 +178,12 @@ class DecodeState:
 
 
 class RoundDepth(Protocol):
-    """Chooses one number of drafts for all sequences of a round; see engine.batch_depth."""
+    """Chooses the drafts of a round: one number for all sequences that the head drafts for; see engine.batch_depth."""
 
     def choose(self, states: Sequence[DecodeState]) -> int: ...
     def n_to_verify(self, states: Sequence[DecodeState]) -> int: ...
+    def extend(self, state: DecodeState) -> Sequence[int]: ...
+    def decodes(self, states: Sequence[DecodeState]) -> Sequence[Sequence[DecodeState]]: ...
     def observe(
         self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float
     ) -> None: ...
@@ -176,6 +205,14 @@ class SingleSequenceDepth:
         """Choose how many of the drafts that were just made are verified."""
         state = states[0]
         return state.depth.n_to_verify(state.confidences)
+
+    def extend(self, state: DecodeState) -> Sequence[int]:
+        """Return no drafts from text."""
+        return ()
+
+    def decodes(self, states: Sequence[DecodeState]) -> Sequence[Sequence[DecodeState]]:
+        """Return the sequences, which are verified in one decode."""
+        return [states]
 
     def observe(self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """Learn from the round that has just run."""
@@ -200,24 +237,18 @@ def run_round(
     """
     started = clock()
     n_drafts = depth.choose(states)
-    if n_drafts:
-        drafts = context.draft_chains({state.seq: state.token for state in states}, n_drafts)
-        for state in states:
-            state.made_drafts, state.confidences = drafts[state.seq]
-        n_verified = depth.n_to_verify(states)
-        for state in states:
-            limit = state.draft_limit
-            state.verified_drafts = state.made_drafts[: n_verified if n_verified < limit else limit]
-            state.head_failed = len(state.made_drafts) < n_drafts and state.max_drafts > 0
-            if state.head_failed:
-                state.max_drafts = 0
-    else:
-        for state in states:
-            state.made_drafts = state.confidences = state.verified_drafts = ()
-            state.head_failed = False
+    for state in states:
+        state.made_drafts = state.confidences = ()
+        state.verified_drafts = state.by_text
+        state.n_by_head = 0
+        state.head_failed = False
+    by_head = [state for state in states if not state.by_text] if n_drafts else ()
+    if by_head:
+        _draft(context, by_head, depth, n_drafts)
     drafted = clock()
-    chains = {state.seq: [state.token, *state.verified_drafts] for state in states}
-    results = context.verify_chains(chains)
+    results: dict[int, list[int] | PymtpError] = {}
+    for together in depth.decodes(states):
+        results |= context.verify_chains({state.seq: [state.token, *state.verified_drafts] for state in together})
     for state in states:
         sampled = results[state.seq]
         if isinstance(sampled, PymtpError):
@@ -228,8 +259,25 @@ def run_round(
         except PymtpError as error:  # the model may have been closed meanwhile
             state.error = error.with_traceback(None)
     # The time after the verification counts, too: for a small model it is a large part of the round
-    depth.observe(states, n_drafts, drafted - started, clock() - drafted)
-    return max(map(len, chains.values()))
+    depth.observe(states, n_drafts if by_head else 0, drafted - started, clock() - drafted)
+    return 1 + max(len(state.verified_drafts) for state in states)
+
+
+def _draft(context: RoundContext, states: Sequence[DecodeState], depth: RoundDepth, n_drafts: int) -> None:
+    """Let the head make n_drafts drafts for each sequence, and choose those to verify."""
+    drafts = context.draft_chains({state.seq: state.token for state in states}, n_drafts)
+    for state in states:
+        state.made_drafts, state.confidences = drafts[state.seq]
+    n_verified = depth.n_to_verify(states)
+    for state in states:
+        limit = state.draft_limit
+        state.verified_drafts = state.made_drafts[: n_verified if n_verified < limit else limit]
+        state.n_by_head = len(state.verified_drafts)
+        state.head_failed = len(state.made_drafts) < n_drafts and state.max_drafts > 0
+        if state.head_failed:
+            state.max_drafts = 0
+        elif len(states) == 1 and state.text is not None and state.n_by_head == len(state.made_drafts):
+            state.verified_drafts = [*state.verified_drafts, *depth.extend(state)]
 
 
 def generate_single(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
@@ -25,6 +26,7 @@ class RequestRunner:
     A chunk of a prompt ends at a multiple of n_ubatch tokens, or where the prefix cache wants a checkpoint.
 
     context: the context that runs the requests.
+    outputs: the outputs of earlier requests, from which later ones draft.
     unfinished: the requests that were submitted and have not ended.
     stats: the counters of the engine.
     """
@@ -37,9 +39,11 @@ class RequestRunner:
         depth: BatchDepth,
         head_check: HeadCheck,
         clock: Callable[[], float],
+        outputs: SharedTexts,
     ) -> None:
         self.context, self._scheduler, self._prefix_cache = context, scheduler, prefix_cache
         self._depth, self._head_check, self._clock = depth, head_check, clock
+        self._outputs = outputs
         self.unfinished: dict[Request, None] = {}
         self.stats = EngineStats()
 
@@ -176,7 +180,7 @@ class RequestRunner:
         """
         tokens, start, seq = request.tokens, request.n_recomputed, request.seq
         assert seq is not None
-        chain = tokens[start : min(start + 1 + self.context.draft_tokens, len(tokens) - 1)]
+        chain = tokens[start : min(start + 1 + self.context.max_drafts, len(tokens) - 1)]
         if chain:
             result = self.context.verify_chains({seq: chain})[seq]
             if isinstance(result, PymtpError):
@@ -191,7 +195,11 @@ class RequestRunner:
 
     def _start_decoding(self, request: Request, token: int, n_output: int) -> DecodeState:
         depth = self._depth.add_sequence(request.params.temperature)
-        state = request.start_decoding(token, n_output, self.context.n_ctx, depth)
+        text = None
+        if request.params.draft_tokens != 0:
+            text = self._depth.add_text(None if request.space.only is not None else self._outputs.of(_key(request)))
+        state = request.start_decoding(token, n_output, self.context.n_ctx, depth, text)
+        state.add_text([*request.prompt, *request.tokens])  # there are output tokens after a restart
         if self._head_check.head_failed:
             state.max_drafts = 0
         return state
@@ -219,7 +227,9 @@ class RequestRunner:
             if state.error is not None:
                 self.fail(request, state.error)
                 continue
-            self.stats.drafts[len(state.verified_drafts), state.n_accepted] += 1
+            self.stats.drafts[state.n_by_head, state.n_accepted_by_head] += 1
+            self.stats.drafted_by_text += len(state.verified_drafts) - state.n_by_head
+            self.stats.accepted_by_text += state.n_accepted - state.n_accepted_by_head
             self._head_check.add(len(state.made_drafts), state.n_correct, state.head_failed, request.params.temperature)
             self._emit(request, state, state.new_tokens, now)
 
@@ -249,6 +259,12 @@ class RequestRunner:
             self._scheduler.remove(request)
             reason = "stop" if request.text.ended else "length"
             self.stats.finished += 1
+            if state.text is not None and request.space.only is None:
+                with suppress(NativeError):  # without memory, later requests have fewer drafts
+                    self._outputs.add(_key(request), [*request.tokens, *tokens])
+                self._prefix_cache.leave_room(self._outputs.nbytes)
+        elif state.text is not None:
+            state.add_text(tokens)
         request.emit(tokens, logprobs, now, reason, (len(state.verified_drafts), state.n_accepted))
         if reason is not None:
             self.unfinished.pop(request, None)
@@ -338,6 +354,11 @@ class RequestRunner:
             lost = self._prefix_cache.lost_sequences()
             for request in [request for request in self._scheduler.running if request.seq in lost]:
                 self.restart(request)
+
+
+def _key(request: Request) -> str:
+    """Return the name under which outputs are kept for later requests: those of other keys and salts see nothing."""
+    return f"{request.space.owner} {request.space.salt}"
 
 
 def _is_saving(request: Request) -> bool:

@@ -17,7 +17,13 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parent
 VENDORED = NATIVE.parents[1] / "vendor" / "llama.cpp"
 
-HEADERS = ("pymtp.h", "compare/pymtp_compare.h", "pymtp_depth.h", "pymtp_text.h")  # in runtime/, read whole
+HEADERS = (  # in runtime/, read whole
+    "pymtp.h",
+    "compare/pymtp_compare.h",
+    "pymtp_depth.h",
+    "pymtp_text.h",
+    "pymtp_text_drafts.h",
+)
 LLAMA_CPP = {  # header: names of its types and functions that Python uses
     "ggml/include/ggml.h": ("ggml_type",),
     "ggml/include/ggml-cpu.h": ("ggml_numa_strategy",),

@@ -97,7 +97,7 @@ class PrefixCache:
         prefill_cost: returns the time, in any unit, to prefill the tokens between two positions of a prompt.
         """
         self._context, self.min_gain, self.alignment = context, min_gain, alignment
-        self.store = PrefixStore(context, cache_bytes, min_gain, prefill_cost)
+        self.store, self._cache_bytes = PrefixStore(context, cache_bytes, min_gain, prefill_cost), cache_bytes
         self._prefills: list[PrefillState] = []
         self._recent_prompts: deque[tuple[Space, Tokens]] = deque()
         self._n_recent_tokens = self._ticks = 0
@@ -227,6 +227,10 @@ class PrefixCache:
             contents.tokens = np.append(prefill.tokens, as_tokens(generated))
             contents.n_tokens, contents.has_state = prefill.n_computed + len(generated), True
         contents.in_use = False
+
+    def leave_room(self, nbytes: int) -> None:
+        """Leave this many of the cache's bytes of host memory to other data."""
+        self.store.eviction.limit = self._cache_bytes - nbytes
 
     def spill(self, seq: int) -> None:
         """Copy the contents of a free sequence to host memory, as far as they are worth it, before it is cleared.

@@ -46,6 +46,12 @@ def test_memory_plan_matches_a_full_context(model: Model, n_ctx: int, n_seq_max:
         assert (of_head > 0) == (draft_tokens > 0)
 
 
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_memory_plan_matches_with_drafts_from_text(dense: Model, draft_tokens: int) -> None:
+    options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": draft_tokens, "draft_text": 23}
+    assert planned(dense.path, **options) == measured_memory(dense, **options)
+
+
 @pytest.mark.parametrize("draft_vocab", [128, 1024])
 def test_memory_plan_matches_with_a_partial_draft_vocab(dense: Model, draft_vocab: int) -> None:
     options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": 3, "draft_vocab": draft_vocab}

@@ -215,7 +215,7 @@ def test_rounds_make_no_drafts_if_no_draft_is_ever_accepted(name: str) -> None:
                     state.made_drafts, state.n_correct = [0] * depth, 0
                 kept = depths.n_to_verify(sequences) if depth else 0
                 for state in sequences:
-                    state.verified_drafts = [0] * kept
+                    state.verified_drafts, state.n_by_head = [0] * kept, kept
                 plain += kept == 0
                 depths.observe(sequences, depth, machine.draft_seconds(n, depth), machine.verify_seconds(n, kept))
     assert plain > 0.9 * 200
@@ -232,7 +232,7 @@ def test_rounds_of_one_sequence_are_chosen_by_the_same_policy() -> None:
         state.made_drafts, state.confidences = [0] * depth, [rng.random() for _ in range(depth)]
         kept = own.n_to_verify(state.confidences)
         assert not depth or depths.n_to_verify([state]) == kept
-        state.verified_drafts = [0] * kept
+        state.verified_drafts, state.n_by_head = [0] * kept, kept
         state.n_correct = rng.randint(0, kept)
         took = rng.uniform(0.005, 0.02), rng.uniform(0.01, 0.02)
         own.observe(depth, kept, state.n_correct, *took)
@@ -253,6 +253,7 @@ def test_round_after_a_change_of_threads_corrects_all_costs_and_drafting_goes_on
                 3,
                 [0.9] * 3,
             )
+            state.n_by_head = 3
         for _ in range(40):
             depths.choose(sequences)
             depths.observe(sequences, 3, 0.01, 0.02)
@@ -275,6 +276,7 @@ def test_round_that_tries_another_number_of_threads_changes_acceptance_but_no_co
     depths = BatchDepth(N_CTX, 512, MOST, costs)
     (state,) = make_states(depths, 1)
     state.made_drafts, state.verified_drafts, state.n_correct, state.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
+    state.n_by_head = 3
     depth = state.depth
     assert isinstance(depth, SequenceDepth)
     trials = count(1)

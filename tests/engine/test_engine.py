@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from helpers.engines import EngineHarness
-from helpers.scripted import expected_tokens, next_token
+from helpers.scripted import RepeatingContext, SeededContext, expected_tokens, next_token
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,11 +36,17 @@ request_plans = st.fixed_dictionaries(
     st.one_of(st.just("auto"), st.integers(0, 5)),
     st.lists(st.booleans(), min_size=1, max_size=9),
     st.sets(st.integers(0, 30)),
+    st.sampled_from([SeededContext, RepeatingContext]),
 )
 def test_engine_gives_each_request_the_output_that_it_would_get_alone(
-    plan: list[dict[str, object]], n_seq_max: int, depth: int | str, hits: list[bool], cancelled_calls: set[int]
+    plan: list[dict[str, object]],
+    n_seq_max: int,
+    depth: int | str,
+    hits: list[bool],
+    cancelled_calls: set[int],
+    context_type: type[SeededContext],
 ) -> None:
-    harness = EngineHarness(depth=depth, n_ctx=64, n_seq_max=n_seq_max, hits=hits)
+    harness = EngineHarness(depth=depth, text=13, n_ctx=64, n_seq_max=n_seq_max, hits=hits, context_type=context_type)
     n_calls = 0
 
     def before(_what: str, _seqs: Sequence[int]) -> None:

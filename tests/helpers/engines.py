@@ -6,6 +6,7 @@ from typing import Any
 
 from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
 from pymtp.drafting.depth import RoundCosts, RoundTime
+from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Caller, Request, Waiter
@@ -15,13 +16,17 @@ from pymtp.sampling import SamplingParams
 
 
 class EngineHarness:
-    """An engine over a SeededContext, and all requests that were submitted to it."""
+    """An engine over a SeededContext, and all requests that were submitted to it.
+
+    text: the largest number of drafts from text in a round, with depth="auto".
+    """
 
     def __init__(
         self,
         *,
         depth: int | str = 3,
         costs: RoundCosts | None = None,
+        text: int = 0,
         end: int | None = None,
         cache_prompt: bool = True,
         cache_bytes: int = 0,
@@ -34,7 +39,11 @@ class EngineHarness:
             costs = RoundCosts()
             costs.begin({(1, 0): RoundTime(0.0, 1.2), (1, 3): RoundTime(1.3, 1.8), (1, 7): RoundTime(1.7, 2.6)})
         self.context.draft_tokens = max_depth
-        self.depth = BatchDepth(self.context.n_ctx, 512, max_depth, costs)
+        self.context.max_drafts = max(max_depth, text)
+        choice = None
+        if text and costs is not None:
+            choice = TextChoice(costs, n_seq_max=self.context.n_seq_max, max_text=text, max_head=max_depth, max_rows=64)
+        self.depth = BatchDepth(self.context.n_ctx, 512, max_depth, costs, choice)
         self.engine = Engine(
             self.context,  # type: ignore[arg-type]
             self.depth,
@@ -107,7 +116,7 @@ class EngineHarness:
         for request in self.requests:
             done = request.completion
             n = len(done.token_ids)
-            assert done.token_ids == expected_tokens(done.seed, request.prompt, n), request.number
+            assert done.token_ids == expected_tokens(done.seed, request.prompt, n, self.context.next_token)
             assert done.text == "".join(chr(ord("0") + token) for token in done.token_ids)
             if request.finish_reason == "length":
                 assert n == request.max_output_tokens(self.context.n_ctx)

@@ -18,8 +18,12 @@ def largest_rounds(n_seq_max: int, n_rows: int) -> list[tuple[int, int]]:
     return sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape[0]), reverse=True)[:KEPT]
 
 
-def measured_memory(model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: int = 1, **options: Any) -> DeviceMemory:
+def measured_memory(
+    model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: int = 1, draft_text: int = 0, **options: Any
+) -> DeviceMemory:
     """Return the memory of a full context after a round of every depth and the largest batch rounds."""
+    options["draft_text"] = draft_text
+    by_text = [n for n in range(draft_tokens + 1, draft_text + 1) if n < 8 or n in (11, 15, 23)]
     with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max, n_threads=1, **options) as c:
         rounds = [(1, 1 + depth) for depth in range(draft_tokens + 1)]
         rounds += {
@@ -29,7 +33,8 @@ def measured_memory(model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: i
         token = {}
         for seq in range(n_seq_max):
             c.set_sampling(Sampler(SamplingParams()), seq)
-            c.prefill([i % 256 for i in range(n_ctx - sum(n for s, n in rounds if seq < s))], seq)
+            n_left = sum(n for s, n in rounds if seq < s) + sum(1 + n for n in by_text)
+            c.prefill([i % 256 for i in range(n_ctx - n_left)], seq)
             token[seq] = c.first_token(seq)
         # the largest rounds of the target come last: those of the head took graph slots too
         for n_seqs, n in sorted(
@@ -39,5 +44,7 @@ def measured_memory(model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: i
             chains = c.draft_chains({seq: token[seq] for seq in seqs}, n - 1) if n > 1 else {}
             rows = {seq: [token[seq], *(chains[seq][0] if n > 1 else [])] for seq in seqs}  # type: ignore[index]
             token |= {seq: out[-1] for seq, out in c.verify_chains(rows).items()}  # type: ignore[index]
+        for n in by_text:
+            c.verify_chain([1] * (1 + n))
         (device,) = c.memory()
     return device

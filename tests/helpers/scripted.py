@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from random import Random
 
 from helpers.scripted_saving import ScriptedSequence, ScriptedStateMixin
 from pymtp.context.inspect import Counters
@@ -33,7 +34,8 @@ class ScriptedContext(ScriptedStateMixin):
         draft_tokens: int = 8,
     ) -> None:
         self.text, self.hits, self.n_ctx = list(text), list(hits), n_ctx
-        self.n_seq_max, self.n_ubatch, self.draft_tokens = n_seq_max, n_ubatch, draft_tokens
+        self.n_seq_max, self.n_ubatch = n_seq_max, n_ubatch
+        self.draft_tokens = self.max_drafts = draft_tokens
         self.sequences = [ScriptedSequence() for _ in range(n_seq_max)]
         self.sampled: list[int] = []  # positions that a token was sampled at
         self.never_drafted: set[int] = set()
@@ -157,7 +159,7 @@ class ScriptedContext(ScriptedStateMixin):
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
         n = max(map(len, chains.values()))
         assert all(chains.values())
-        assert n <= 1 + self.draft_tokens
+        assert n <= 1 + self.max_drafts
         self._call("verify", list(chains), n, n * len(chains) * self.row_seconds)
         self.max_verify_rows = max(self.max_verify_rows, n)
         self.verified.append({seq: len(chain) for seq, chain in chains.items()})
@@ -196,12 +198,27 @@ class ScriptedContext(ScriptedStateMixin):
 class SeededContext(ScriptedContext):
     """A context whose next token depends on the seed and on all tokens before it."""
 
+    def next_token(self, seed: int, prefix: Sequence[int]) -> int:
+        return next_token(seed, prefix)
+
     def after(self, s: ScriptedSequence, prefix: Sequence[int]) -> int:
-        return next_token(s.seed, prefix)
+        return self.next_token(s.seed, prefix)
 
     def prefills(self) -> Counter[int]:
         """Count the chunks of prompts by their length."""
         return Counter(n for what, _, n in self.calls if what == "prefill")
+
+
+class RepeatingContext(SeededContext):
+    """A context that repeats the last 20 tokens, and now and then, as the seed says, writes another token."""
+
+    PERIOD = 20
+    NOISE = 0.04
+
+    def next_token(self, seed: int, prefix: Sequence[int]) -> int:
+        token = next_token(seed, prefix)
+        noise = Random(f"{seed} {len(prefix)}").random() < self.NOISE
+        return token if noise or len(prefix) < self.PERIOD else prefix[-self.PERIOD]
 
 
 def next_token(seed: int, prefix: Sequence[int]) -> int:
@@ -226,8 +243,10 @@ class ScriptedModel:
         return bytes([ord("0") + token])
 
 
-def expected_tokens(seed: int, prompt: Sequence[int], n: int) -> list[int]:
-    """Return the n tokens that SeededContext writes after a prompt."""
+def expected_tokens(
+    seed: int, prompt: Sequence[int], n: int, next_token: Callable[[int, Sequence[int]], int] = next_token
+) -> list[int]:
+    """Return the n tokens that SeededContext, or a context with another `next_token`, writes after a prompt."""
     text = list(prompt)
     for _ in range(n):
         text.append(next_token(seed, text))

@@ -324,7 +324,7 @@ def test_stats_of_a_request_are_consistent(llm: LLM, prompts: list[str]) -> None
 def test_auto_depth_starts_at_the_depth_of_the_last_request_and_stats_list_the_depths(
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
-    llm = new_llm(draft_tokens="auto")
+    llm = new_llm(draft_tokens="auto", draft_text=0)
     done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
     assert len(done.stats.depths) == done.stats.rounds
     assert set(done.stats.depths) <= set(range(9))

@@ -31,10 +31,11 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
     // 256 is LLAMA_MAX_SEQ
     pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256");
     pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MAX_DRAFTS, "n_draft must be from 0 to 64");
+    pymtp_require(options.n_text >= 0 && options.n_text <= PYMTP_MAX_DRAFTS, "n_text must be from 0 to 64");
     pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
     pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
     // All rows of a verification of one sequence, and one row of every sequence, must fit in one ubatch.
-    const uint32_t needed = std::max(1 + options.n_draft, options.n_seq_max);
+    const uint32_t needed = std::max(1 + std::max(options.n_draft, options.n_text), options.n_seq_max);
     pymtp_require(params.n_batch >= needed && params.n_ubatch >= needed,
             "n_batch and n_ubatch have no room for a round");
 }
@@ -69,14 +70,15 @@ pymtp_contexts::pymtp_contexts(
         params.cb_eval           = pymtp_trace::on_node;
         params.cb_eval_user_data = trace.get();
     }
-    params.n_outputs_max         = std::max((1 + options.n_draft)*options.n_seq_max, options.n_outputs);
+    const int32_t by_head        = (1 + options.n_draft)*options.n_seq_max;
+    params.n_outputs_max         = std::max({by_head, 1 + options.n_text, options.n_outputs});
     params.n_outputs_max         = all_outputs ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0 means n_batch
     params.n_outputs_max_per_seq = params.n_outputs_max;
     target.reset(llama_init_from_model(model.get(), params));
     if (!target) {
         throw std::runtime_error("no target context");
     }
-    pymtp_make_replay(target.get(), options.n_draft);
+    pymtp_make_replay(target.get(), max_drafts());
     n_ctx     = llama_n_ctx_seq(target.get());
     n_batch   = llama_n_batch(target.get());
     n_outputs = all_outputs ? n_batch : (int32_t) params.n_outputs_max;

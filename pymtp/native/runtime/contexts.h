@@ -11,6 +11,7 @@
 #include "llama.h"
 #include "op_times.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -80,6 +81,8 @@ struct pymtp_contexts {
     bool embeds_prompts() const {
         return options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     }
+    // Returns the largest number of drafts of a sequence in a verification.
+    int32_t max_drafts() const { return std::max(options.n_draft, options.n_text); }
     // Returns the largest number of rows in a verification, of all sequences together.
     int32_t max_verify_rows() const;
 

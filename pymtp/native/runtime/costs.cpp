@@ -51,6 +51,10 @@ void pymtp_cost_table::seed(int count, double seconds) {
     entries[count] = {seconds, SEED_TIMINGS};
 }
 
+void pymtp_cost_table::put(int count, double seconds) {
+    entries[count] = {seconds, 0.0};
+}
+
 void pymtp_first_extra::observe(double extra, double usual) {
     timings += 1.0;
     const double limited = std::min(std::max(extra, 0.0), 3 * mean + CLIP * usual);
@@ -118,6 +122,24 @@ void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verifi
     }
     pace = std::exp(PACE_KEPT * std::log(pace) + PACE_GAIN * error);
     is_known |= verify.at(rows).timings >= SEED_TIMINGS - 1;
+}
+
+void pymtp_costs::observe_verify(int n_seqs, int verified, double verify_took) {
+    const int rows = n_seqs * (1 + verified);
+    last_seqs      = n_seqs;
+    last_drafted   = 0;
+    last_verified  = verified;
+    if (!is_time(verify_took) || verify.empty()) {
+        return;
+    }
+    verify.age();
+    if (verify.has(rows) || rows < verify.max_count()) {
+        verify.observe(rows, verify_took, pace);
+    } else {
+        // The first run of a size builds a graph; but a row takes no longer than it does in a smaller verification.
+        const int most = verify.max_count();
+        verify.put(rows, std::min(verify_took / pace, verify.at(most).seconds * rows / most));
+    }
 }
 
 void pymtp_costs::seed(int n_seqs, int drafted, const round_seconds & timed) {

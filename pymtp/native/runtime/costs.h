@@ -24,6 +24,9 @@ public:
     // Records the fastest of several timings that were made before the first round.
     void seed(int count, double seconds);
 
+    // Sets the seconds of a count that was never timed; they count less than any timing.
+    void put(int count, double seconds);
+
     // Lowers the weight of all timings, because time has passed.
     void age();
 
@@ -75,6 +78,10 @@ struct pymtp_costs {
     // Records a round of n_seqs sequences with a chain of `drafted` steps, and a verification of 1 + verified rows of
     // each sequence. Ignores seconds that are not positive or not finite.
     void observe(int n_seqs, int drafted, double draft_seconds, int verified, double verify_seconds);
+
+    // Records a verification of n_seqs sequences with `verified` drafts of each from another source than the head. Such
+    // rounds are rare and differ in length, so that the time of the first of several equal ones counts, too.
+    void observe_verify(int n_seqs, int verified, double verify_seconds);
 
     // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
     void seed(int n_seqs, int drafted, const round_seconds & timed);

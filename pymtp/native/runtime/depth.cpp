@@ -5,21 +5,28 @@
 
 using namespace pymtp_tuning;
 
-// Returns for each depth from 0 the number of sequences times the geometric mean of their expected tokens in a round,
-// which are 1 + a1 + a1*a2 + ... + a1*...*an for a sequence. With the sum instead of this mean, easy texts would slow
-// down hard ones: here, a depth that doubles the speed of one sequence may at most halve that of another.
+std::vector<double> pymtp_expected_tokens(const pymtp_acceptance & acceptance, int limit, int max_depth) {
+    const int n = std::max(0, std::min(limit, max_depth));
+    const std::vector<double> rates = acceptance.rates(n);
+    std::vector<double> tokens(1 + max_depth, 1.0);
+    double all_accepted = 1.0;
+    for (int d = 1; d <= max_depth; ++d) {
+        all_accepted *= d <= n ? rates[d - 1] : 0.0;
+        tokens[d] = tokens[d - 1] + all_accepted;
+    }
+    return tokens;
+}
+
+// Returns for each depth from 0 the number of sequences times the geometric mean of their expected tokens in a round.
+// With the sum instead of this mean, easy texts would slow down hard ones: here, a depth that doubles the speed of one
+// sequence may at most halve that of another.
 static std::vector<double> expected_tokens(const std::vector<pymtp_depth::sequence> & sequences, int max_depth) {
     const double n_seqs = sequences.size();
     std::vector<double> means(1 + max_depth, n_seqs);
     for (const pymtp_depth::sequence & s : sequences) {
-        const int n = std::min(s.limit, max_depth);
-        const std::vector<double> rates = s.acceptance->rates(n);
-        double all_accepted = 1.0;
-        double tokens       = 1.0;
+        const std::vector<double> tokens = pymtp_expected_tokens(*s.acceptance, s.limit, max_depth);
         for (int d = 1; d <= max_depth; ++d) {
-            all_accepted *= d <= n ? rates[d - 1] : 0.0;
-            tokens       += all_accepted;
-            means[d]     *= std::pow(tokens, 1 / n_seqs);
+            means[d] *= std::pow(tokens[d], 1 / n_seqs);
         }
     }
     return means;

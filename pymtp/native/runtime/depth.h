@@ -8,6 +8,10 @@
 
 #include <vector>
 
+// Returns for each depth from 0 to max_depth the expected tokens of a sequence in a round, which are
+// 1 + a1 + a1*a2 + ... + a1*...*an. limit: the most drafts that the sequence can use
+std::vector<double> pymtp_expected_tokens(const pymtp_acceptance & acceptance, int limit, int max_depth);
+
 // Chooses the depth (number of draft tokens per sequence and round) with the highest rate: the expected number of
 // tokens of a round at that depth, divided by the seconds of the round. All sequences of a round draft the same number.
 // (SmartSpec: Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv

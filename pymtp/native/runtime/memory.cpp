@@ -1,6 +1,7 @@
 // Sums up the memory of a pair for each device: memory in use, or memory planned before anything is loaded.
 #include "model.h"
 #include "pair.h"
+#include "text_choice.h"
 
 #include "llama-kv-cells.h"
 #include "llama-model.h"
@@ -104,10 +105,22 @@ shapes cached_shapes(const pymtp_contexts & contexts, int32_t n_rows, int32_t ro
     return kept;
 }
 
+// Returns the shapes of verifications: with drafts of the head, and of one sequence with drafts from text.
+shapes verify_shapes(const pymtp_contexts & contexts) {
+    const pymtp_pair_options & options = contexts.options;
+    shapes kept = cached_shapes(contexts, 1 + options.n_draft, contexts.max_verify_rows());
+    for (int n : pymtp_text_depths(options.n_draft, options.n_text)) {
+        if (n > options.n_draft) {
+            kept.push_back({1, 1 + n});
+        }
+    }
+    return kept;
+}
+
 // Adds the memory of the graphs of rounds, built with the same settings as in pymtp_pair::verify and draft_chains.
 void add_round_graphs(pymtp_contexts & contexts, device_sums & sums) {
     pymtp_set_sample(contexts.target.get(), planned_sample());
-    for (const auto & [n_seqs, n] : cached_shapes(contexts, 1 + contexts.options.n_draft, contexts.max_verify_rows())) {
+    for (const auto & [n_seqs, n] : verify_shapes(contexts)) {
         if (contexts.is_fused()) {
             contexts.begin_prefill();
             pymtp_set_fused_sync(contexts.target.get(), contexts.draft.get(), n == 1);

@@ -153,7 +153,7 @@ void pymtp_pair::draft_chains(
 
 static void check_verify(const pymtp_contexts & contexts, const pymtp_sequence & s, const llama_token * tokens,
         int32_t n) {
-    const int32_t most = 1 + contexts.options.n_draft;
+    const int32_t most = 1 + contexts.max_drafts();
     if (n < 1 || n > most) {
         throw pymtp_failure(PYMTP_INVALID, "verification takes 1 to " + std::to_string(most) + " tokens, not " +
                 std::to_string(n));

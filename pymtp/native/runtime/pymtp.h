@@ -165,7 +165,8 @@ enum pymtp_sample_on {
 };
 
 struct pymtp_pair_options {
-    int32_t n_draft;   // largest number of drafts per sequence in a round; 0: the pair has no draft context
+    int32_t n_draft;   // largest number of drafts of the head per sequence; 0: the pair has no draft context
+    int32_t n_text;    // largest number of drafts per sequence that come from elsewhere, such as from the text
     int32_t n_seq_max; // number of sequences, each with n_ctx / n_seq_max tokens
     int32_t n_outputs; // largest number of rows of logits in a batch of a prefill that returns all logits
     enum pymtp_tap          tap;
@@ -323,7 +324,7 @@ PYMTP_API int pymtp_pair_prefill(
 // options.embeddings.
 PYMTP_API const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 
-// Processes 1 to 1+n_draft tokens of a sequence with the target, without sampling.
+// Processes 1 to 1+max(n_draft, n_text) tokens of a sequence with the target, without sampling.
 // logits: receives n rows of n_vocab floats, which are valid until the next call
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);

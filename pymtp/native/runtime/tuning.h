@@ -71,4 +71,34 @@ constexpr int TRIAL_EVERY = 400;
 // Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
 constexpr int MOST_IDLE = 64;
 
+// ── Guesses from text (guess_rates.cpp) ──────────────────────────────────────────────────────────────────────────────
+
+// Boundaries between the bins of the length of a match, in tokens; and for each bin the assumed share of right guesses
+// where the text's end has occurred at one place, before any guess was judged.
+constexpr int    LENGTHS[]      = {4, 6, 8, 12, 16, 24, 32, 64};
+constexpr double LENGTH_RATES[] = {0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.9, 0.93, 0.95};
+// What is added to the logarithm of the odds where the end has occurred at several places: less than half of them go on
+// with the guess, half or more do, there is one place, all of a few agree, all of MANY_PLACES or more agree.
+constexpr double AGREEMENT_ODDS[] = {-1.5, -0.7, 0.0, 0.5, 1.0};
+constexpr int    MANY_PLACES      = 4;
+// Weight of the assumed shares, as a number of judged guesses; and the factor of the weight of a guess for each later
+// one in its bin.
+constexpr double GUESS_WEIGHT = 8.0;
+constexpr double GUESS_DECAY  = 0.995;
+// Share of the error of a rate by which a guess changes the logarithm of its text's factor; the limit of that
+// logarithm; and the highest rate.
+constexpr double ODDS_GAIN = 0.4;
+constexpr double MOST_ODDS = 4.0;
+constexpr double MOST_RATE = 0.995;
+
+// ── Drafts from text (text_choice.cpp) ───────────────────────────────────────────────────────────────────────────────
+
+// Numbers of drafts from text in a verification: all up to FINE_DEPTHS, and these. Each has a graph of its own.
+constexpr int FINE_DEPTHS     = 7;
+constexpr int COARSE_DEPTHS[] = {11, 15, 23, 31, 47, 63};
+// Drafts from text are compared with those of the head if the first is right with a higher probability; and more than
+// FINE_DEPTHS of them are looked up if all the first are.
+constexpr double LEAST_CHANCE   = 0.2;
+constexpr double CHANCE_OF_MORE = 0.2;
+
 } // namespace pymtp_tuning

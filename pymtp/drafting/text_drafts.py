@@ -1,0 +1,146 @@
+"""Drafts from text: what followed where the end of a request's text occurred before, and the choice of their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from pymtp.drafting.depth import RoundCosts, SequenceDepth
+from pymtp.drafting.text_index import TextIndex
+from pymtp.errors import NativeError
+from pymtp.native import ffi, lib
+from pymtp.native.process import refuse_copies
+
+
+class GuessRates:
+    """How often guesses are right, learnt from all texts of an LLM, see native/runtime/guess_rates.h."""
+
+    def __init__(self) -> None:
+        self.native: Any = ffi.gc(lib.pymtp_guess_rates_init(), lib.pymtp_guess_rates_free)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
+class TextDrafts:
+    """The text of a request, and the guesses about its next tokens, see native/runtime/text_drafts.h."""
+
+    def __init__(self, rates: GuessRates, earlier: TextIndex | None = None) -> None:
+        """Begin a text without tokens.
+
+        earlier: the outputs of earlier requests, which may hold the end of this text, too.
+        """
+        self._rates, self._earlier = rates, earlier  # keeps the natives alive
+        self.native: Any = ffi.gc(
+            lib.pymtp_text_drafts_init(rates.native, ffi.NULL if earlier is None else earlier.native),
+            lib.pymtp_text_drafts_free,
+        )
+
+    def add(self, tokens: Sequence[int]) -> bool:
+        """Append tokens of the prompt or the output, which judge the last guesses.
+
+        Returns whether the next guess is promising, so that `TextChoice.choose` should be asked.
+
+        Raises NativeError without memory.
+        """
+        promising = int(lib.pymtp_text_drafts_add(self.native, tokens, len(tokens)))
+        if promising < 0:
+            raise NativeError("no memory for the text's index")
+        return promising > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of host memory in use."""
+        return int(lib.pymtp_text_drafts_bytes(self.native))
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
+class DraftChoice(NamedTuple):
+    """The drafts of a round in which some sequences verify drafts from text.
+
+    by_text: the drafts from text of each sequence; empty for those that get drafts of the head.
+    depth: the number of drafts of the head for each of the other sequences.
+    split: whether neighbours with drafts from text are verified together, and the others by themselves.
+    """
+
+    by_text: list[list[int]]
+    depth: int
+    split: bool
+
+
+class TextChoice:
+    """Chooses between drafts from text and drafts of the head, see native/runtime/text_choice.h."""
+
+    def __init__(self, costs: RoundCosts, *, n_seq_max: int, max_text: int, max_head: int, max_rows: int) -> None:
+        """Make the choice of a context.
+
+        costs: the costs of rounds in the context.
+        n_seq_max: the number of sequences.
+        max_text, max_head: the largest numbers of drafts of a sequence from text, and of the head.
+        max_rows: the largest number of rows in a decode, of all sequences together.
+        """
+        self._costs, self.max_text = costs, max_text
+        self._limits = ffi.new("struct pymtp_draft_limits *", (max_text, max_head, max_rows))
+        self._lengths = ffi.new("int32_t[]", n_seq_max)
+        self._tokens = ffi.new("llama_token[]", n_seq_max * max_text)
+        self._choice = ffi.new("struct pymtp_draft_choice *")
+
+    def choose(
+        self, texts: Sequence[TextDrafts | None], heads: Sequence[SequenceDepth], limits: Sequence[int]
+    ) -> DraftChoice | None:
+        """Choose the drafts of the next round; None if no sequence should verify drafts from text.
+
+        texts: the text of each sequence, in the order of their numbers; None for no drafts from text.
+        heads: what is known of the head's drafts for each sequence.
+        limits: the most drafts that each sequence can use.
+        """
+        n = len(texts)
+        chosen = lib.pymtp_choose_text_drafts(
+            self._costs.native,
+            n,
+            [ffi.NULL if text is None else text.native for text in texts],
+            [head.acceptance.native for head in heads],
+            limits,
+            self._limits,
+            self._lengths,
+            self._tokens,
+            self._choice,
+        )
+        if not chosen:
+            return None
+        starts = range(0, n * self.max_text, self.max_text)
+        by_text = [
+            ffi.unpack(self._tokens + start, length) if length else []
+            for start, length in zip(starts, ffi.unpack(self._lengths, n), strict=True)
+        ]
+        return DraftChoice(by_text, self._choice.depth, self._choice.split)
+
+    def extend(
+        self, text: TextDrafts, head: SequenceDepth, limit: int, drafts: Sequence[int], confidences: Sequence[float]
+    ) -> list[int]:
+        """Return drafts from text to verify after drafts of the head, in a round of one sequence.
+
+        limit: the most drafts that the sequence can use.
+        confidences: the head's probability of each draft.
+        """
+        n = lib.pymtp_extend_drafts(
+            self._costs.native,
+            text.native,
+            head.acceptance.native,
+            limit,
+            self._limits,
+            drafts,
+            confidences,
+            len(drafts),
+            self._tokens,
+        )
+        return list(ffi.unpack(self._tokens, n)) if n else []
+
+    def observe(self, n_seqs: int, verified: int, verify_seconds: float) -> None:
+        """Learn the time of a verification with drafts from text: n_seqs sequences with `verified` drafts of each."""
+        lib.pymtp_costs_observe_verify(self._costs.native, n_seqs, verified, verify_seconds)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)

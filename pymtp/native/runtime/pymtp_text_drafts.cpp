@@ -1,0 +1,90 @@
+#include "pymtp_text_drafts.h"
+
+#include "api_guard.h"
+#include "text_choice.h"
+
+#include <algorithm>
+
+pymtp_guess_rates * pymtp_guess_rates_init(void) {
+    return pymtp_guarded<pymtp_guess_rates *>(nullptr, [] { return new pymtp_guess_rates; });
+}
+
+void pymtp_guess_rates_free(pymtp_guess_rates * rates) {
+    delete rates;
+}
+
+pymtp_text_drafts * pymtp_text_drafts_init(pymtp_guess_rates * rates, const pymtp_text * earlier) {
+    return pymtp_guarded<pymtp_text_drafts *>(nullptr, [&] { return new pymtp_text_drafts(*rates, earlier); });
+}
+
+void pymtp_text_drafts_free(pymtp_text_drafts * drafts) {
+    delete drafts;
+}
+
+int32_t pymtp_text_drafts_add(pymtp_text_drafts * drafts, const llama_token * tokens, int32_t n) {
+    return pymtp_guarded<int32_t>(-1, [&] {
+        pymtp_require(n >= 0, "tokens are counted from zero");
+        drafts->add(tokens, n);
+        return (int32_t) drafts->is_promising();
+    });
+}
+
+int64_t pymtp_text_drafts_bytes(const pymtp_text_drafts * drafts) {
+    return (int64_t) drafts->bytes();
+}
+
+int32_t pymtp_text_draft_depths(int32_t max_head, int32_t max_text, int32_t * depths, int32_t n_max) {
+    return pymtp_guarded<int32_t>(0, [&] {
+        const std::vector<int> all = pymtp_text_depths(max_head, max_text);
+        std::copy_n(all.begin(), std::min<size_t>(all.size(), std::max(n_max, 0)), depths);
+        return (int32_t) all.size();
+    });
+}
+
+static pymtp_round_limits limits_of(const pymtp_draft_limits & round) {
+    pymtp_require(round.max_text >= 0 && round.max_head >= 0 && round.room >= 1, "limits are counted from zero");
+    return {round.max_text, round.max_head, round.room};
+}
+
+bool pymtp_choose_text_drafts(
+        const pymtp_costs * costs, int32_t n_seqs, pymtp_text_drafts * const * texts,
+        pymtp_acceptance * const * acceptances, const int32_t * limits, const pymtp_draft_limits * round,
+        int32_t * lengths, llama_token * tokens, pymtp_draft_choice * choice) {
+    return pymtp_guarded<bool>(false, [&] {
+        pymtp_require(n_seqs >= 1, "a round has a sequence");
+        std::vector<pymtp_text_sequence> sequences;
+        for (int32_t k = 0; k < n_seqs; ++k) {
+            sequences.push_back({texts[k], acceptances[k], limits[k]});
+        }
+        const pymtp_text_choice chosen = pymtp_choose_text(*costs, sequences, limits_of(*round));
+        if (!chosen.uses_text()) {
+            return false;
+        }
+        for (int32_t k = 0; k < n_seqs; ++k) {
+            lengths[k] = (int32_t) chosen.tokens[k].size();
+            std::copy(chosen.tokens[k].begin(), chosen.tokens[k].end(), tokens + k * round->max_text);
+        }
+        *choice = {chosen.depth, chosen.split};
+        return true;
+    });
+}
+
+int32_t pymtp_extend_drafts(
+        const pymtp_costs * costs, pymtp_text_drafts * text, pymtp_acceptance * acceptance, int32_t limit,
+        const pymtp_draft_limits * round, const llama_token * drafts, const float * confidences,
+        int32_t n_drafts, llama_token * tokens) {
+    return pymtp_guarded<int32_t>(0, [&] {
+        pymtp_require(n_drafts >= 0, "drafts are counted from zero");
+        const std::vector<llama_token> chosen = pymtp_extend_by_text(*costs, {text, acceptance, limit},
+                limits_of(*round), {drafts, drafts + n_drafts}, confidences);
+        std::copy(chosen.begin(), chosen.end(), tokens);
+        return (int32_t) chosen.size();
+    });
+}
+
+void pymtp_costs_observe_verify(pymtp_costs * costs, int32_t n_seqs, int32_t verified, double verify_seconds) {
+    pymtp_guarded([&] {
+        pymtp_require(n_seqs >= 1 && verified >= 0, "a round has a sequence, and drafts are counted from zero");
+        costs->observe_verify(n_seqs, verified, verify_seconds);
+    });
+}
