@@ -55,12 +55,12 @@ class BatchReport(Report):
     explained = (
         "tokens/s: generated tokens of all requests, per second from the first arrival to the last token, prefills "
         "included; with forced text, decoding alone. of none: speed relative to the measurement without drafts in the "
-        "same round; of head: relative to drafts of the head alone. of best: speed "
-        "relative to the fixed number of drafts, or none, that has the highest median speed. of one: speed relative to "
-        "the same number of drafts with the fewest sequences. first token: time from a request's arrival to its first "
-        "token. gap: time between two pieces of a request. rows: rows of a verification of all sequences, padding "
-        "included. launches: llama_decode calls of target + head per round, prefills included. python: share of the "
-        "engine's time that was not in native code."
+        "same round; of head: relative to drafts of the head alone. of best: speed relative to the fixed number of "
+        "drafts, or none, that has the highest median speed. of one: speed relative to the same number of drafts with "
+        "the fewest sequences. first token: time from a request's arrival to its first token. gap: time between two "
+        "pieces of a request. rows: rows of a verification of all sequences, padding included. from text: share of "
+        "verified drafts that came from text. launches: llama_decode calls of target + head per round, prefills "
+        "included. python: share of the engine's time that was not in native code."
     )
 
     def cells(self) -> list[Cell]:

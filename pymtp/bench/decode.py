@@ -21,7 +21,6 @@ from pymtp.bench.traffic import run_single
 from pymtp.context.inspect import Counters
 from pymtp.llm import LLM
 from pymtp.model.model import Model
-from pymtp.options import LLMOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 
@@ -42,7 +41,7 @@ WARM_UP = 16  # tokens to generate in the warm-up of an LLM
 def draft_options(arm: str) -> dict[str, Any]:
     """Return the keywords of LLM that set the drafts of an arm."""
     if arm == HEAD:
-        return {"draft_tokens": AUTO, **({"draft_text": 0} if "draft_text" in LLMOptions.__dataclass_fields__ else {})}
+        return {"draft_tokens": AUTO, "draft_text": 0}
     arm = arm.removesuffix(HOST_COPY).removesuffix(NEW)
     return {"draft_tokens": AUTO if arm == AUTO else 0 if arm == NONE else int(arm)}
 

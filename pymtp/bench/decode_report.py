@@ -79,9 +79,10 @@ class DecodeReport(Report):
     explained = (
         "tokens/s: speed of decoding, without the prefill and the first token. of none: speed relative to the "
         "measurement without drafts on the same prompt in the same round; of head: relative to drafts of the head "
-        "alone. accepted: share of the first, second, … drafts that were accepted, out of those that were verified. "
-        "launches: llama_decode calls of target + head. "
-        "python: time that was not in native code. sample: time of sampling, which is a part of draft and verify."
+        "alone. accepted: share of the first, second, … drafts of the head that were accepted, out of those that were "
+        "verified, without texts that had drafts from text. from text: share of verified drafts that came from text. "
+        "launches: llama_decode calls of target + head. python: time that was not in native code. sample: time of "
+        "sampling, which is a part of draft and verify."
     )
 
     @classmethod
@@ -257,9 +258,10 @@ def _cell(
         decode_ratio=None if arm == NONE else paired_ratios(measurements, without, rate, attrgetter("group")),
         head_ratio=None if arm == HEAD else paired_ratios(measurements, with_head, rate, attrgetter("group")),
         mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
-        accepted_per_position=accepted_per_position([m.stats for m in measurements]),
+        # of the head: drafts from text are in `depths`, too
+        accepted_per_position=accepted_per_position([m.stats for m in measurements if not m.stats.drafted_by_text]),
         drafts=per_round(lambda m: m.stats.drafted),
-        **drafts_by_source(*(sum(getattr(m.stats, name, 0) for m in measurements) for name in DRAFTS)),
+        **drafts_by_source(*(sum(getattr(m.stats, name) for m in measurements) for name in DRAFTS)),
         target_launches=per_round(lambda m: m.target_launches),
         draft_launches=per_round(lambda m: m.draft_launches),
         seconds={

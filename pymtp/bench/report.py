@@ -27,12 +27,9 @@ M = TypeVar("M")
 K = TypeVar("K")
 
 # figures that no report has (the tokens), or that those of earlier versions lack
-LACKING: dict[str, Any] = {"token_ids": (), "outside_per_position": (), "thinking_tokens": 0} | {
-    "drafted_by_text": 0,
-    "accepted_by_text": 0,
-}
+LACKING: dict[str, Any] = {"token_ids": (), "outside_per_position": (), "thinking_tokens": 0, "predicted": {}}
+LACKING |= {"drafted_by_text": 0, "accepted_by_text": 0}
 LACKING |= dict.fromkeys(("queue_seconds", "time_to_first_token"), 0.0)
-LACKING |= {"predicted": {}, "drafted_by_text": 0, "accepted_by_text": 0}
 
 DRAFTS = ("drafted", "drafted_by_text", "accepted", "accepted_by_text")  # figures of stats, for drafts_by_source
 

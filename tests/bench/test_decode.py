@@ -238,6 +238,10 @@ def test_report_of_forced_text_compares_texts_and_has_ratios_to_the_head_and_sha
     assert "The head's drafts were right at given rates (0.8, 0.5)" in shown
     assert "a look-up of the 8 tokens before them predicts: tools 62%" in shown
     assert "same text: yes, 2 texts compared" in shown
+    by_text = [replace(m, stats=replace(m.stats, drafted_by_text=8, accepted_by_text=2)) for m in runs[2:]]
+    cell = replace(report, measurements=[*runs[:2], *by_text]).cells()[-1]
+    assert (cell.text_share, cell.text_accepted, cell.head_accepted) == (8 / 8, 2 / 8, None)
+    assert cell.accepted_per_position == []
     assert "of head" not in report_of([measurement("none"), measurement("1")]).as_markdown().split("spread:")[0]
 
 
@@ -288,6 +292,9 @@ def test_seconds_left_are_estimated_from_finished_measurements() -> None:
 def test_each_arm_sets_draft_tokens_and_the_prefill_mode() -> None:
     tokens = [draft_options(arm)["draft_tokens"] for arm in ARMS]
     assert tokens == [0, *range(1, 9), *range(1, 9), "auto", "auto", 0, *range(1, 9), "auto"]
+    assert {arm: draft_options(arm) for arm in ARMS if len(draft_options(arm)) > 1} == {
+        "auto:head": {"draft_tokens": "auto", "draft_text": 0}
+    }
     assert [arm for arm in ARMS if prefill_mode(arm) != "fused"] == [f"{n}:host-copy" for n in range(1, 9)]
 
 

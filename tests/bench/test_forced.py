@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from pymtp.stats import DraftStats
 
 def pair(n: int, length: int = 40, prompt: int = 6) -> TokenPair:
     """Return the n-th of several pairs that share nothing."""
-    text = tuple((7 * n + 3 * i + i * i) % VOCAB for i in range(length))
+    text = tuple(Random(n).choices(range(VOCAB), k=length))
     return TokenPair("some", tuple((n + i) % VOCAB for i in range(prompt)), text)
 
 
@@ -51,6 +52,17 @@ def test_forced_text_is_generated_alone_and_beside_others(depth: int | str, n_se
     requests = [harness.submit(list(p.prompt), len(p.text), ignore_eos=True) for p in pairs]
     harness.run()
     assert [tuple(request.tokens) for request in requests] == [p.text for p in pairs]
+
+
+def test_text_that_repeats_its_prompt_is_drafted_from_it_beside_one_that_does_not() -> None:
+    harness = EngineHarness(depth="auto", text=31, n_seq_max=2, cache_prompt=False)
+    new, source = pair(1, 300), pair(2, 100)
+    copied = TokenPair("copy", (*source.text, 7), source.text * 3)
+    harness.engine.run_on(ForcedContext(harness.context, [new, copied], PUBLISHED_RATES))  # type: ignore[arg-type]
+    requests = [harness.submit(list(p.prompt), len(p.text), ignore_eos=True) for p in (new, copied)]
+    harness.run()
+    assert [tuple(request.tokens) for request in requests] == [new.text, copied.text]
+    assert requests[1].stats.accepted_by_text > 200
 
 
 def test_forced_text_moves_with_its_sequence() -> None:

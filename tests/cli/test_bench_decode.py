@@ -158,20 +158,23 @@ def test_forced_texts_of_a_file_are_generated_in_all_arms(texts: Path, capsys: p
     with pymtp.Model() as model:
         tokens = model.tokenize(json.loads(texts.read_text().splitlines()[0])["text"], add_special=False)
     assert {m["digest"] for m in report["measurements"]} == {digest(tokens)}
+    assert {m["stats"]["drafted_by_text"] for m in report["measurements"] if m["arm"] != "auto"} == {0}
     assert report["predicted"]["first"] > 0.5
     (cell,) = (c for c in report["cells"] if (c["arm"], c["kind"]) == ("2", "all"))
     assert cell["head_ratio"]["median"] > 0
     assert 0 < cell["accepted_per_position"][0] < 1
 
 
-def test_arms_that_need_no_head_have_forced_texts_of_a_model_without_head(
+def test_model_without_head_generates_forced_texts_without_drafts_and_with_auto(
     texts: Path, headless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forced = ("-m", headless, "--forced-text", texts, "--rounds", "1", "--threads", "1")
     assert run(*forced, "--depths", "none,2") == 2
     assert "only be measured with --depths none,auto" in " ".join(capsys.readouterr().err.split())
-    assert run(*forced, "--depths", "none") == 0
-    assert "forced text: headless.gguf" in capsys.readouterr().out
+    assert run(*forced, "-o", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {m["arm"] for m in report["measurements"]} == {"none", "auto"}
+    assert (report["texts_compared"], report["differences"]) == (2, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
