@@ -41,7 +41,8 @@ def test_no_guess_leads_from_one_output_to_the_next() -> None:
 
 
 def test_owner_used_least_recently_goes_first() -> None:
-    texts = SharedTexts(100_000)
+    one = TextIndex(output(0))
+    texts = SharedTexts(int(3.5 * one.nbytes))
     for owner in "ab":
         texts.add(owner, output(ord(owner)))
     assert texts.of("a") is not None

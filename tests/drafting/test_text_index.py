@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pymtp.drafting.text_index import MAX_GUESSES, TextIndex
 from pymtp.errors import InvalidRequestError
+from pymtp.native import ffi, lib
 
 CANDIDATES = 16
 SOURCE = list(Path(__file__).read_bytes())  # one token a byte
@@ -86,16 +87,20 @@ def test_length_grows_by_one_while_the_longest_match_agrees() -> None:
 def test_most_frequent_continuation_wins_then_the_longest_match_then_the_most_recent() -> None:
     index = TextIndex([1, 2, 3, 7, SEPARATOR, 1, 2, 3, 8, SEPARATOR, 1, 2, 3, 7, SEPARATOR, 1, 2, 3])
     assert index.guess(n=1) == [(7, 3, 2, 3)]
-    index = TextIndex([0, 1, 2, 3, 7, SEPARATOR, 5, 1, 2, 3, 8, SEPARATOR, 0, 1, 2, 3])
-    assert index.guess(n=1) == [(7, 4, 1, 2)]
+    words = [11, 12, 13, 14, 15, 16, 17]
+    index = TextIndex([10, *words, 7, SEPARATOR, 5, *words, 8, SEPARATOR, 10, *words])
+    assert index.guess(n=1) == [(7, 8, 1, 2)]
     index = TextIndex([1, 2, 3, 7, SEPARATOR, 1, 2, 3, 8, SEPARATOR, 1, 2, 3])
     assert index.guess(n=1) == [(8, 3, 1, 2)]
 
 
-def test_matches_shorter_than_half_of_the_longest_do_not_vote() -> None:
-    words = [1, 2, 3, 4, 5, 6, 7]
-    index = TextIndex([*words, 8, *([SEPARATOR, 5, 6, 7, 9] * 3), SEPARATOR, *words])
-    assert index.guess(n=1) == [(8, 7, 1, 1)]
+def test_much_shorter_matches_do_not_vote() -> None:
+    words = [1, 2, 3, 4, 5]
+    index = TextIndex([*words, 8, *([SEPARATOR, 2, 3, 4, 5, 9] * 3), SEPARATOR, *words])
+    assert index.guess(n=1) == [(8, 5, 1, 1)]
+    words = list(range(10, 24))
+    index = TextIndex([*words, 8, *([SEPARATOR, *words[1:], 9] * 3), SEPARATOR, *words])
+    assert index.guess(n=1) == [(9, 14, 3, 4)]
 
 
 def test_no_match_and_no_continuation_spans_a_separator() -> None:
@@ -146,14 +151,14 @@ def test_keep_last_forgets_all_before() -> None:
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 300, 2**31 - 1])
-def test_index_takes_at_most_48_bytes_a_token(alphabet: int) -> None:
+def test_index_takes_at_most_36_bytes_a_token(alphabet: int) -> None:
     luck = Random(0)
     index, most = TextIndex(), 0.0
     for _ in range(100):
         index.add([luck.randrange(alphabet) for _ in range(2000)])
         most = max(most, index.nbytes / len(index))
     assert len(index) == 200_000
-    assert 12 < index.nbytes / len(index) <= most <= 48
+    assert 12 < index.nbytes / len(index) <= most <= 36
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,16 @@ def test_wrong_counts_and_texts_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="numbers from 0"):
         index.guess([SEPARATOR], n=1)
     assert len(index) == 6
+
+
+def test_c_api_of_texts_refuses_negative_counts() -> None:
+    native, some = TextIndex([1, 2, 3]).native, ffi.new("int32_t[]", [1, 2, 3])
+    assert lib.pymtp_text_add(native, some, -1) == lib.PYMTP_INVALID
+    assert lib.pymtp_text_keep_last(native, -1) == lib.PYMTP_INVALID
+    for n_drafts, n in ((-1, 1), (1, -1)):
+        found = lib.pymtp_text_guess(native, ffi.NULL, some, n_drafts, n, *[some] * 4)
+        assert found == lib.PYMTP_INVALID
+    assert lib.pymtp_text_size(native) == 3
 
 
 def test_text_index_is_not_copied() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pymtp.drafting.text_index import SEPARATOR, Guess
 
-GRAMS, CANDIDATES, LONGEST = (8, 3), 16, 64
+GRAMS, CANDIDATES, VOTER_SHARE, LONGEST = (6, 3), 16, 0.85, 64  # as in native/runtime/tuning.h and text_index.h
 
 Occurrence = tuple[list[int], int, int]  # the text with what follows it, the index of the next token, equal tokens
 
@@ -46,7 +46,7 @@ def naive_guesses(text: list[int], other: list[int], drafts: list[int], n: int) 
     followed = text + drafts  # and then the guesses
     voters = occurrences(text, text + drafts, followed) + occurrences(other, text + drafts, other)
     longest = max((length for *_, length in voters), default=0)
-    voters = [voter for voter in voters if 2 * voter[2] >= longest]
+    voters = [voter for voter in voters if voter[2] >= VOTER_SHARE * longest]
     for i in range(n):
         voters = [voter for voter in voters if voter[1] + i < len(voter[0]) and voter[0][voter[1] + i] != SEPARATOR]
         if not voters:

@@ -1,32 +1,21 @@
 #include "text_index.h"
 
+#include "tuning.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-namespace {
+using namespace pymtp_tuning;
 
-// Lengths of the indexed n-grams. No match is shorter than the second.
-constexpr size_t LONG  = 8;
-constexpr size_t SHORT = 3;
-// Occurrences of an n-gram that a search looks at, the end of the text itself included.
-constexpr int MAX_CANDIDATES = 16;
-// An occurrence votes if its match is at least this share of the longest.
-constexpr double LEAST_SHARE = 0.5;
-// Share of used slots at which a hash table grows, and the factor by which it grows.
-constexpr double MAX_LOAD    = 0.6;
-constexpr double SLOT_GROWTH = 1.5;
-// Most slots that are tried for an n-gram. At this load, more are needed only if the tokens were chosen so that many
-// n-grams have one hash; the last slot tried then forgets its n-gram.
-constexpr int MAX_TRIES = 64;
+namespace {
 
 uint32_t hash_of(const llama_token * gram, size_t n) {
     uint64_t hash = 0;
     for (size_t i = 0; i < n; ++i) {
-        hash = (hash ^ (uint32_t) gram[i]) * 0x9E3779B97F4A7C15; // 2^64 divided by the golden ratio (Knuth)
-        hash ^= hash >> 32;
+        hash = (hash + (uint32_t) gram[i]) * 0x9E3779B97F4A7C15; // 2^64 divided by the golden ratio (Knuth)
     }
-    return hash;
+    return hash >> 32;
 }
 
 // Reserves room for n more items. Capacities grow by a quarter: doubling would leave half of the memory unused.
@@ -42,10 +31,16 @@ bool pymtp_ngrams::is_at(const std::vector<llama_token> & tokens, uint32_t end, 
     return std::equal(gram, gram + n, tokens.data() + end - n);
 }
 
-// Returns the slot of an n-gram; if it has none, an empty slot or, after MAX_TRIES, the slot of another n-gram.
+// Returns the slot of an n-gram; if it has none, an empty slot or, after TABLE_TRIES, the slot of another n-gram. The
+// latter is rare unless somebody chooses tokens so that many n-grams have one hash; the other n-gram is then forgotten.
 size_t pymtp_ngrams::find_slot(const std::vector<llama_token> & tokens, const llama_token * gram) const {
+    return probe(gram, [&](uint32_t end) { return is_at(tokens, end, gram); });
+}
+
+// Returns the first of the slots for an n-gram that is empty or whose occurrence is `fine`, or the last one tried.
+template <typename F> size_t pymtp_ngrams::probe(const llama_token * gram, F && fine) const {
     size_t slot = (uint64_t) hash_of(gram, n) * slots.size() >> 32;
-    for (int i = 1; i < MAX_TRIES && slots[slot] && !is_at(tokens, slots[slot], gram); ++i) {
+    for (int i = 1; i < TABLE_TRIES && slots[slot] && !fine(slots[slot]); ++i) {
         slot = slot + 1 < slots.size() ? slot + 1 : 0;
     }
     return slot;
@@ -53,16 +48,16 @@ size_t pymtp_ngrams::find_slot(const std::vector<llama_token> & tokens, const ll
 
 void pymtp_ngrams::reserve(const std::vector<llama_token> & tokens, size_t n_new) {
     make_room(previous, n_new);
-    const size_t needed = (used + n_new) / MAX_LOAD + 1;
+    const size_t needed = (used + n_new) / TABLE_LOAD + 1;
     if (needed <= slots.size()) {
         return;
     }
-    std::vector<uint32_t> old(std::max<size_t>(needed, slots.size() * SLOT_GROWTH));
+    std::vector<uint32_t> old(std::max<size_t>(needed, slots.size() * TABLE_GROWTH));
     slots.swap(old);
     used = 0;
     for (const uint32_t end : old) {
-        if (end) {
-            uint32_t & slot = slots[find_slot(tokens, tokens.data() + end - n)];
+        if (end) { // no other slot has this n-gram, so that nothing is compared
+            uint32_t & slot = slots[probe(tokens.data() + end - n, [](uint32_t) { return false; })];
             used += slot == 0;
             slot = std::max(slot, end);
         }
@@ -99,7 +94,7 @@ pymtp_text_end::pymtp_text_end(const std::vector<llama_token> & text, const llam
     }
 }
 
-pymtp_text::pymtp_text() : ngrams{pymtp_ngrams(LONG), pymtp_ngrams(SHORT)} {}
+pymtp_text::pymtp_text() : ngrams{pymtp_ngrams(LONG_GRAM), pymtp_ngrams(SHORT_GRAM)} {}
 
 void pymtp_text::add(const llama_token * tokens, size_t n) {
     if (n > UINT32_MAX - all.size()) {
@@ -157,6 +152,56 @@ void pymtp_text::find(const pymtp_text_end & end, size_t limit, std::vector<pymt
     }
 }
 
+namespace {
+
+size_t longest_of(const std::vector<pymtp_occurrence> & occurrences) {
+    size_t longest = 0;
+    for (const pymtp_occurrence & occurrence : occurrences) {
+        longest = std::max(longest, occurrence.length);
+    }
+    return longest;
+}
+
+// Removes the items whose index `drop` is true of.
+template <typename F> void remove_at(std::vector<pymtp_occurrence> & items, F && drop) {
+    size_t n = 0;
+    for (size_t k = 0; k < items.size(); ++k) {
+        if (!drop(k)) {
+            items[n++] = items[k];
+        }
+    }
+    items.resize(n);
+}
+
+// Returns the token with the most votes, and their number. votes: one of each voter
+std::pair<llama_token, int32_t> most_frequent(
+        const std::vector<pymtp_occurrence> & voters, const std::vector<llama_token> & votes) {
+    std::pair<llama_token, int32_t> best = {votes[0], 0};
+    size_t  best_length = 0;
+    int32_t n_left      = votes.size(); // number of votes that are not counted yet
+    for (size_t k = 0; k < votes.size() && n_left >= best.second; ++k) {
+        if (std::find(votes.begin(), votes.begin() + k, votes[k]) != votes.begin() + k) {
+            continue; // counted with an earlier voter
+        }
+        int32_t n      = 0;
+        size_t  length = 0; // the longest match of this token's voters
+        for (size_t m = k; m < votes.size(); ++m) {
+            if (votes[m] == votes[k]) {
+                ++n;
+                length = std::max(length, voters[m].length);
+            }
+        }
+        n_left -= n;
+        if (n > best.second || (n == best.second && length > best_length)) {
+            best        = {votes[k], n};
+            best_length = length;
+        }
+    }
+    return best;
+}
+
+} // namespace
+
 size_t pymtp_guess_next(
         const pymtp_text & text, const pymtp_text * other, const llama_token * drafts, size_t n_drafts, size_t n_max,
         pymtp_guess * guesses) {
@@ -167,58 +212,41 @@ size_t pymtp_guess_next(
     if (other) {
         other->find(end, other->size(), voters);
     }
-    size_t longest = 0;
-    for (const pymtp_occurrence & voter : voters) {
-        longest = std::max(longest, voter.length);
-    }
-    const auto is_short = [&](const pymtp_occurrence & voter) { return voter.length < LEAST_SHARE * longest; };
-    voters.erase(std::remove_if(voters.begin(), voters.end(), is_short), voters.end());
+    const size_t longest = longest_of(voters);
+    remove_at(voters, [&](size_t k) { return voters[k].length < VOTER_SHARE * longest; });
 
-    // The guess at index i after an occurrence. An occurrence in the text may continue into the drafts and guesses.
+    // The token that an occurrence has at guess i. An occurrence in the text may continue into the drafts and guesses.
     const auto vote = [&](const pymtp_occurrence & voter, size_t i) -> llama_token {
         const size_t at = voter.next + i;
         if (at < voter.in->size()) {
             return voter.in->tokens()[at];
         }
-        const size_t after = at - voter.in->size();
-        return voter.in != &text ? LLAMA_TOKEN_NULL : after < n_drafts ? drafts[after] : guesses[after - n_drafts].token;
+        if (voter.in != &text) {
+            return LLAMA_TOKEN_NULL;
+        }
+        const size_t after = at - text.size();
+        return after < n_drafts ? drafts[after] : guesses[after - n_drafts].token;
     };
-    std::array<llama_token, 2 * MAX_CANDIDATES> votes;
+    std::vector<llama_token> votes;
+    votes.reserve(voters.size());
     size_t i = 0;
     for (; i < n_max; ++i) {
-        const auto ends = [&](const pymtp_occurrence & voter) { return vote(voter, i) == LLAMA_TOKEN_NULL; };
-        voters.erase(std::remove_if(voters.begin(), voters.end(), ends), voters.end());
+        votes.clear();
+        remove_at(voters, [&](size_t k) {
+            const llama_token token = vote(voters[k], i);
+            if (token != LLAMA_TOKEN_NULL) {
+                votes.push_back(token);
+            }
+            return token == LLAMA_TOKEN_NULL;
+        });
         if (voters.empty()) {
             break;
         }
-        longest = 0;
-        for (size_t k = 0; k < voters.size(); ++k) {
-            votes[k] = vote(voters[k], i);
-            longest  = std::max(longest, voters[k].length);
+        const auto [token, n] = most_frequent(voters, votes);
+        guesses[i] = {token, (int32_t) (longest_of(voters) + i), n, (int32_t) voters.size()};
+        if (n < guesses[i].of) {
+            remove_at(voters, [&](size_t k) { return votes[k] != guesses[i].token; });
         }
-        pymtp_guess best = {LLAMA_TOKEN_NULL, (int32_t) (longest + i), 0, (int32_t) voters.size()};
-        size_t best_length = 0;
-        for (size_t k = 0; k < voters.size(); ++k) {
-            if (std::find(votes.begin(), votes.begin() + k, votes[k]) != votes.begin() + k) {
-                continue; // counted with an earlier voter
-            }
-            int32_t n      = 0;
-            size_t  length = 0; // the longest match of this token's voters
-            for (size_t m = k; m < voters.size(); ++m) {
-                if (votes[m] == votes[k]) {
-                    ++n;
-                    length = std::max(length, voters[m].length);
-                }
-            }
-            if (n > best.votes || (n == best.votes && length > best_length)) {
-                best.token  = votes[k];
-                best.votes  = n;
-                best_length = length;
-            }
-        }
-        guesses[i] = best;
-        const auto disagrees = [&](const pymtp_occurrence & voter) { return vote(voter, i) != best.token; };
-        voters.erase(std::remove_if(voters.begin(), voters.end(), disagrees), voters.end());
     }
     return i;
 }

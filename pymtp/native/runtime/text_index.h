@@ -36,6 +36,7 @@ public:
 private:
     bool   is_at(const std::vector<llama_token> & tokens, uint32_t end, const llama_token * gram) const;
     size_t find_slot(const std::vector<llama_token> & tokens, const llama_token * gram) const;
+    template <typename F> size_t probe(const llama_token * gram, F && fine) const;
 
     size_t                n;
     std::vector<uint32_t> slots;    // for each n-gram: the latest occurrence; 0: empty

@@ -1,6 +1,8 @@
-// The constants of draft_tokens="auto": its initial estimates, and how fast it learns. docs/tuning.md says where they
-// come from and how to tune them again.
+// The constants of draft_tokens="auto": its initial estimates, how fast it learns, and where it finds repetitions.
+// docs/tuning.md says where they come from and how to tune them again.
 #pragma once
+
+#include <cstddef>
 
 namespace pymtp_tuning {
 
@@ -70,6 +72,22 @@ constexpr double HOPED_RATE = 0.9;
 constexpr int TRIAL_EVERY = 400;
 // Most rounds without drafts in a row about which nothing is learnt: timing and choosing take time in small models.
 constexpr int MOST_IDLE = 64;
+
+// ── Text index (text_index.cpp) ──────────────────────────────────────────────────────────────────────────────────────
+
+// Lengths of the indexed n-grams. The occurrences of the shorter ones are looked at only if the longer one has none. No
+// match is shorter: the drafts from shorter ones would seldom be accepted.
+constexpr size_t LONG_GRAM  = 6;
+constexpr size_t SHORT_GRAM = 3;
+// Occurrences of an n-gram that a search looks at, the most recent ones. The end of the text itself is one of them.
+constexpr int MAX_CANDIDATES = 16;
+// An occurrence votes on the next tokens if its match is at least this share of the longest.
+constexpr double VOTER_SHARE = 0.85;
+// Share of used slots at which a hash table grows, and the factor by which it grows; they trade memory for time.
+constexpr double TABLE_LOAD   = 0.7;
+constexpr double TABLE_GROWTH = 1.75;
+// Most slots that are tried for an n-gram. It limits the time when tokens are chosen to have equal hashes.
+constexpr int TABLE_TRIES = 256;
 
 // ── Guesses from text (guess_rates.cpp) ──────────────────────────────────────────────────────────────────────────────
 
