@@ -65,7 +65,7 @@ def fetch_named(options: LLMOptions, notify: Callable[[str], None] = warn) -> LL
 
 
 def _missing_head_note(llm: LLM, options: LLMOptions) -> str | None:
-    """Return a note for the user that the model has no head, so that nothing is drafted.
+    """Return a note for the user that the model has no head, so that nothing is drafted but from the text.
 
     Return None for a model with a head, if draft_tokens is given, and if the download or the load of the model has
     warned already.
@@ -74,7 +74,7 @@ def _missing_head_note(llm: LLM, options: LLMOptions) -> str | None:
     if llm.model.has_head or already_told or options.draft_tokens != "auto":
         return None
     return (
-        f"{llm.model.path.name} has no multi-token-prediction head: it is decoded without drafts. "
+        f"{llm.model.path.name} has no multi-token-prediction head: it is decoded without a head's drafts. "
         "--head FILE gives it one"
     )
 

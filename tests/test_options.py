@@ -135,4 +135,4 @@ def test_load_notes_a_missing_head_once(headless: Path) -> None:
     for drafts in ("auto", 0):
         load(LLMOptions(headless, **SMALL | {"draft_tokens": drafts}), notify=notes.append).close()
     (note,) = notes
-    assert "has no multi-token-prediction head: it is decoded without drafts" in note
+    assert "has no multi-token-prediction head: it is decoded without a head's drafts" in note

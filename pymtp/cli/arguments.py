@@ -103,7 +103,7 @@ def _ignore(name: str, value: str | None, rest: list[str]) -> None:
     option = IGNORED[name]
     if option.n_values and value is None:
         value = _value(name, rest)
-    if option.values is not None and value not in option.values:
+    if option.values is not None and not set((value or "").split(",")) <= set(option.values):
         raise InvalidRequestError(f"there is no option {name} {shown(value)}: {option.otherwise}")
     show_note(f"{name} has no effect: {option.reason}")
 

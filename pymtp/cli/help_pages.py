@@ -43,7 +43,17 @@ PAGES: Mapping[str, HelpPage] = {
     "batch": HelpPage("pymtp batch requests.jsonl answers.jsonl -np 4", (*_MODEL, "n_seq_max")),
     "info": HelpPage(
         "pymtp info --memory -c 32768",
-        ("memory", "n_ctx", "n_seq_max", "n_gpu_layers", "draft_tokens", "type_k", "type_v", "json_output"),
+        (
+            "memory",
+            "n_ctx",
+            "n_seq_max",
+            "n_gpu_layers",
+            "draft_tokens",
+            "draft_text",
+            "type_k",
+            "type_v",
+            "json_output",
+        ),
     ),
     "tap": HelpPage("pymtp tap --tokens 64", ("tokens", "n_gpu_layers", "n_threads", "json_output")),
     "pull": HelpPage("pymtp pull OWNER/NAME:Q4_K_M"),

@@ -140,7 +140,8 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
         with Model(model, vocab_only=True, head=local.head) as header:
             row_bytes = 4 * (header.n_vocab + header.n_embd)
             ctx = whole_ctx(local.n_ctx or header.n_ctx_train)
-            planned = replace(local, n_ctx=ctx, draft_tokens=local.max_drafts(mtp=header.has_head))
+            drafts = local.max_drafts(mtp=header.has_head)
+            planned = replace(local, n_ctx=ctx)
         planned.check_adapters(header.path)
         if planned.n_gpu_layers == "auto":
             gpu_layers = planned_layers(model, planned, planned, mtp=planned.takes_head)
@@ -154,7 +155,8 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
     options = {
         "n_ctx": ctx,
         "n_seq_max": planned.n_seq_max,
-        "draft_tokens": planned.draft_tokens,
+        "draft_tokens": drafts,
+        "draft_text": planned.max_text,
         "draft_vocab": planned.draft_vocab,
         "type_k": planned.type_k,
         "type_v": planned.type_v,

@@ -18,7 +18,8 @@ class Ignored:
     """An option that is taken without an effect.
 
     reason: why it has none. n_values: the number of values after the option.
-    values: the values for which it has no effect, None for all; other values are refused with `otherwise`.
+    values: the values for which it has no effect, of which several may be given with commas; None for all. Other values
+        are refused with `otherwise`.
     needs: an option of the commands for which the name has no effect; None for all commands.
     """
 
@@ -43,11 +44,12 @@ TRANSLATED: Mapping[str, tuple[str, str]] = {
     **_each("-cmoe --cpu-moe", ("--n-cpu-moe", "10000")),
 }
 
-_MTP = "the model's own MTP head makes the drafts"
+_MTP = "--draft-tokens and --draft-text set the drafts of the model's own MTP head, and those from the text"
 _CACHE = "the prefix cache chooses by itself what it reuses; --cache limits its memory"
 _HEAD = "the head has the context, the cache types, the threads and the devices of the model"
 _LOG = "log lines have one form; --log-format and --log-level of `pymtp serve` change it"
 _AUTO = "--draft-tokens auto chooses the number of drafts by what they cost and gain"
+_LOOKUP = "--draft-text auto chooses by itself where drafts come from the text, and their number"
 _PATHS = "`pymtp serve` always has these paths"
 
 IGNORED: Mapping[str, Ignored] = {
@@ -83,12 +85,24 @@ IGNORED: Mapping[str, Ignored] = {
         ("auto", "deepseek"),
         "clients get thinking apart from the answer, in no other form",
     ),
-    "--spec-type": Ignored(_MTP, 1, ("draft-mtp", "mtp"), "the model's own MTP head makes drafts: see --draft-tokens"),
+    "--spec-type": Ignored(
+        _MTP,
+        1,
+        ("draft-mtp", "mtp", "ngram-mod", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-cache"),
+        "drafts come from the model's own MTP head and from the text: see --draft-tokens and --draft-text",
+    ),
     "--spec-default": Ignored(_MTP),
     **_each(
         "--draft-min --draft-n-min --spec-draft-n-min --draft-p-min --spec-draft-p-min --draft-p-split "
         "--spec-draft-p-split",
         Ignored(_AUTO, 1),
+    ),
+    **_each(
+        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
+        "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
+        "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
+        "--spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits",
+        Ignored(_LOOKUP, 1),
     ),
     **_each(
         "-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl -ctkd --cache-type-k-draft "
@@ -139,6 +153,10 @@ REFUSED: Mapping[str, str] = {
     **_each("-lm --load-mode -dio --direct-io", "--mmap, --no-mmap and --mlock choose how a file is read"),
     **_each("-e --escape", "write the prompt to a file, for --file"),
     **_each("-ctk --cache-type-k -ctv --cache-type-v", "--cache-type sets both types"),
+    **_each(
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        "--draft-text drafts from the prompt and earlier outputs, and reads no file",
+    ),
     "--rope-scale": "--rope-freq-scale takes 1/N",
     "--no-cache-prompt": "--cache 0 keeps no prompts in the host's memory",
     "--slot-save-path": "`pymtp prefix` saves a prompt, and --prefix loads it",

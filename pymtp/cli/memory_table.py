@@ -27,7 +27,10 @@ WORDS = {
 
 @dataclass(frozen=True)
 class MemoryComparison:
-    """The memory plans of one device, without and with the head. Parts that the device does not hold are 0 bytes."""
+    """The memory plans of one device, without and with the head and drafts from text.
+
+    Parts that the device does not hold are 0 bytes.
+    """
 
     without: DeviceMemory
     with_mtp: DeviceMemory
@@ -58,7 +61,7 @@ def compare_plans(options: LLMOptions, *, n_gpu_layers: int = -1) -> list[Memory
     """
     assert not isinstance(options.model, Model)
     with Model(options.model, vocab_only=True, mtp=False) as bare:
-        plain = replace(options, draft_tokens=0)
+        plain = replace(options, draft_tokens=0, draft_text=0)
         without = with_mtp = plan_memory(bare, plain, placing=options, n_gpu_layers=n_gpu_layers)
     if options.draft_tokens:
         with Model(options.model, vocab_only=True, head=options.head) as whole:
@@ -107,7 +110,7 @@ def _device_plan(plan: Sequence[DeviceMemory], device: str, host: bool) -> Devic
 
 def as_table(comparison: MemoryComparison, title: str) -> Table:
     """Make a table of a device's memory in MiB, without the parts that are 0 in both plans."""
-    table = Table("", "without MTP, MiB", "with MTP, MiB", "MTP, MiB", title=title, title_justify="left")
+    table = Table("", "without drafts, MiB", "with drafts, MiB", "drafts, MiB", title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, without, with_mtp in comparison.rows():

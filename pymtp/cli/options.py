@@ -103,9 +103,13 @@ TemplateVariables = Annotated[
 
 # options of drafts
 DRAFTS = ("--draft-tokens", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max", "-d")
-Drafts = Annotated[str, typer.Option(*DRAFTS, metavar="auto|N", help="Drafts per round.")]
+Drafts = Annotated[str, typer.Option(*DRAFTS, metavar="auto|N", help="Drafts per round of the MTP head.")]
+DraftText = Annotated[
+    str,
+    typer.Option("--draft-text", metavar="auto|N", help="Most drafts per round that come from the text; 0: none."),
+]
 DraftVocab = Annotated[
-    str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts are chosen from.")
+    str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts of the head are chosen from.")
 ]
 Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: post_norm, pre_norm, auto.")]
 

@@ -16,6 +16,7 @@ from pymtp.cli.options import (
     CacheTypeV,
     Ctx,
     Drafts,
+    DraftText,
     DraftVocab,
     FlashAttn,
     LayersOrAuto,
@@ -137,6 +138,7 @@ class PlacementOptions(WeightOptions):
     """Options of everything that takes memory, and of RoPE, named as in llama.cpp."""
 
     draft_tokens: Drafts = "auto"
+    draft_text: DraftText = "auto"
     draft_vocab: DraftVocab = "auto"
     n_ctx: Ctx = LLMOptions.n_ctx
     n_gpu_layers: LayersOrAuto = "-1"
@@ -176,6 +178,7 @@ class PlacementOptions(WeightOptions):
         """Return the options as keywords of LLM. Raises InvalidRequestError for values of a wrong form."""
         given = super().keywords()
         given["draft_tokens"] = read_word("--draft-tokens", self.draft_tokens, "auto")
+        given["draft_text"] = read_word("--draft-text", self.draft_text, "auto")
         given["draft_vocab"] = read_word("--draft-vocab", self.draft_vocab, "auto", "all")
         layers = "-1" if self.n_gpu_layers == ALL_LAYERS else self.n_gpu_layers
         given["n_gpu_layers"] = read_word("--gpu-layers", layers, "auto")

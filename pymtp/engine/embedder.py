@@ -144,7 +144,9 @@ class Embedder:
             self._free()
             # at most that of a slot: so it never takes more K and V than one slot more
             n_ctx = min(max(MIN_CTX, 1 << (n_tokens - 1).bit_length()), self._engine_context.n_ctx)
-            options = replace(self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0)
+            options = replace(
+                self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0, draft_text=0
+            )
             self._check_memory(options, n_tokens)
             made = Context(self._model, options, max_outputs=CHUNK, embeddings=True)
             self.memory = [replace(device, weights=0) for device in made.memory()]

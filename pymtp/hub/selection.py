@@ -68,7 +68,7 @@ def select_files(snapshot: Snapshot, with_head: bool, notify: Notify) -> Selecti
     head = find_head(candidates, model, inspect)
     if head is None:
         reason = _missing_head_reason(candidates, contents, inspect)
-        notify(f"{model.name} of {repo} {reason}: it is decoded without drafts")
+        notify(f"{model.name} of {repo} {reason}: it is decoded without a head's drafts")
     return Selection(model, head)
 
 

@@ -143,7 +143,7 @@ class Model:
                     raise ModelLoadError(f"{file}: the file was replaced while it was loaded")
         self._digests = digests
         if self.head_absent and mtp and not vocab_only:
-            _logger.warning("%s: %s. The model is decoded without drafts", self.path.name, self.head_absent)
+            _logger.warning("%s: %s. The model is decoded without a head's drafts", self.path.name, self.head_absent)
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _BY_ITSELF = "pymtp chooses that by the model's file"
+_DRAFTS = 'draft_tokens for drafts of the head, and draft_text for drafts from the text (method "ngram")'
+_LOOKUP = 'draft_text="auto" chooses by itself how long a match in the text must be'
 _ONE_PROCESS = "an LLM is one process: n_gpu_layers, tensor_split and split_mode place the model"
 
 OPTION_NAMES_ELSEWHERE: Mapping[str, str] = {
@@ -23,7 +25,7 @@ OPTION_NAMES_ELSEWHERE: Mapping[str, str] = {
     "cpu_offload_gb": "n_gpu_layers",
     "data_parallel_size": _ONE_PROCESS,
     "device_map": "n_gpu_layers",
-    "draft_model": "head",
+    "draft_model": "head for a file with a head, and draft_text for LlamaPromptLookupDecoding",
     "dtype": _BY_ITSELF,
     "embedding": "every LLM has embed()",
     "embeddings": "every LLM has embed()",
@@ -40,7 +42,10 @@ OPTION_NAMES_ELSEWHERE: Mapping[str, str] = {
     "lora_path": "lora",
     "lora_paths": "lora",
     "lora_scale": "lora",
+    "lookup_cache_dynamic": "draft_text",
+    "lookup_cache_static": "draft_text",
     "max_batch_size": "n_seq_max",
+    "max_matching_ngram_size": _LOOKUP,
     "max_model_len": "n_ctx",
     "max_num_batched_tokens": "n_batch",
     "max_num_seqs": "n_seq_max",
@@ -53,16 +58,23 @@ OPTION_NAMES_ELSEWHERE: Mapping[str, str] = {
     "n_parallel": "n_seq_max",
     "n_threads_batch": "n_threads",
     "ngl": "n_gpu_layers",
+    "ngram_prompt_lookup_max": "draft_text",
+    "ngram_prompt_lookup_min": _LOOKUP,
     "num_ctx": "n_ctx",
     "num_gpu": "n_gpu_layers",
+    "num_pred_tokens": "draft_text",
     "num_speculative_tokens": "draft_tokens",
     "num_threads": "n_threads",
     "parallel": "n_seq_max",
     "pipeline_parallel_size": _ONE_PROCESS,
+    "prompt_lookup_max": "draft_text",
+    "prompt_lookup_min": _LOOKUP,
+    "prompt_lookup_num_tokens": "draft_text",
     "quantization": _BY_ITSELF,
     "repo_id": "from_pretrained takes a repository",
     "rope_scaling_type": "rope_scaling",
-    "speculative_config": "draft_tokens",
+    "spec_type": _DRAFTS,
+    "speculative_config": _DRAFTS,
     "speculative_model": "head",
     "swap_space": "cache_bytes",
     "tensor_parallel_size": _ONE_PROCESS,

@@ -149,9 +149,7 @@ def _estimated(model: Model, options: LLMOptions) -> Plan:
     weights = sum(part.stat().st_size for file in files for part in split_paths(file))
 
     def plan(n_ctx: int, n_seq_max: int) -> dict[str, tuple[int, int]]:
-        drafts = options.max_drafts(mtp=model.mtp)
-        tried = replace(options, n_ctx=n_ctx, n_seq_max=n_seq_max, draft_tokens=drafts)
-        params, pair = tried.context_params(model)
+        params, pair = replace(options, n_ctx=n_ctx, n_seq_max=n_seq_max).context_params(model)
         return {HOST: (weights, least_memory(model, params, pair))}
 
     return plan
@@ -205,7 +203,7 @@ def open_header(options: LLMOptions) -> Iterator[Model]:
 
 def _plan(header: Model, options: LLMOptions) -> list[DeviceMemory]:
     n_ctx = whole_ctx(options.n_ctx or header.n_ctx_train)
-    planned = replace(options, n_ctx=n_ctx, draft_tokens=options.max_drafts(mtp=header.mtp))
+    planned = replace(options, n_ctx=n_ctx)
     assert not isinstance(options.model, Model)
     layers = (
         planned_layers(options.model, planned, planned, mtp=header.mtp)

@@ -46,6 +46,7 @@ PASTED = {
     "--no-models-autoload": {"autoload": False},
     "-to 600": {"request_timeout": 600.0},
     "--jinja --rerank -cb --reasoning-format deepseek --spec-type draft-mtp -c 512": {"n_ctx": 512},
+    "--spec-type draft-mtp,ngram-mod --spec-ngram-mod-n-max 64 -c 512": {"n_ctx": 512},
     "-tb 8 -c 512 --metrics --no-slots": {"n_ctx": 512, "slots": False},
     "--api-key --jinja": {"api_keys": ["--jinja"]},  # a value
 }
@@ -135,7 +136,11 @@ def test_option_without_an_effect_prints_one_line_that_says_so(monkeypatch: pyte
         ("chat -p x", "`pymtp generate` continues a prompt"),
         ("chat -st", "echo TEXT | pymtp chat"),
         ("bench decode -ctk q8_0", "--cache-type sets both types"),
-        ("serve --spec-type ngram-mod", "there is no option --spec-type 'ngram-mod'"),
+        (
+            "serve --spec-type draft-mtp,draft-eagle3",
+            "no option --spec-type 'draft-mtp,draft-eagle3': drafts come from",
+        ),
+        ("serve -lcs words.bin", "--draft-text drafts from the prompt and earlier outputs"),
         ("serve -n 100", "max_tokens of a request"),
         ("serve --jinja --slot-prompt-similarity", "--slot-prompt-similarity needs a value"),
         ("serve --mmproj file.gguf", "models read text only"),

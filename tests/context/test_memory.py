@@ -179,8 +179,22 @@ def test_info_shows_the_memory_with_and_without_mtp(demo: Path, capsys: pytest.C
     with pytest.raises(SystemExit, match="0"):
         app_main(["info", *options])
     shown = capsys.readouterr().out
-    assert "with MTP" in shown
+    assert "with drafts" in shown
     assert f"{plan.total / 2**20:,.1f}" in shown
+
+
+@pytest.mark.parametrize(("given", "n_text"), [((), 31), (("-np", "5"), 15), (("--draft-text", "63"), 63)])
+def test_info_counts_the_memory_of_drafts_from_text(
+    demo: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], n_text: int
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", "--ctx", "512", *given, str(demo), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    options = {"n_ctx": 512, "n_seq_max": told["options"]["n_seq_max"], "draft_tokens": "auto"}
+    assert (told["options"]["draft_tokens"], told["options"]["draft_text"]) == (7, n_text)
+    (device,) = told["devices"]
+    assert device["with_mtp"]["total"] == planned(demo, **options, draft_text=n_text).total
+    assert device["with_mtp"]["total"] > planned(demo, **options).total
 
 
 def test_info_plans_auto_draft_tokens_for_the_maximum_and_none_without_a_head(

@@ -130,10 +130,10 @@ def test_missing_head_note_gives_the_reason(hub: Hub, fetch_both: FetchBoth, not
     fetch_both("Q8_0")
     of = "of owner/name has no multi-token-prediction head"
     assert notes == [
-        f"a-Q4_K_M.gguf {of}: it announces one, whose tensors are not there: it is decoded without drafts",
-        f"b-Q8_0.gguf {of}: it is decoded without drafts",
+        f"a-Q4_K_M.gguf {of}: it announces one, whose tensors are not there: it is decoded without a head's drafts",
+        f"b-Q8_0.gguf {of}: it is decoded without a head's drafts",
         f"b-Q8_0.gguf {of}; add +b-FastMTP-32K.gguf to the name for a head with part of the vocabulary: "
-        "it is decoded without drafts",
+        "it is decoded without a head's drafts",
     ]
 
 
@@ -165,7 +165,7 @@ def test_model_and_head_are_found_in_the_cache_offline(
     assert found.head is not None
     found.head.unlink()
     assert fetch_both() == (found.model, None)
-    assert "has no multi-token-prediction head: it is decoded without drafts" in notes[-1]
+    assert "has no multi-token-prediction head: it is decoded without a head's drafts" in notes[-1]
     with pytest.raises(ModelLoadError, match="the cache of owner/name has no head for 'Q8_0'; heads by"):
         fetch_both("Q4_K_M+Q8_0")
 

@@ -33,7 +33,7 @@ def test_download_notes_a_missing_head(hub: Hub, fetch: Fetch, notes: list[str])
     hub.files[NAME] = gguf(head=False)
     assert fetch("Q4_K_M").name == NAME
     (note,) = notes
-    assert note == f"{NAME} of owner/name has no multi-token-prediction head: it is decoded without drafts"
+    assert note == f"{NAME} of owner/name has no multi-token-prediction head: it is decoded without a head's drafts"
 
 
 def test_unsupported_architecture_is_refused_before_the_download(

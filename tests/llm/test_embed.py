@@ -46,6 +46,11 @@ def test_embedding_has_the_same_bits_alone_and_beside_requests(llm: LLM) -> None
         assert generated.result().text == text
 
 
+def test_llm_with_a_number_of_drafts_from_text_embeds(new_llm: Callable[..., LLM], llm: LLM) -> None:
+    drafting = new_llm(draft_tokens="auto", draft_text=5)
+    assert np.array_equal(drafting.embed("x = [1, 2]"), llm.embed("x = [1, 2]"))
+
+
 def test_list_of_prompts_gives_a_row_each(llm: LLM) -> None:
     found = llm.embed(["a", llm.model.tokenize("b"), "a"])
     assert found.shape == (3, llm.model.n_embd)

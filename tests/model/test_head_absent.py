@@ -1,4 +1,4 @@
-"""Tests of model files that announce a head but lack it: they are decoded without drafts, with one warning."""
+"""Tests of model files that announce a head but lack it: they are decoded without a head's drafts, with one warning."""
 
 from __future__ import annotations
 

@@ -72,6 +72,7 @@ def test_choice_by_the_header_is_that_by_the_loaded_model(demo: Path) -> None:
 def test_planned_bytes_of_a_worker_count_its_cache_and_grow_with_its_slots(demo: Path) -> None:
     one, four = (plan_bytes(LLMOptions(demo, n_seq_max=n, cache_bytes=0))[HOST] for n in (1, 4))
     assert four > one > memory.WORKER_BYTES
+    assert one > plan_bytes(LLMOptions(demo, draft_text=0, cache_bytes=0))[HOST]
     assert plan_bytes(LLMOptions(demo, cache_bytes=2**30))[HOST] == one + 2**30
 
 

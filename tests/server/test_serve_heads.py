@@ -8,7 +8,7 @@ from pathlib import Path
 from helpers.served import Served
 from makers.head_file import write_pair
 
-TOLD = "has no multi-token-prediction head: it is decoded without drafts. --head FILE gives it one"
+TOLD = "has no multi-token-prediction head: it is decoded without a head's drafts. --head FILE gives it one"
 
 
 def test_serve_warns_of_a_missing_head_unless_drafts_are_off(

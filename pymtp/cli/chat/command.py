@@ -91,9 +91,8 @@ def _print_banner(llm: LLM, load_options: LoadOptions) -> None:
     """Print which model is loaded, and how to use the chat."""
     name = "the shipped model" if load_options.model is None else llm.model.path.name
     head = llm.model.head
-    if not llm.context.draft_tokens:
-        drafts = "no drafts"
-    else:
-        drafts = f"drafts ({load_options.draft_tokens}) by {'its own MTP head' if head is None else Path(head).name}"
+    by_head = f"by {'its own MTP head' if head is None else Path(head).name}" if llm.context.draft_tokens else ""
+    sources = " and ".join(filter(None, [by_head, "from text" if llm.context.draft_text else ""]))
+    drafts = f"drafts ({load_options.draft_tokens}) {sources}" if sources else "no drafts"
     screen.print(printable(f"{name}: context of {llm.context.n_ctx} tokens, {drafts}"), markup=False)
     screen.print("/help lists commands and keys. Ctrl-C ends a turn. Ctrl-D leaves.", style="dim")
