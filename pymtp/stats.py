@@ -168,6 +168,7 @@ class Figures:
     rows: number of rows of all verification batches, padding included.
     drafted, accepted: number of drafts that were verified, and of drafts that the target model agreed with.
     drafted_by_text, accepted_by_text: the same numbers for drafts from text alone.
+    rounds_with_drafts: number of rounds of single sequences that verified drafts, of the head or from text.
     drafted_per_position, accepted_per_position: the same numbers for the first, second, … draft of the head in a round.
     depths: number of rounds for each number of drafts per sequence.
     sequences: number of rounds for each number of sequences.
@@ -188,6 +189,7 @@ class Figures:
     accepted: int = 0
     drafted_by_text: int = 0
     accepted_by_text: int = 0
+    rounds_with_drafts: int = 0
     drafted_per_position: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
     depths: dict[int, int] = field(default_factory=dict)
@@ -215,13 +217,14 @@ class EngineStats:
     prefills: number of decodes of prompts.
     drafts: number of rounds of single sequences, by (verified, accepted) drafts of the head.
     drafted_by_text, accepted_by_text: numbers of drafts from text that were verified, and accepted.
+    rounds_with_drafts: number of rounds of single sequences that verified drafts.
     """
 
     def __init__(self) -> None:
         self.finished = self.failed = self.cancelled = 0
         self.tokens = self.prefilled = self.prefills = 0
         self.drafts: Counter[tuple[int, int]] = Counter()
-        self.drafted_by_text = self.accepted_by_text = 0
+        self.drafted_by_text = self.accepted_by_text = self.rounds_with_drafts = 0
         self._rounds: Counter[tuple[int, int]] = Counter()  # rounds, by (sequences, rows per sequence)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)  # end times, and generated tokens
 
@@ -263,6 +266,7 @@ class EngineStats:
             accepted=sum(accepted) + self.accepted_by_text,
             drafted_by_text=self.drafted_by_text,
             accepted_by_text=self.accepted_by_text,
+            rounds_with_drafts=self.rounds_with_drafts,
             drafted_per_position=drafted,
             accepted_per_position=accepted,
             depths=dict(sorted(depths.items())),

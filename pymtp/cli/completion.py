@@ -44,7 +44,10 @@ def format_figures(stats: Stats) -> str:
         f"{stats.completion_tokens} tokens at {stats.decode_tokens_per_second:.1f}/s"
     )
     if stats.drafted:
-        line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens per round"
+        line += f", {stats.accepted} of {stats.drafted} drafts accepted"
+        if stats.drafted_by_text:
+            line += f" ({stats.accepted_by_text} of {stats.drafted_by_text} from text)"
+        line += f", {stats.mean_accepted_length:.2f} tokens per round"
     if n_outside := sum(stats.outside_per_position):
         line += f", drafts lost because the draft vocabulary lacks the token: {n_outside}"
     return line

@@ -228,6 +228,7 @@ class RequestRunner:
                 self.fail(request, state.error)
                 continue
             self.stats.drafts[state.n_by_head, state.n_accepted_by_head] += 1
+            self.stats.rounds_with_drafts += bool(state.verified_drafts)
             self.stats.drafted_by_text += len(state.verified_drafts) - state.n_by_head
             self.stats.accepted_by_text += state.n_accepted - state.n_accepted_by_head
             self._head_check.add(len(state.made_drafts), state.n_correct, state.head_failed, request.params.temperature)

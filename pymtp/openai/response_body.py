@@ -77,8 +77,10 @@ class DraftingStats(Answer):
 
     drafted: int
     accepted: int
+    drafted_by_text: Annotated[int, About("Those of `drafted` that came from the text.")]
+    accepted_by_text: Annotated[int, About("Those of `accepted` that came from the text.")]
     acceptance_rate: float
-    accepted_per_position: list[int]
+    accepted_per_position: Annotated[list[int], About("Accepted drafts of the head, by position in the draft.")]
     depths: Annotated[list[int], About("Number of drafts of each round.")]
     rounds: int
     prefill_seconds: float
@@ -294,6 +296,8 @@ def draft_stats(completions: Sequence[Completion]) -> DraftingStats:
     return {
         "drafted": drafted,
         "accepted": accepted,
+        "drafted_by_text": sum(one.drafted_by_text for one in stats),
+        "accepted_by_text": sum(one.accepted_by_text for one in stats),
         "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
         "accepted_per_position": _sums_per_position(stats),
         "depths": [depth for one in stats for depth in one.depths],

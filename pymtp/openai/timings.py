@@ -14,6 +14,7 @@ class Timings(TypedDict):
     cache_n: prompt tokens from the prefix cache. prompt_n: prompt tokens that were computed.
     predicted_n: generated tokens. The rates leave out the first one, which the prefill computes.
     draft_n, draft_n_accepted: verified and accepted drafts; missing without drafts.
+    draft_n_by_text, draft_n_accepted_by_text: those of them that came from text; missing without any.
     """
 
     cache_n: int
@@ -27,6 +28,8 @@ class Timings(TypedDict):
     predicted_per_second: float
     draft_n: NotRequired[int]
     draft_n_accepted: NotRequired[int]
+    draft_n_by_text: NotRequired[int]
+    draft_n_accepted_by_text: NotRequired[int]
 
 
 class PromptProgress(TypedDict):
@@ -65,4 +68,6 @@ def timings(stats: Stats) -> Timings:
     }
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+    if stats.drafted_by_text:
+        found |= {"draft_n_by_text": stats.drafted_by_text, "draft_n_accepted_by_text": stats.accepted_by_text}
     return found

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rich.console import ColorSystem
 import pymtp
 from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
+from pymtp.cli.completion import format_figures
 from pymtp.cli.screen import screen
 
 PROMPT = "def fibonacci(n):"
@@ -35,8 +37,15 @@ def expected(llm: LLM) -> str:
 def test_generate_prints_text_on_stdout_and_figures_on_stderr(expected: str) -> None:
     done = generate(PROMPT, "-d", "3")
     assert (done.returncode, done.stdout) == (0, expected + "\n")
-    for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens per round"):
+    for figure in ("prompt tokens at", "16 tokens at", " drafts accepted, ", "tokens per round"):
         assert figure in done.stderr
+
+
+def test_figures_tell_drafts_from_text_apart_if_there_are_any(llm: LLM) -> None:
+    stats = llm.generate(PROMPT, SamplingParams(max_tokens=16)).stats
+    both = replace(stats, drafted=331, accepted=247, drafted_by_text=277, accepted_by_text=203)
+    assert ", 247 of 331 drafts accepted (203 of 277 from text), " in format_figures(both)
+    assert ", 247 of 331 drafts accepted, " in format_figures(replace(both, drafted_by_text=0, accepted_by_text=0))
 
 
 def test_prompt_comes_from_an_argument_a_file_or_standard_input(tmp_path: Path, expected: str) -> None:
@@ -78,6 +87,9 @@ def test_json_output_has_the_completion_and_its_figures(expected: str) -> None:
         (["a", "--cache-type", "q1"], 2, "--cache-type 'q1'"),
         (["a", "--cache", "-1"], 2, "--cache"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
+        (["a", "--draft-text", "many"], 2, 'must be a whole number or "auto"'),
+        (["a", "--draft-text", "64"], 2, "--draft-text 64 must be a whole number from 0 to 63"),
+        (["a", "--draft-text", "9", "-d", "3"], 2, '--draft-text 9 needs --draft-tokens "auto"'),
         (["a", "--draft-vocab", "half"], 2, 'must be a whole number, "auto" or "all"'),
         (["a", "--draft-vocab", "0"], 2, "--draft-vocab 0 must be a number of tokens, 1 or more"),
         (["a", "--no-such-option"], 2, "there is no option '--no-such-option'"),
@@ -344,7 +356,7 @@ def test_hub_name_without_hf_prefix_is_refused_with_a_hint() -> None:
 
 def test_model_without_a_head_gets_a_note_unless_drafts_are_off(headless: Path) -> None:
     small = ("x", "-m", str(headless), "-n", "1", "-t", "1", "-c", "256")
-    note = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts. --head FILE"
+    note = "note: headless.gguf has no multi-token-prediction head: it is decoded without a head's drafts. --head FILE"
     assert " ".join(run("generate", *small).stderr.split()).count(note) == 1
     assert "note" not in run("generate", *small, "-d", "0").stderr
 

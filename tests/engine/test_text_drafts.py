@@ -111,6 +111,7 @@ def test_figures_of_the_engine_tell_the_sources_apart() -> None:
     assert (figures.drafted, figures.accepted) == (stats.drafted, stats.accepted)
     assert (figures.drafted_by_text, figures.accepted_by_text) == (stats.drafted_by_text, stats.accepted_by_text)
     assert sum(figures.drafted_per_position) + figures.drafted_by_text == figures.drafted
+    assert figures.rounds_with_drafts == sum(depth > 0 for depth in stats.depths) > 0
 
 
 def test_restarted_request_drafts_from_its_whole_text_again() -> None:

@@ -75,3 +75,4 @@ def test_slots_tell_how_many_sequences_work(server: Server) -> None:
     assert [slot["id"] for slot in slots] == list(range(server.llm.context.n_seq_max))
     assert {slot["n_ctx"] for slot in slots} == {server.llm.context.n_ctx}
     assert all(set(slot) == {"id", "n_ctx", "speculative", "is_processing"} for slot in slots)
+    assert all(slot["speculative"] for slot in slots)

@@ -57,6 +57,7 @@ def test_request_log_line_has_tokens_drafts_and_times(
     assert (line["completion_tokens"], line["finish_reason"]) == (40, "length,length")
     assert line["prompt_tokens"] >= line["cached_tokens"] >= 0
     assert line["drafted"] >= line["accepted"] >= 0
+    assert line["drafted_by_text"] == line["accepted_by_text"] == 0
     assert 0 < line["time_to_first_token"] <= line["seconds"]
 
 

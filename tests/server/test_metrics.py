@@ -109,6 +109,39 @@ def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
     assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0
 
 
+@pytest.fixture
+def copying(new_server: Callable[..., Server]) -> Server:
+    """Return a server that drafts from text, too."""
+    server: Server = new_server(llm={"draft_tokens": "auto"}).ready()
+    return server
+
+
+def test_metrics_and_answers_tell_drafts_of_the_head_and_from_text_apart(copying: Server) -> None:
+    answer = ask(copying, prompt="def f(x):\n    return 100\n\n\n" * 8, max_tokens=300)
+    metrics, figures, told = Scraped(copying), copying.llm.figures(), answer["pymtp"]
+    assert figures.drafted_by_text > 0
+    assert (told["drafted_by_text"], told["accepted_by_text"]) == (figures.drafted_by_text, figures.accepted_by_text)
+    timings = answer["timings"]
+    assert timings["draft_n_by_text"] == told["drafted_by_text"]
+    assert timings["draft_n_accepted_by_text"] == told["accepted_by_text"]
+    for name, all_drafts, by_text in (
+        ("draft", figures.drafted, figures.drafted_by_text),
+        ("accepted", figures.accepted, figures.accepted_by_text),
+    ):
+        metric = f"spec_decode_num_{name}_tokens_by_source_total"
+        assert metrics(metric, source="text") == by_text
+        assert metrics(metric, source="head") == metrics(f"spec_decode_num_{name}_tokens_per_pos_total")
+        assert metrics(metric) == metrics(f"spec_decode_num_{name}_tokens_total") == all_drafts
+    assert metrics("spec_decode_num_drafts_total") == sum(depth > 0 for depth in told["depths"])
+
+
+def test_answers_without_drafts_from_text_have_no_timings_of_them(served: Server) -> None:
+    answer = ask(served)
+    assert answer["pymtp"]["drafted_by_text"] == answer["pymtp"]["accepted_by_text"] == 0
+    assert "draft_n" in answer["timings"]
+    assert not [name for name in answer["timings"] if name.endswith("by_text")]
+
+
 def test_metrics_have_the_names_of_llama_server(served: Server) -> None:
     usage = [ask(served)["usage"], ask(served, max_tokens=5)["usage"]]
     httpx.post(f"{served.url}/v1/embeddings", json={"input": "def f(x):"}, timeout=LONG)
@@ -123,6 +156,7 @@ def test_metrics_have_the_names_of_llama_server(served: Server) -> None:
     figures = served.llm.figures()
     assert found["llamacpp:n_decode_total"] == figures.rounds + figures.prefills + 1
     assert found["llamacpp:spec_decode_num_accepted_tokens_total"] == figures.accepted
+    assert found["llamacpp:spec_decode_num_drafts_total"] == figures.rounds_with_drafts > 0
     assert found["llamacpp:requests_processing"] == found["llamacpp:requests_deferred"] == 0
     assert found["llamacpp:n_busy_slots_per_decode"] == 1
     for what in ("prompt", "predicted"):

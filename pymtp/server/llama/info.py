@@ -37,7 +37,7 @@ class Slot(TypedDict):
     """A sequence of the context. Which request a sequence has is not told.
 
     id: the sequences that work come first.
-    speculative: whether the model has a head for drafts.
+    speculative: whether drafts are made, by a head or from the text.
     """
 
     id: int
@@ -95,7 +95,7 @@ async def slots(service: ServiceDep) -> list[Slot]:
         Slot(
             id=i,
             n_ctx=context.n_ctx,
-            speculative=context.draft_tokens > 0,
+            speculative=context.max_drafts > 0,
             is_processing=i < figures.running,
         )
         for i in range(context.n_seq_max)

@@ -52,7 +52,7 @@ class LlamaMetrics(Collector):
             "spec_decode_num_accepted_tokens": ("Draft tokens that were accepted.", now.accepted),
             "spec_decode_num_drafts": (
                 "Rounds with drafts, counted once for each sequence.",
-                next(iter(now.drafted_per_position), 0),
+                now.rounds_with_drafts,
             ),
         }
         gauges = {

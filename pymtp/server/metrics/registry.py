@@ -195,6 +195,8 @@ class RequestMetrics:
         entry.completion_tokens = sum(stats.completion_tokens for stats in all_stats)
         entry.drafted = sum(stats.drafted for stats in all_stats)
         entry.accepted = sum(stats.accepted for stats in all_stats)
+        entry.drafted_by_text = sum(stats.drafted_by_text for stats in all_stats)
+        entry.accepted_by_text = sum(stats.accepted_by_text for stats in all_stats)
         entry.finish_reasons = [_reason(completion) for completion in completions]
 
     def __enter__(self) -> RequestMetrics:
@@ -247,12 +249,12 @@ COUNTERS: dict[str, tuple[str, Callable[[Figures], int]]] = {
     "rounds": ("Decodes of the target that generated or verified tokens.", lambda now: now.rounds),
     "spec_decode_num_drafts": (
         "Rounds with drafts, counted once for each sequence.",
-        lambda now: next(iter(now.drafted_per_position), 0),
+        lambda now: now.rounds_with_drafts,
     ),
     "spec_decode_num_draft_tokens": ("Draft tokens that were verified.", lambda now: now.drafted),
     "spec_decode_num_accepted_tokens": ("Draft tokens that were accepted.", lambda now: now.accepted),
 }
-LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Figures], Mapping[int, int]]]] = {
+LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Figures], Mapping[Any, int]]]] = {
     "rounds_by_depth": (
         "Rounds by number of drafts, counted once for each sequence.",
         "depth",
@@ -260,14 +262,24 @@ LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Figures], Mapping[int, in
     ),
     "rounds_by_texts": ("Rounds by number of sequences.", "texts", lambda now: now.sequences),
     "spec_decode_num_draft_tokens_per_pos": (
-        "Verified draft tokens by position in the draft.",
+        "Verified draft tokens of the head by position in the draft.",
         "position",
         lambda now: dict(enumerate(now.drafted_per_position)),
     ),
     "spec_decode_num_accepted_tokens_per_pos": (
-        "Accepted draft tokens by position in the draft.",
+        "Accepted draft tokens of the head by position in the draft.",
         "position",
         lambda now: dict(enumerate(now.accepted_per_position)),
+    ),
+    "spec_decode_num_draft_tokens_by_source": (
+        "Verified draft tokens by where they come from: the head, or the text.",
+        "source",
+        lambda now: {"head": now.drafted - now.drafted_by_text, "text": now.drafted_by_text},
+    ),
+    "spec_decode_num_accepted_tokens_by_source": (
+        "Accepted draft tokens by where they come from: the head, or the text.",
+        "source",
+        lambda now: {"head": now.accepted - now.accepted_by_text, "text": now.accepted_by_text},
     ),
 }
 
@@ -284,6 +296,7 @@ class EngineMetrics(Collector):
             "model_name": model_name,
             "n_ctx": str(llm.context.n_ctx),
             "draft_tokens": str(llm.context.draft_tokens),
+            "draft_text": str(llm.context.draft_text),
         }
 
     def describe(self) -> Iterator[Metric]:

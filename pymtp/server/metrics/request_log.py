@@ -38,6 +38,8 @@ class LogEntry:
     completion_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
     time_to_first_token: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
 
@@ -52,6 +54,8 @@ class LogEntry:
             "completion_tokens": self.completion_tokens,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "drafted_by_text": self.drafted_by_text,
+            "accepted_by_text": self.accepted_by_text,
             "time_to_first_token": None if first is None else round(first, 6),
             "finish_reason": ",".join(self.finish_reasons) or None,
         }
