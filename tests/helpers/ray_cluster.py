@@ -2,11 +2,13 @@
 
     python tests/helpers/ray_cluster.py rows --rows 2000
     python tests/helpers/ray_cluster.py application
+    python tests/helpers/ray_cluster.py both
 
 rows         The rows of a dataset, compared with the texts of LLM.generate. A worker is killed during the run. Another
              run fails in the middle and is resumed. Exits with status 1 for wrong texts.
 application  A Ray Serve application with a replica on each node, and clients over HTTP. Texts are compared with those
              of LLM.chat. A replica is killed while it generates; a client disconnects.
+both         A short dataset, then the application on the same nodes.
 """
 
 from __future__ import annotations
@@ -166,15 +168,20 @@ def resumed(folder: Path, prompts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"failed": failed, "first": len(first), "read_twice": len(set(first) & again), "wrong": wrong}
 
 
+def play_rows(folder: Path, n: int) -> dict[str, Any]:
+    """Generate the rows of a dataset, and return the results of all checks."""
+    prompts = [{"id": i, "prompt": f"def f{i}(a):"} for i in range(n)]
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.wait_for_min_actors_s = 300  # so that both nodes get work, however slow one starts
+    return {"killed": killed(folder, prompts), "resumed": resumed(folder, prompts[: n // 4])}
+
+
 @app.command()
 def rows(n: Annotated[int, typer.Option("--rows", min=48, help="Rows of the dataset.")] = 2000) -> None:
     """Generate the rows of a dataset."""
-    prompts = [{"id": i, "prompt": f"def f{i}(a):"} for i in range(n)]
     with two_nodes() as folder:
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.wait_for_min_actors_s = 300  # so that both nodes get work, however slow one starts
-        found = {"killed": killed(folder, prompts), "resumed": resumed(folder, prompts[: n // 4])}
+        found = play_rows(folder, n)
         print(json.dumps(found), flush=True)  # before Ray shuts down
     death, two_runs = found["killed"], found["resumed"]
     good = death["died"] and death["nodes"] == 2 and death["rows"] == n and two_runs["failed"] and two_runs["first"]
@@ -411,6 +418,15 @@ def application() -> None:
     """Run an application."""
     with two_nodes():
         print(json.dumps(play_application()), flush=True)  # before Ray shuts down
+        serve.shutdown()
+
+
+@app.command()
+def both() -> None:
+    """Generate the rows of a short dataset, then run an application."""
+    with two_nodes() as folder:
+        print(json.dumps(play_rows(folder, 96)), flush=True)
+        print(json.dumps(play_application()), flush=True)
         serve.shutdown()
 
 

@@ -13,35 +13,41 @@ import pytest
 TOOL = Path(__file__).parents[1] / "helpers/ray_cluster.py"
 
 
-def run_tool(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
-    """Run ray_cluster.py. Return its result and its log.
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
+    """Run a dataset and an application on the same two nodes. Return their results and the log.
 
-    The exit status and output after the result are ignored, because they come from Ray.
+    The exit status and output after the results are ignored, because they come from Ray.
     """
+    folder = tmp_path_factory.mktemp("ray")
     with (
         (folder / "out").open("w+") as out,
         (folder / "log").open("w+") as log,
     ):  # not pipes: processes of Ray would keep them open
-        command = [sys.executable, TOOL, *options]
+        command = [sys.executable, TOOL, "both"]
         subprocess.run(command, cwd=folder, stdout=out, stderr=log, stdin=subprocess.DEVNULL, timeout=400)
         out.seek(0), log.seek(0)
         output, logged = out.read(), log.read()[-5000:]
-    found = [line for line in output.splitlines() if line.startswith("{")]
-    assert found, output + logged
-    return json.loads(found[0]), logged
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert len(found) == 2, output + logged
+    return found, logged
 
 
 @pytest.mark.timeout(420)
-def test_dataset_is_complete_and_correct_after_an_actor_was_killed_and_a_run_was_resumed(tmp_path: Path) -> None:
-    found, logged = run_tool(tmp_path, "rows", "--rows", "96")
+def test_dataset_is_complete_and_correct_after_an_actor_was_killed_and_a_run_was_resumed(
+    results: tuple[list[dict[str, Any]], str],
+) -> None:
+    (found, _), logged = results
     assert found["killed"] == {"died": True, "nodes": 2, "rows": 96, "wrong": 0}, logged
     assert found["resumed"] == found["resumed"] | {"failed": True, "read_twice": 0, "wrong": 0}, logged
     assert 0 < found["resumed"]["first"] < 24, logged  # rows that are written when the first run fails
 
 
 @pytest.mark.timeout(420)
-def test_ray_application_answers_like_the_server_and_survives_a_killed_replica(tmp_path: Path) -> None:
-    found, logged = run_tool(tmp_path, "application")
+def test_ray_application_answers_like_the_server_and_survives_a_killed_replica(
+    results: tuple[list[dict[str, Any]], str],
+) -> None:
+    (_, found), logged = results
     # chats of two turns: the second turn goes to the replica of the first
     assert found["turns"] == {"nodes": 2, "wrong": 0, "elsewhere": 0, "read_twice": 0}, logged
     assert found["stream"] == found["stream"] | {"right": True, "done": True, "came_in_pieces": True}
