@@ -45,7 +45,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--tokens", "1"], "--tokens"),
         (["--kinds", "prose"], "--kinds has no effect without --forced-text"),
         (["--forced-text", "library", "--rate", "2"], "--rate has no effect beside --forced-text"),
-        (["--forced-text", "library", "--kinds", "prose,poems"], "'poems' is not known"),
         *INVALID_ARGUMENTS,
     ],
     ids=str,
@@ -119,6 +118,8 @@ def test_forced_texts_decode_together_in_all_arms(tmp_path: Path, capsys: pytest
     lines = ({"kind": kind, "prompt": f"{text * 12}# {kind}\n", "text": text} for kind in ("a", "b"))
     (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
     forced = ("--forced-text", tmp_path / "texts.jsonl", "--sequences", "3", "--kinds", "b,a,b", "--warm-up", "4")
+    assert run(*forced, "--kinds", "a,poems") == 2
+    assert "'poems' is not known, the names are a, b" in " ".join(capsys.readouterr().err.split())
     assert run(*forced, "--tokens", "20", *ONCE, "-o", "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert sorted(m["arm"] for m in report["measurements"]) == ["2", "auto", "auto:head", "none"]
