@@ -7,6 +7,7 @@
     python tools/bench/bench_server.py build/0.8b-q4_0.gguf:4:64 build/0.8b-q4_0.gguf:8:64
     python tools/bench/bench_server.py build/0.8b-q4_0.gguf:1:128 -d 0 --server-drafts '' -p 128 --llama-bench
     python tools/bench/bench_server.py build/0.8b-q4_0.gguf:1:64 -d 1,3,7,auto --server-drafts '' -p 1024 --apart
+    python tools/bench/bench_server.py demo:1:400 -d auto --server-drafts 0+ngram-mod,2,2+ngram-mod,3+ngram-mod -p 900
     python tools/bench/bench_server.py demo:8:1500 -d auto --server-drafts '' --http
 
 A case is MODEL:REQUESTS:TOKENS:TEMPERATURE, where "demo" is the shipped model and TEMPERATURE may be left out: greedy.
@@ -155,9 +156,11 @@ def measure_server(program: Path, files: Files, case: Case, drafts: str, prompts
     """Measure a run of llama-server. Raises ServerError."""
     model, head = files
     options: dict[str, str | int] = {"threads": case.threads, "ctx_size": case.n_ctx * case.requests}
-    if drafts != "0":
-        options |= {"spec_type": "draft-mtp", "spec_draft_n_max": drafts}
-        options |= {} if head is None else {"spec_draft_model": str(head)}
+    depth, *others = drafts.split("+")
+    if depth != "0":
+        options |= {"spec_draft_n_max": depth} | ({} if head is None else {"spec_draft_model": str(head)})
+    if types := [*(["draft-mtp"] if depth != "0" else []), *others]:
+        options["spec_type"] = ",".join(types)
     with (
         llama_server.start(program, model, parallel=case.requests, **options) as server,
         ThreadPoolExecutor(case.requests) as clients,
@@ -362,7 +365,9 @@ def main(
         int, typer.Option("--prompt-tokens", "-p", min=1, help="Tokens of each prompt, at most.")
     ] = 48,
     drafts: Annotated[str, typer.Option("--drafts", "-d", help="Drafts per round of pymtp's arms.")] = "0,auto",
-    server_drafts: Annotated[str, typer.Option(help="Drafts per round of llama-server's arms.")] = "0,1,2,3",
+    server_drafts: Annotated[
+        str, typer.Option(help='Drafts per round of llama-server\'s arms; "3+ngram-mod" drafts from text, too.')
+    ] = "0,1,2,3",
     with_bench: Annotated[bool, typer.Option("--llama-bench", help="Also llama-bench, for one request.")] = False,
     apart: Annotated[bool, typer.Option("--apart", help="Also with the head in a file of its own.")] = False,
     http: Annotated[bool, typer.Option("--http", help="Also clients of pymtp serve, for several requests.")] = False,

@@ -97,26 +97,21 @@ double choice_maker::verify_seconds(int n_seqs, int drafts) const {
 // Returns the logarithm of the goal: of the geometric mean of the sequences' expected tokens, per second.
 double choice_maker::value(const plan & p) const {
     double sum = 0.0, seconds = 0.0;
-    int n_head = 0, longest = p.head;
-    for (size_t k = 0; k < sequences.size(); ++k) {
-        const bool text = takes_text(k, p);
-        sum    += text ? text_value(k, p.text) : by_head[k][p.head];
-        n_head += !text;
-        longest = text ? std::max(longest, p.text) : longest;
-    }
-    if (n_head > 0) {
-        seconds += costs.draft_seconds(n_head, p.head);
-    }
-    if (!p.split) {
-        seconds += verify_seconds(sequences.size(), longest);
-    }
-    for (size_t first = 0, n = 1; p.split && first < sequences.size(); first += n, n = 1) {
+    int longest = 0;
+    for (size_t first = 0, n = 1; first < sequences.size(); first += n, n = 1) {
         const bool text = takes_text(first, p);
         while (first + n < sequences.size() && takes_text(first + n, p) == text) {
             ++n;
         }
-        seconds += verify_seconds(n, text ? p.text : p.head);
+        for (size_t k = first; k < first + n; ++k) {
+            sum += text ? text_value(k, p.text) : by_head[k][p.head];
+        }
+        const int drafts = text ? p.text : p.head;
+        longest  = std::max(longest, drafts);
+        seconds += text ? 0.0 : costs.draft_seconds(n, drafts); // only neighbours share a decode of the head
+        seconds += p.split ? verify_seconds(n, drafts) : 0.0;
     }
+    seconds += p.split ? 0.0 : verify_seconds(sequences.size(), longest);
     return sum / sequences.size() - std::log(seconds);
 }
 

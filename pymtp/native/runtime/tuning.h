@@ -102,10 +102,10 @@ constexpr int    MANY_PLACES      = 4;
 // Weight of the assumed shares, as a number of judged guesses; and the factor of the weight of a guess for each later
 // one in its bin.
 constexpr double GUESS_WEIGHT = 8.0;
-constexpr double GUESS_DECAY  = 0.995;
+constexpr double GUESS_DECAY  = 0.98;
 // Share of the error of a rate by which a guess changes the logarithm of its text's factor; the limit of that
 // logarithm; and the highest rate.
-constexpr double ODDS_GAIN = 0.4;
+constexpr double ODDS_GAIN = 0.2;
 constexpr double MOST_ODDS = 4.0;
 constexpr double MOST_RATE = 0.995;
 
