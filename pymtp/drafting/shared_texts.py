@@ -38,8 +38,6 @@ class SharedTexts:
         self._indexes.move_to_end(owner)
         while index.nbytes > self._limit and len(index):
             index.keep_last(len(index) // 2)
-        if not len(index):  # the limit is below the size of an empty index
-            del self._indexes[owner]
         total = sum(one.nbytes for one in self._indexes.values())
         while total > self._limit:
             total -= self._indexes.popitem(last=False)[1].nbytes

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.naive_guesses import LONGEST, SEPARATOR, common_end, naive_guesses
 from hypothesis import given
@@ -109,6 +110,29 @@ def test_no_match_and_no_continuation_spans_a_separator() -> None:
     assert TextIndex([1, 2, 3, SEPARATOR, 4, 1, 2, 3]).guess(n=4) == []
     assert [g.token for g in TextIndex([9, 1, 2, 3, 4, SEPARATOR, 8, 1, 2, 3]).guess(n=4)] == [4]
     assert TextIndex([9, 1, 2, 3, 4, SEPARATOR, 9, 1, 2, 3]).guess(n=1)[0].length == 4
+
+
+def test_end_of_an_earlier_text_does_not_hide_a_shorter_match_that_goes_on() -> None:
+    words = [1, 2, 3, 4, 5, 6, 7]
+    index = TextIndex([*words, SEPARATOR, 9, 5, 6, 7, 8, SEPARATOR, *words])
+    assert index.guess(n=1) == [(8, 3, 1, 1)]
+
+
+def test_n_grams_with_one_hash_are_told_apart() -> None:
+    factor, luck = np.uint64(0x9E3779B97F4A7C15), np.random.default_rng(0)  # as in text_index.cpp
+    grams = luck.integers(10**6, size=(3_500_000, 3), dtype=np.uint64)
+    hashes = np.zeros(len(grams), np.uint64)
+    for column in grams.T:
+        hashes = (hashes + column) * factor
+    same = grams[hashes < 2**64 // 8192].astype(int).tolist()  # the first slots of a table of up to 8,192 slots
+    known, unknown = same[:350], same[350:]
+    assert unknown
+    index = TextIndex([token for i, gram in enumerate(known) for token in [*gram, i, SEPARATOR]])
+    found = [index.guess(gram, n=1) for gram in known]
+    assert all(guesses in ([], [(i, 3, 1, 1)]) for i, guesses in enumerate(found))
+    # There are more n-grams than slots that are tried. So some are forgotten, which limits the time
+    assert 100 < sum(map(len, found)) < 350
+    assert [index.guess(gram, n=1) for gram in unknown] == [[]] * len(unknown)
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 5, 70])

@@ -64,9 +64,9 @@ void pymtp_ngrams::reserve(const std::vector<llama_token> & tokens, size_t n_new
     }
 }
 
-void pymtp_ngrams::add(const std::vector<llama_token> & tokens, uint32_t end, bool whole) noexcept {
+void pymtp_ngrams::add(const std::vector<llama_token> & tokens, uint32_t end) noexcept {
     previous.push_back(0);
-    if (whole) {
+    if (end >= n) {
         const llama_token * gram = tokens.data() + end - n;
         uint32_t & slot = slots[find_slot(tokens, gram)];
         used += slot == 0;
@@ -106,9 +106,8 @@ void pymtp_text::add(const llama_token * tokens, size_t n) {
     }
     for (size_t i = 0; i < n; ++i) {
         all.push_back(tokens[i]);
-        n_last = tokens[i] == LLAMA_TOKEN_NULL ? 0 : n_last + 1;
         for (pymtp_ngrams & grams : ngrams) {
-            grams.add(all, all.size(), n_last >= grams.length());
+            grams.add(all, all.size());
         }
     }
 }

@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <vector>
 
-// The occurrences of all n-grams of one length n in a list of tokens. An occurrence is named by its end: the number of
+// The occurrences of all n-grams of one length n in a list of tokens. (Those with LLAMA_TOKEN_NULL in them are never
+// asked for.) An occurrence is named by its end: the number of
 // tokens in the list up to its last one. A hash table with open addressing holds the latest occurrence of each n-gram,
 // and a chain leads from each occurrence to the one before. Different n-grams never share a chain.
 class pymtp_ngrams {
@@ -22,9 +23,8 @@ public:
     // Makes room for n_new more tokens, so that `add` needs no memory.
     void reserve(const std::vector<llama_token> & tokens, size_t n_new);
 
-    // Adds the token before `end`, which is one more than at the last call.
-    // whole: whether the n tokens before `end` are an n-gram; false near the beginning of a text
-    void add(const std::vector<llama_token> & tokens, uint32_t end, bool whole) noexcept;
+    // Adds the n tokens before `end`, which is one more than at the last call.
+    void add(const std::vector<llama_token> & tokens, uint32_t end) noexcept;
 
     // Return the latest occurrence of an n-gram, and the occurrence of the same n-gram before another one; 0: none.
     uint32_t last(const std::vector<llama_token> & tokens, const llama_token * gram) const;
@@ -89,8 +89,7 @@ struct pymtp_text {
 
 private:
     std::vector<llama_token>    all;
-    size_t                      n_last = 0; // number of tokens since the last LLAMA_TOKEN_NULL
-    std::array<pymtp_ngrams, 2> ngrams;     // the longer ones first
+    std::array<pymtp_ngrams, 2> ngrams; // the longer ones first
 };
 
 // A token that probably follows.
