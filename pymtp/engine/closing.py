@@ -50,7 +50,8 @@ def _prefill_with_logprobs(context: EngineContext, request: Request, chain: list
 def _add_closing_tokens(request: Request) -> bool:
     """Add the closing tokens to the output. Return False if the output ends within them."""
     state, thinking = request.require_decode_state(), request.text.thinking
-    state.new_tokens, state.verified_drafts, state.n_accepted = [], (), 0
+    state.new_tokens, state.verified_drafts = [], ()
+    state.n_by_head = state.n_accepted = state.n_accepted_by_head = 0
     for token in list(thinking.forced)[: state.tokens_left]:
         state.new_tokens.append(token)
         state.tokens_left -= 1

@@ -87,8 +87,9 @@ class Piece:
 
     text: the new text; empty while a character is incomplete, or the text may be the beginning of a stop string.
     drafted: the number of drafts that the round verified; 0 for the first token, which is sampled after the prefill.
-    accepted: the number of accepted drafts among the tokens. They come first, the i-th from draft step i; the target
-        model sampled the other tokens.
+    accepted: the number of accepted drafts among the tokens. They come first; the target sampled the other tokens.
+    drafted_by_text, accepted_by_text: the numbers of these that came from text. They come after those of the head, of
+        which the i-th is from draft step i.
     events: of a chat, the new reasoning, content and parts of tool calls. The last piece may have events alone.
     """
 
@@ -97,6 +98,8 @@ class Piece:
     logprobs: list[TokenLogprobs] | None = None
     drafted: int = 0
     accepted: int = 0
+    drafted_by_text: int = 0
+    accepted_by_text: int = 0
     events: tuple[OutputEvent, ...] = ()
 
     @property
@@ -367,12 +370,12 @@ class Request:
         logprobs: list[TokenLogprobs],
         now: float,
         reason: FinishReason | None = None,
-        drafts: tuple[int, int] = (0, 0),
+        drafts: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
         """Emit the tokens of a round as a piece.
 
         reason: given with the last piece, which also has the text that was held back.
-        drafts: the number of verified drafts, and of accepted drafts.
+        drafts: the number of verified drafts, and of accepted drafts, and the numbers of these that came from text.
         """
         if not self.tokens:
             self.first_token_time = now

@@ -266,7 +266,9 @@ class RequestRunner:
                 self._prefix_cache.leave_room(self._outputs.nbytes)
         elif state.text is not None:
             state.add_text(tokens)
-        request.emit(tokens, logprobs, now, reason, (len(state.verified_drafts), state.n_accepted))
+        n_verified, n_accepted = len(state.verified_drafts), state.n_accepted
+        by_text = n_verified - state.n_by_head, n_accepted - state.n_accepted_by_head
+        request.emit(tokens, logprobs, now, reason, (n_verified, n_accepted, *by_text))
         if reason is not None:
             self.unfinished.pop(request, None)
 

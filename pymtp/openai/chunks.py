@@ -76,7 +76,7 @@ class ChatChunks(_Chunks):
 
         n: the number of completions.
         include_usage: whether the stream ends with a chunk that has the usage and no choices.
-        origins: whether each chunk says which of its characters were drafted, and at which draft step.
+        origins: whether each chunk says which of its characters were drafted, at which draft step or from text.
         exclude_reasoning: whether the chunks leave the reasoning out.
         """
         head = response_head(CHAT, model_name) | {"object": "chat.completion.chunk"}
@@ -234,11 +234,14 @@ def _tool_calls(events: Sequence[OutputEvent]) -> list[DeltaToolCall]:
     return list(calls.values())
 
 
+BY_TEXT = "text"  # the origin of characters whose token is a draft from text
+
+
 class OriginTracker:
     """A tracker of the characters of one completion, which determines whether each character was drafted.
 
-    The origin of a character is the draft step that proposed its token: 1 for the first draft of a round, 2 for the
-    second, and so on. The origin is 0 if the token was sampled from the target model.
+    The origin of a character is the draft step that proposed its token: 1 for the head's first draft of a round, 2 for
+    the second, and so on. It is BY_TEXT for a draft from text, and 0 if the token was sampled from the target model.
     """
 
     def __init__(self, model: Model) -> None:
@@ -246,34 +249,43 @@ class OriginTracker:
         # A character belongs to the token that completes it. The text was decoded by the same kind of decoder, so the
         # lengths agree.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._runs: list[tuple[int, int]] = []  # pairs (end, step) of the runs of characters that were not sent yet
+        self._runs: list[
+            tuple[int, int | str]
+        ] = []  # pairs (end, step) of the runs of characters that were not sent yet
         self._length = 0
 
     def push(self, pieces: Sequence[Piece], events: Sequence[OutputEvent]) -> dict[str, Any] | None:
         """Return the `pymtp` object of the chunk for new pieces and events; None if the chunk needs none.
 
         The object has two fields. `origins` lists [name of the delta's field, number of characters, draft step] in the
-        order of the text. `rounds` lists [number of verified drafts, number of accepted drafts] of each round.
+        order of the text. `rounds` lists, of each round, [number of verified drafts, number of accepted drafts, number
+        of the verified ones that came from text, number of the accepted ones that did].
 
         pieces: the new pieces of the engine, which have the tokens and the number of accepted drafts.
         events: the new events of the output parser, which have the characters that the chunk sends.
         """
         for piece in pieces:
+            by_head = piece.accepted - piece.accepted_by_text
             for i, token in enumerate(piece.token_ids):
                 self._length += len(self._decoder.decode(self._model.token_bytes(token)))
-                self._runs.append((self._length, i + 1 if i < piece.accepted else 0))
+                step = i + 1 if i < by_head else BY_TEXT if i < piece.accepted else 0
+                self._runs.append((self._length, step))
         origins: list[list[str | int]] = []
         for event in events:
             if isinstance(event, (ReasoningDelta, ContentDelta)):
                 field = "content" if isinstance(event, ContentDelta) else "reasoning_content"
                 origins += [[field, n, step] for n, step in self._slice(event.start, event.end)]
-        rounds = [[piece.drafted, piece.accepted] for piece in pieces if piece.token_ids]
+        rounds = [
+            [piece.drafted, piece.accepted, piece.drafted_by_text, piece.accepted_by_text]
+            for piece in pieces
+            if piece.token_ids
+        ]
         return {"origins": origins, "rounds": rounds} if origins or rounds else None
 
-    def _slice(self, start: int, end: int) -> list[tuple[int, int]]:
+    def _slice(self, start: int, end: int) -> list[tuple[int, int | str]]:
         """Return pairs (number of characters, draft step) for a slice of the text. Slices must not go backwards."""
         self._runs = [run for run in self._runs if run[0] > start]
-        runs: list[tuple[int, int]] = []
+        runs: list[tuple[int, int | str]] = []
         for stop, step in self._runs:
             n = min(stop, end) - start
             if n > 0:

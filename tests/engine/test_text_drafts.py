@@ -12,6 +12,13 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4
 COPY = type("CopyingContext", (RepeatingContext,), {"NOISE": 0.0})
 
 
+class Interrupted(COPY):  # type: ignore[misc,valid-type]
+    """A copy in which every 60th token was never at its place before: only the head knows it and what follows it."""
+
+    def next_token(self, seed: int, prefix: Any) -> int:
+        return 49 - len(prefix) // 60 if len(prefix) % 60 == 0 else int(super().next_token(seed, prefix))
+
+
 def harness(**keywords: Any) -> EngineHarness:
     return EngineHarness(**{"depth": "auto", "text": 31, "context_type": COPY, "hits": (True, False)} | keywords)
 
@@ -87,11 +94,6 @@ def test_sequences_of_a_round_draft_from_text_or_with_the_head() -> None:
 
 
 def test_head_leads_back_into_the_text_and_the_text_goes_on() -> None:
-    class Interrupted(COPY):  # type: ignore[misc,valid-type]
-        def next_token(self, seed: int, prefix: Any) -> int:
-            # every 60 tokens, one token that was never at this place: only the head knows it and what follows it
-            return 49 - len(prefix) // 60 if len(prefix) % 60 == 0 else int(super().next_token(seed, prefix))
-
     engines = harness(context_type=Interrupted, hits=(True,))
     request = engines.submit(PROMPT, 600)
     engines.run()
@@ -112,6 +114,18 @@ def test_figures_of_the_engine_tell_the_sources_apart() -> None:
     assert (figures.drafted_by_text, figures.accepted_by_text) == (stats.drafted_by_text, stats.accepted_by_text)
     assert sum(figures.drafted_per_position) + figures.drafted_by_text == figures.drafted
     assert figures.rounds_with_drafts == sum(depth > 0 for depth in stats.depths) > 0
+
+
+def test_pieces_of_a_stream_tell_the_sources_apart() -> None:
+    engines = harness(context_type=Interrupted, hits=(True,))
+    request = engines.submit(PROMPT, 600, max_unread=1000)
+    while not request.ended:
+        engines.engine.step()
+    pieces, stats = list(request.unread), request.completion.stats
+    assert [piece.drafted for piece in pieces[1:]] == list(stats.depths)
+    for name in ("drafted", "accepted", "drafted_by_text", "accepted_by_text"):
+        assert sum(getattr(piece, name) for piece in pieces) == getattr(stats, name) > 0
+    assert any(0 < piece.accepted_by_text < piece.accepted for piece in pieces)
 
 
 def test_restarted_request_drafts_from_its_whole_text_again() -> None:

@@ -151,6 +151,19 @@ def test_closing_a_thinking_block_takes_one_prefill_and_counts_as_one_round(dept
     assert request.completion.stats.depths[-1] == 0
 
 
+def test_piece_with_closing_tokens_has_no_drafts() -> None:
+    harness = make_harness(depth=3, hits=[True])
+    thinking = ThinkingPlan(begun=True, budget=9, closing=CLOSING)
+    request = harness.submit(PROMPT, 30, thinking=thinking, max_unread=1000)
+    while not request.ended:
+        harness.engine.step()
+    check(harness)
+    assert any(piece.accepted for piece in request.unread)
+    (closing,) = (piece for piece in request.unread if piece.token_ids[: len(MESSAGE)] == list(MESSAGE))
+    counts = (closing.drafted, closing.accepted, closing.drafted_by_text, closing.accepted_by_text)
+    assert counts == (0, 0, 0, 0)
+
+
 def test_thinking_blocks_closed_in_the_same_step_share_a_prefill() -> None:
     harness = make_harness(n_seq_max=3, depth=0)
     for seed in range(3):

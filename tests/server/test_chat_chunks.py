@@ -77,27 +77,43 @@ def test_character_has_the_origin_of_the_token_that_completes_it(llm: LLM) -> No
     origins = OriginTracker(llm.model)
     first = origins.push([Piece("a", tokens[:2], drafted=2, accepted=2)], [ContentDelta("a", 0, 1)])
     second = origins.push([Piece("ö", tokens[2:], drafted=3, accepted=0)], [ContentDelta("ö", 1, 2)])
-    assert first == {"origins": [["content", 1, 1]], "rounds": [[2, 2]]}
-    assert second == {"origins": [["content", 1, 0]], "rounds": [[3, 0]]}
+    assert first == {"origins": [["content", 1, 1]], "rounds": [[2, 2, 0, 0]]}
+    assert second == {"origins": [["content", 1, 0]], "rounds": [[3, 0, 0, 0]]}
     assert origins.push([], []) is None
+
+
+def test_drafts_from_text_follow_those_of_the_head_and_are_told_apart(llm: LLM) -> None:
+    piece = Piece(
+        "abcd", llm.model.tokenize("ab")[:1] * 4, drafted=9, accepted=3, drafted_by_text=7, accepted_by_text=2
+    )
+    text = llm.model.detokenize(piece.token_ids)
+    n = len(text) // 4
+    found = OriginTracker(llm.model).push([piece], [ContentDelta(text, 0, 4 * n)])
+    assert found == {
+        "origins": [["content", n, 1], ["content", 2 * n, "text"], ["content", n, 0]],
+        "rounds": [[9, 3, 7, 2]],
+    }
 
 
 @given(st.data())
 def test_origins_match_the_tokens_however_pieces_and_events_are_split(llm: LLM, data: st.DataObject) -> None:
     text = data.draw(st.text("abc öß€😀\n", min_size=1, max_size=30))
     tokens = llm.model.tokenize(text)
-    ends: list[tuple[int, int]] = []  # for each token: the length of the text up to its end, and its draft step
+    ends: list[tuple[int, int | str]] = []  # for each token: the length of the text up to its end, and its draft step
     origins, pieces, read = OriginTracker(llm.model), [], 0
     while read < len(tokens):
         taken = tokens[read : read + data.draw(st.integers(1, 4))]
         accepted = data.draw(st.integers(0, len(taken)))
+        by_text = data.draw(st.integers(0, accepted))
         for i in range(len(taken)):
             read += 1
-            ends.append((len(llm.model.detokenize(tokens[:read]).rstrip("�")), i + 1 if i < accepted else 0))
-        pieces.append(Piece("", taken, drafted=accepted, accepted=accepted))
+            step = 0 if i >= accepted else "text" if i >= accepted - by_text else i + 1
+            ends.append((len(llm.model.detokenize(tokens[:read]).rstrip("�")), step))
+        counts = {"drafted_by_text": by_text, "accepted_by_text": by_text}
+        pieces.append(Piece("", taken, drafted=accepted, accepted=accepted, **counts))
     expected = [next(step for end, step in ends if end > at) for at in range(len(text))]
 
-    found: list[int] = []
+    found: list[int | str] = []
     reported = 0
     for i, piece in enumerate(pieces):
         # A parser may hold back the end of the text, and sends no text between two fields.

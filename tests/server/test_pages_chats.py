@@ -132,8 +132,8 @@ def test_page_is_loaded_only_when_it_can_be_used(tab: Tab, scripted: ScriptedSer
 def test_chat_is_drawn_after_a_reload_as_it_was(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     extension = {
-        "origins": [["reasoning_content", 2, 0], ["content", 3, 2], ["content", 2, 0]],
-        "rounds": [[3, 2], [3, 0]],
+        "origins": [["reasoning_content", 2, 0], ["content", 3, 2], ["content", 2, 0], ["content", 1, "text"]],
+        "rounds": [[3, 2, 0, 0], [3, 1, 2, 1]],
     }
     statistics = {"tokens_per_second": 12.5, "time_to_first_token": 0.25, "cached_tokens": 3}
     call = {"index": 0, "id": "1", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
@@ -153,6 +153,8 @@ def test_chat_is_drawn_after_a_reload_as_it_was(tab: Tab, scripted: ScriptedServ
     assert page.locator(".turns").inner_html() == drawn
     assert page.get_by_label("Result").input_value() == "rain"
     assert 'class="o2"' in drawn
+    assert 'class="otext"' in drawn
+    assert "50.0 % of drafts accepted (1 of 2 from text)" in drawn
     ask(page, "next")
     expect(page.locator(".turn")).to_have_count(5)
     messages = scripted.requests[-1]["messages"]
@@ -360,7 +362,12 @@ DAMAGED = {
     ): "content.ends does not ascend to the end of the text",
     chats_file([USER, ANSWER | {"content": TEXT | {"ends": [2, 2], "steps": [0, 0]}}]): "ends does not ascend",
     chats_file([USER, ANSWER | {"content": TEXT | {"steps": []}}]): "content.steps has not a step for each of its ends",
-    chats_file([USER, ANSWER | {"rounds": [[1, 2]]}]): "rounds[0] is not [drafted, accepted]",
+    chats_file(
+        [USER, ANSWER | {"rounds": [[1, 2]]}]
+    ): "rounds[0] is not [drafted, accepted, drafted from text, accepted",
+    chats_file([USER, ANSWER | {"rounds": [[1, 1, 0, 1]]}]): "rounds[0] is not [drafted, accepted, drafted from text",
+    chats_file([USER, ANSWER | {"rounds": [[3, 2, 1, 0, 0]]}]): "rounds[0] is not [drafted, accepted, drafted from",
+    chats_file([USER, ANSWER | {"content": TEXT | {"steps": ["head"]}}]): "steps has not a step for each of its ends",
     chats_file([USER, ANSWER | {"figures": {}}]): "figures.tokens_per_second is missing, or no number",
     chats_file([USER, ANSWER | {"request": {"n": 9}}]): "request.n is no field of this page's requests",
     chats_file([USER, ANSWER | {"request": {"seed": "1"}}]): "request.seed is no field of this page's requests",
@@ -386,6 +393,24 @@ def test_damaged_file_is_refused_whole_and_says_what_is_wrong(tab: Tab, scripted
     page.locator("#chat-list a").click()
     expect(page.locator(".content")).to_have_text("ab")
     expect(page.locator(".facts")).to_have_text("1 token · 100 % of drafts accepted")
+
+
+def test_drafts_from_text_survive_the_export_and_the_import(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    copied = ANSWER | {"content": TEXT | {"ends": [1, 2], "steps": [1, "text"]}, "rounds": [[4, 2, 3, 1]]}
+    file = chats_file([USER, copied])
+    for _ in range(2):
+        page.set_input_files("#import-file", [{"name": "x.json", "mimeType": "", "buffer": file.encode()}])
+        page.locator("#chat-list a").first.click()
+        expect(page.locator(".content .otext")).to_have_text("b")
+        expect(page.locator(".facts")).to_have_text("1 token · 50.0 % of drafts accepted (1 of 3 from text)")
+        expect(page.locator("#positions .bar")).to_have_text(["1100 %", "text33.3 %"])
+        with page.expect_download() as download:
+            press(page, "Export all")
+        file = download.value.path().read_text()
+        press(page, "Delete")
+    (chat,) = json.loads(file)["chats"]
+    assert (chat["turns"][1]["content"]["steps"], chat["turns"][1]["rounds"]) == ([1, "text"], [[4, 2, 3, 1]])
 
 
 def test_page_works_in_a_browser_that_stores_nothing(tab: Tab, scripted: ScriptedServer) -> None:

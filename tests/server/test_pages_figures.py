@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 
@@ -64,6 +65,16 @@ def test_figures_page_shows_the_engines_counters(tab: Tab, server: Server) -> No
     expect(panel(page, "Prefixes")).to_contain_text(f"of {figures.prefixes.lookups}")
     expect(panel(page, "Memory")).to_contain_text("MiB")
     expect(page.locator("#model")).to_have_text("demo")
+
+
+def test_figures_page_shows_the_share_of_drafts_from_text_beside_the_positions(tab: Tab, server: Server) -> None:
+    reported = httpx.get(f"{server.url}/figures").json()
+    reported["engine"] |= {"drafted_per_position": [4], "accepted_per_position": [1]}
+    reported["engine"] |= {"drafted_by_text": 8, "accepted_by_text": 6}
+    tab.page.route(re.compile(r"/figures(\?|$)"), lambda route: route.fulfill(json=reported))
+    page = tab.open(f"{server.url}/figures.html")
+    bars = panel(page, "Drafts accepted, by position").locator(".bar")
+    expect(bars).to_have_text(["125.0 %", "text75.0 %"])
 
 
 def test_plots_of_the_figures_page_advance_each_second(tab: Tab, server: Server) -> None:

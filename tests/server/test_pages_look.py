@@ -33,8 +33,8 @@ TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
 
 def fill(page: Page, scripted: ScriptedServer) -> None:
     """Make the page show every kind of content that a chat may have."""
-    extension = {"origins": [["content", 1, step] for step in range(10)], "rounds": [[9, 9]]}
-    text = delta(content="abcdefghij\n\n" + WIDE, extension=extension)
+    extension = {"origins": [["content", 1, step] for step in (*range(10), "text")], "rounds": [[12, 10, 3, 1]]}
+    text = delta(content="abcdefghijk\n\n" + WIDE, extension=extension)
     call = {"index": 0, "id": "1", "function": {"name": "d" * 60, "arguments": '{"e": "' + "f" * 300 + '"}'}}
     thought = delta(reasoning_content=WIDE)
     scripted.answers.append([sse(thought, text, delta(tool_calls=[call]), delta("tool_calls")) + DONE])
@@ -109,7 +109,16 @@ def test_text_has_enough_contrast(full_page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     texts = page.evaluate(TEXTS)
     names = {name for name, _, _ in texts}
-    for part in ("span.o0#", "span.o9#", "p.error#", "p.facts#", "dt.#", "button.main#stop", "textarea.#question"):
+    for part in (
+        "span.o0#",
+        "span.o9#",
+        "span.otext#",
+        "p.error#",
+        "p.facts#",
+        "dt.#",
+        "button.main#stop",
+        "textarea.#question",
+    ):
         assert part in names or part == "button.main#stop", part
     low = [(name, colour, behind) for name, colour, behind in texts if contrast(read(colour), read(behind)) < 4.5]
     assert low == []
@@ -120,7 +129,7 @@ def test_step_colours_differ_for_the_colour_blind(full_page: Page, scheme: str) 
     page = full_page
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     behind = "one => getComputedStyle(one).backgroundColor"
-    legend = [page.locator(f".legend .o{step}").evaluate(behind) for step in range(1, 8)]
+    legend = [page.locator(f".legend .o{step}").evaluate(behind) for step in (*range(1, 8), "text")]
     assert nearest([read(colour) for colour in (page.locator(":root").evaluate(behind), *legend)]) > 19
 
 
@@ -131,6 +140,15 @@ def test_steps_beyond_the_legend_have_its_last_colour(full_page: Page) -> None:
     ]
     assert len(set(found)) == 8
     assert found[7] == found[8] == found[9]
+
+
+def test_drafts_from_text_have_the_colour_of_the_legend_and_are_counted(full_page: Page) -> None:
+    behind = "one => getComputedStyle(one).backgroundColor"
+    of_text = full_page.locator(".content .otext").first
+    assert of_text.text_content() == "k"
+    assert of_text.evaluate(behind) == full_page.locator(".legend .otext").evaluate(behind)
+    answer = full_page.locator(".turn:not(.user)").last
+    expect(answer.locator(".facts").first).to_contain_text("83.3 % of drafts accepted (1 of 3 from text)")
 
 
 def test_colours_can_be_disabled(tab: Tab, scripted: ScriptedServer) -> None:

@@ -164,7 +164,7 @@ def test_api_key_is_sent_and_stays_in_the_tab(tab: Tab, scripted: ScriptedServer
 
 def test_thinking_is_folded_apart_from_the_answer(page: Page, scripted: ScriptedServer) -> None:
     goes_on = threading.Event()
-    extension = {"origins": [["reasoning_content", 4, 0], ["reasoning_content", 2, 3]], "rounds": [[3, 1]]}
+    extension = {"origins": [["reasoning_content", 4, 0], ["reasoning_content", 2, 3]], "rounds": [[3, 1, 0, 0]]}
     thought = delta(reasoning_content="hm **x", extension=extension)
     rest = sse(delta(reasoning_content="**"), delta(content="Yes."), delta("stop")) + DONE
     scripted.answers.append([sse(thought), lambda: goes_on.wait(30), rest])

@@ -185,7 +185,8 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Fie
 
 class PymtpOptions(RequestModel):
     origins: bool | None = Field(
-        None, description="Whether each chunk says which of its characters were drafted, and at which draft step."
+        None,
+        description="Whether each chunk says which of its characters were drafted, at which draft step or from text.",
     )
 
 
@@ -552,13 +553,14 @@ class ChunkChoice(Answer):
 class Origins(Answer):
     """Says which characters of a chunk were drafted.
 
-    origins: lists [field of the delta, number of characters, draft step] in the order of the text; the draft step is 0
-        for characters of tokens that were sampled from the target model.
-    rounds: lists [number of verified drafts, number of accepted drafts] of each round.
+    origins: lists [field of the delta, number of characters, draft step] in the order of the text; the draft step is
+        "text" for characters of drafts from text, and 0 for those of tokens that were sampled from the target model.
+    rounds: lists, of each round, [number of verified drafts, number of accepted drafts, number of the verified ones
+        that came from text, number of the accepted ones that did].
     """
 
     origins: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
-    rounds: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    rounds: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
 
 
 class ChatChunk(Answer):

@@ -8,9 +8,10 @@ export class Answer {
   thinking = new ColouredText();
   content = new ColouredText();
   calls = []; // { id, name, arguments, result }; result: the text that the user gives
-  rounds = []; // [drafted, accepted] of each round
-  verified = []; // the number of verified drafts by position in the draft
-  accepted = []; // the number of accepted drafts by position in the draft
+  rounds = []; // [drafted, accepted, drafted from text, accepted from text] of each round
+  verified = []; // the number of the head's verified drafts by position in the draft
+  accepted = []; // the number of the head's accepted drafts by position in the draft
+  drafts = { verified: 0, accepted: 0, verifiedByText: 0, acceptedByText: 0 }; // of all rounds together
   figures = null; // the server's statistics, which the last chunk has
   tokens = 0;
   reason = null;
@@ -29,7 +30,7 @@ export class Answer {
     answer.thinking = ColouredText.from(record.thinking);
     answer.content = ColouredText.from(record.content);
     answer.calls = record.calls.map((call) => ({ ...call }));
-    for (const [drafted, accepted] of record.rounds) answer.#pushRound(drafted, accepted);
+    for (const round of record.rounds) answer.#pushRound(round);
     answer.figures = record.figures;
     answer.tokens = record.tokens;
     answer.reason = record.reason ?? "stopped";
@@ -68,8 +69,8 @@ export class Answer {
 
   /** The share of verified drafts that were accepted; null without drafts. */
   get acceptance() {
-    const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-    return this.verified.length ? sum(this.accepted) / sum(this.verified) : null;
+    const { verified, accepted } = this.drafts;
+    return verified ? accepted / verified : null;
   }
 
   /** The parts of the output by their names, by which two answers can be compared. */
@@ -105,17 +106,22 @@ export class Answer {
     }
     this.#lastTokenTime = performance.now();
     if (!this.rounds.length) this.#firstTokenTime = this.#lastTokenTime;
-    for (const [drafted, accepted] of stats.rounds) {
-      this.#pushRound(drafted, accepted);
-      this.tokens += accepted + 1;
+    for (const round of stats.rounds) {
+      this.#pushRound(round);
+      this.tokens += round[1] + 1;
     }
   }
 
-  #pushRound(drafted, accepted) {
-    this.rounds.push([drafted, accepted]);
-    for (let i = 0; i < drafted; i++) {
+  // Chats of earlier versions have rounds of two numbers, without drafts from text.
+  #pushRound([drafted, accepted, draftedByText = 0, acceptedByText = 0]) {
+    this.rounds.push([drafted, accepted, draftedByText, acceptedByText]);
+    this.drafts.verified += drafted;
+    this.drafts.accepted += accepted;
+    this.drafts.verifiedByText += draftedByText;
+    this.drafts.acceptedByText += acceptedByText;
+    for (let i = 0; i < drafted - draftedByText; i++) {
       this.verified[i] = (this.verified[i] ?? 0) + 1;
-      this.accepted[i] = (this.accepted[i] ?? 0) + (i < accepted ? 1 : 0);
+      this.accepted[i] = (this.accepted[i] ?? 0) + (i < accepted - acceptedByText ? 1 : 0);
     }
   }
 

@@ -69,10 +69,17 @@ export class AnswerView {
     this.#content.classList.remove("writing");
     const facts = [`${answer.tokens} ${answer.tokens === 1 ? "token" : "tokens"}`];
     if (answer.speed) facts.push(`${answer.speed.toFixed(answer.speed < 100 ? 1 : 0)} tokens/s`);
-    facts.push(answer.acceptance === null ? "no drafts" : `${percent(answer.acceptance)} of drafts accepted`);
+    facts.push(accepted(answer));
     if (ENDS.has(answer.reason)) facts.push(ENDS.get(answer.reason));
     this.#facts.textContent = facts.join(" · ");
   }
+}
+
+/** Returns which drafts of an answer were accepted, in words. */
+function accepted({ acceptance, drafts: { verifiedByText, acceptedByText } }) {
+  if (acceptance === null) return "no drafts";
+  const fromText = verifiedByText ? ` (${acceptedByText} of ${verifiedByText} from text)` : "";
+  return `${percent(acceptance)} of drafts accepted${fromText}`;
 }
 
 /** A view that shows text as it is, without Markdown. */

@@ -2,6 +2,7 @@
 
 import { newId } from "./chat_store.js";
 import { ChatTree } from "./chat_tree.js";
+import { BY_TEXT } from "./coloured_text.js";
 
 const FORMAT = "pymtp chats";
 const VERSION = 1;
@@ -113,9 +114,15 @@ function readRequest(request, at) {
   return request;
 }
 
+/** Reads a round. The numbers of drafts from text are missing in files of earlier versions. */
 function readRound(round, at) {
   const counts = list(round, at).map((count, i) => natural(count, `${at}[${i}]`));
-  if (counts.length !== 2 || counts[1] > counts[0] || counts[0] > 1000) throw new FileError(`${at} is not [drafted, accepted]`);
+  const [drafted, accepted, draftedByText = 0, acceptedByText = 0] = counts;
+  const byHead = [drafted - draftedByText, accepted - acceptedByText];
+  const fits = acceptedByText <= draftedByText && 0 <= byHead[1] && byHead[1] <= byHead[0] && drafted <= 1000;
+  if (![2, 4].includes(counts.length) || !fits) {
+    throw new FileError(`${at} is not [drafted, accepted, drafted from text, accepted from text]`);
+  }
   return counts;
 }
 
@@ -125,7 +132,7 @@ function readText(value, at) {
   const text = string(value.text, `${at}.text`);
   const ends = list(value.ends, `${at}.ends`).map((end, i) => natural(end, `${at}.ends[${i}]`));
   const steps = list(value.steps, `${at}.steps`);
-  const isStep = (step) => Number.isInteger(step) && step >= -1 && step < 1000;
+  const isStep = (step) => step === BY_TEXT || (Number.isInteger(step) && step >= -1 && step < 1000);
   if (steps.length !== ends.length || !steps.every(isStep)) throw new FileError(`${at}.steps has not a step for each of its ends`);
   const ascend = ends.every((end, i) => end > (ends[i - 1] ?? 0));
   if (!ascend || (ends.at(-1) ?? 0) !== text.length) throw new FileError(`${at}.ends does not ascend to the end of the text`);

@@ -1,9 +1,10 @@
 // A text that grows, with the origin of each character.
 
 export const UNKNOWN = -1; // the step of characters for which the server sent no origin
+export const BY_TEXT = "text"; // the step of characters of drafts from text
 
-/** A text in which each character has a draft step: k if the k-th draft step proposed its token, and 0 if the token was
- * sampled from the target model. Positions count UTF-16 units, as in JavaScript's strings. */
+/** A text in which each character has a draft step: k if the head's k-th draft step proposed its token, BY_TEXT if the
+ * token is a draft from text, and 0 if it was sampled from the target model. Positions count UTF-16 units, as in JavaScript's strings. */
 export class ColouredText {
   text = "";
   #ends = []; // the end positions of runs of characters with the same step
@@ -61,7 +62,7 @@ export class ColouredText {
     }
   }
 
-  /** Appends a slice of the text to the element `parent`, as one span per run. A span has the class o0, o1, … for the
+  /** Appends a slice of the text to the element `parent`, as one span per run. A span has the class o0, o1, … or otext for the
    * step, and the attribute data-at for the position. */
   paint(parent, from, to) {
     for (const [start, end, step] of this.runs(from, to)) {

@@ -30,7 +30,7 @@ const panels = [
     share: ({ engine }, { engine: previous }) => share(engine.accepted - previous.accepted, engine.drafted - previous.drafted),
   }, { show: percent }),
   new BarsPanel("Drafts accepted, by position", ({ engine }) =>
-    positionRows(engine.drafted_per_position, engine.accepted_per_position)),
+    positionRows(engine.drafted_per_position, engine.accepted_per_position, engine.drafted_by_text, engine.accepted_by_text)),
   new BarsPanel("Rounds by drafts", ({ engine }) => frequencyRows(engine.depths)),
   new BarsPanel("Rounds by sequences", ({ engine }) => frequencyRows(engine.sequences)),
   new PlotPanel("Prefix cache", {

@@ -66,12 +66,16 @@ export function percent(share) {
   return `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 }
 
-/** Returns rows for `Bars`: for each position in the draft, the share of verified drafts that were accepted. */
-export function positionRows(verified, accepted) {
-  return verified.map((n, i) => {
-    const share = n ? (accepted[i] ?? 0) / n : 0; // `accepted` has no entry for later positions without acceptance
-    return [String(i + 1), share, n ? percent(share) : "–"];
-  });
+/** Returns rows for `Bars`: for each position in the head's draft, the share of verified drafts that were accepted; and
+ * this share of the drafts from text, if there were any. */
+export function positionRows(verified, accepted, verifiedByText, acceptedByText) {
+  const row = (label, n, of) => {
+    const share = of ? n / of : 0;
+    return [label, share, of ? percent(share) : "–"];
+  };
+  // `accepted` has no entry for later positions without acceptance
+  const rows = verified.map((of, i) => row(String(i + 1), accepted[i] ?? 0, of));
+  return verifiedByText ? [...rows, row("text", acceptedByText, verifiedByText)] : rows;
 }
 
 /** Fills a <dl> element with names and values. numbers: pairs [name, value]. */

@@ -27,7 +27,8 @@ export class Running {
       ["First token after", figures ? `${(1000 * figures.time_to_first_token).toFixed(0)} ms` : "–"],
       ["Prompt tokens from cache", figures ? String(figures.cached_tokens) : "–"],
     ]);
-    this.#bars.draw(positionRows(answer.verified, answer.accepted));
+    const { verifiedByText, acceptedByText } = answer.drafts;
+    this.#bars.draw(positionRows(answer.verified, answer.accepted, verifiedByText, acceptedByText));
     const last = answer.rounds.slice(-MAX_ROUNDS);
     this.#plot.draw([last.map(([drafted]) => drafted), last.map(([, accepted]) => accepted)], MAX_ROUNDS);
   }
