@@ -21,7 +21,8 @@ class DraftStats:
     drafted_by_text, accepted_by_text: the numbers of verified and of accepted drafts that came from text.
     discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
     depths: the number of verified drafts of each round.
-    accepted_per_position: how often the first, second, … draft of the head in a round was accepted.
+    drafted_per_position, accepted_per_position: how often the first, second, … draft of the head in a round was
+        verified, and accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
         not in the draft vocabulary.
     """
@@ -32,6 +33,7 @@ class DraftStats:
     accepted_by_text: int = 0
     discarded: int = 0
     depths: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
     outside_per_position: list[int] = field(default_factory=list)
 
@@ -55,7 +57,8 @@ class Stats:
         the text occurred.
     discarded: the number of drafts that were not verified, because they were too unlikely to be accepted.
     depths: the number of verified drafts of each round.
-    accepted_per_position: how often the first, second, … draft of the head in a round was accepted.
+    drafted_per_position, accepted_per_position: how often the first, second, … draft of the head in a round was
+        verified, and accepted.
     outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
         not in the draft vocabulary: these rejections are the cost of draft_vocab.
     phase_seconds: the context's seconds in each phase while the request ran, including its work for concurrent
@@ -81,6 +84,7 @@ class Stats:
     thinking_tokens: int = 0
     drafted_by_text: int = 0
     accepted_by_text: int = 0
+    drafted_per_position: tuple[int, ...] = ()
 
     @property
     def acceptance_rate(self) -> float:
@@ -153,6 +157,7 @@ def collect(
         thinking_tokens=thinking_tokens,
         drafted_by_text=draft_stats.drafted_by_text,
         accepted_by_text=draft_stats.accepted_by_text,
+        drafted_per_position=tuple(draft_stats.drafted_per_position),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ K = TypeVar("K")
 
 # figures that no report has (the tokens), or that those of earlier versions lack
 LACKING: dict[str, Any] = {"token_ids": (), "outside_per_position": (), "thinking_tokens": 0, "predicted": {}}
-LACKING |= {"drafted_by_text": 0, "accepted_by_text": 0}
+LACKING |= {"drafted_by_text": 0, "accepted_by_text": 0, "drafted_per_position": ()}
 LACKING |= dict.fromkeys(("queue_seconds", "time_to_first_token"), 0.0)
 
 DRAFTS = ("drafted", "drafted_by_text", "accepted", "accepted_by_text")  # figures of stats, for drafts_by_source
@@ -229,13 +230,16 @@ def paired_ratios(
 
 
 def accepted_per_position(all_stats: Sequence[Stats]) -> list[float]:
-    """Return, for the first, second, … draft of a round, the share that was accepted, over all rounds of all stats."""
-    depths = [depth for stats in all_stats for depth in stats.depths]
-    accepted = [stats.accepted_per_position for stats in all_stats]
-    return [
-        sum(counts[i] for counts in accepted if i < len(counts)) / sum(depth > i for depth in depths)
-        for i in range(max(depths, default=0))
-    ]
+    """Return, for the first, second, … draft of the head in a round, the share that was accepted, over all stats."""
+    drafted = [sum(counts) for counts in zip_longest(*map(_drafted_per_position, all_stats), fillvalue=0)]
+    accepted = [sum(counts) for counts in zip_longest(*(s.accepted_per_position for s in all_stats), fillvalue=0)]
+    return [right / made for made, right in zip_longest(drafted, accepted, fillvalue=0)]
+
+
+def _drafted_per_position(stats: Stats) -> tuple[int, ...]:
+    # reports of earlier versions lack the field: all of their drafts are the head's
+    depths = () if stats.drafted_per_position else stats.depths
+    return stats.drafted_per_position or tuple(sum(d > i for d in depths) for i in range(max(depths, default=0)))
 
 
 def synthetic_note(rates: Sequence[float] | None) -> list[str]:

@@ -168,8 +168,11 @@ class DecodeState:
         stats.discarded += len(self.made_drafts) - n_verified
         per_position = stats.accepted_per_position
         if len(per_position) < n_verified:
+            stats.drafted_per_position.extend([0] * (n_verified - len(per_position)))
             per_position.extend([0] * (n_verified - len(per_position)))
             stats.outside_per_position.extend([0] * (n_verified - len(stats.outside_per_position)))
+        for i in range(n_verified):
+            stats.drafted_per_position[i] += 1
         for i in range(n_accepted):
             per_position[i] += 1
         rejected = n_accepted < n_verified and n_accepted < len(tokens)
