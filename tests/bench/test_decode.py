@@ -241,7 +241,7 @@ def test_report_of_forced_text_compares_texts_and_has_ratios_to_the_head_and_sha
     by_text = [replace(m, stats=replace(m.stats, drafted_by_text=8, accepted_by_text=2)) for m in runs[2:]]
     cell = replace(report, measurements=[*runs[:2], *by_text]).cells()[-1]
     assert (cell.text_share, cell.text_accepted, cell.head_accepted) == (8 / 8, 2 / 8, None)
-    assert cell.accepted_per_position == []
+    assert cell.accepted_per_position == [1.0, 1.0]  # of the head alone
     assert "of head" not in report_of([measurement("none"), measurement("1")]).as_markdown().split("spread:")[0]
 
 

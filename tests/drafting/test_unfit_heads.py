@@ -70,7 +70,7 @@ def test_head_without_finite_logits_makes_no_drafts_and_logs_one_warning(
 ) -> None:
     expected = without_drafts(kind)
     before = len(warnings_of_drafts())
-    found = written(unfit(kind), draft_tokens=drafts, draws=draws)
+    found = written(unfit(kind), draft_tokens=drafts, draws=draws, draft_text=0)
     assert [one.token_ids for one in found] == [one.token_ids for one in expected]
     assert [one.logprobs for one in found] == [one.logprobs for one in expected]
     assert sum(one.stats.drafted for one in found) == 0

@@ -8,6 +8,8 @@
 
 using namespace pymtp_tuning;
 
+static constexpr int N_SPLIT = std::size(DISAGREEMENT_RATES); // kinds of agreement in which the places differ
+
 static double log_odds(double share) {
     return std::log(share / (1 - share));
 }
@@ -18,10 +20,11 @@ static double share_of(double log_odds) {
 
 pymtp_guess_rates::pymtp_guess_rates() {
     static_assert(std::size(LENGTHS) + 1 == N_LENGTHS && std::size(LENGTH_RATES) == N_LENGTHS, "a rate for each bin");
-    static_assert(std::size(AGREEMENT_ODDS) == N_AGREEMENTS, "odds for each kind of agreement");
+    static_assert(N_SPLIT + std::size(AGREEMENT_ODDS) == N_AGREEMENTS, "a rate for each kind of agreement");
     for (int i = 0; i < N_LENGTHS; ++i) {
         for (int k = 0; k < N_AGREEMENTS; ++k) {
-            const double rate = share_of(log_odds(LENGTH_RATES[i]) + AGREEMENT_ODDS[k]);
+            const double rate = k < N_SPLIT ? DISAGREEMENT_RATES[k]
+                                            : share_of(log_odds(LENGTH_RATES[i]) + AGREEMENT_ODDS[k - N_SPLIT]);
             records[i][k] = {GUESS_WEIGHT, GUESS_WEIGHT * rate};
         }
     }

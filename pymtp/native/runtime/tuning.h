@@ -94,11 +94,13 @@ constexpr int TABLE_TRIES = 256;
 // Boundaries between the bins of the length of a match, in tokens; and for each bin the assumed share of right guesses
 // where the text's end has occurred at one place, before any guess was judged.
 constexpr int    LENGTHS[]      = {4, 6, 8, 12, 16, 24, 32, 64};
-constexpr double LENGTH_RATES[] = {0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.9, 0.93, 0.95};
-// What is added to the logarithm of the odds where the end has occurred at several places: less than half of them go on
-// with the guess, half or more do, there is one place, all of a few agree, all of MANY_PLACES or more agree.
-constexpr double AGREEMENT_ODDS[] = {-1.5, -0.7, 0.0, 0.5, 1.0};
-constexpr int    MANY_PLACES      = 4;
+constexpr double LENGTH_RATES[] = {0.4, 0.55, 0.7, 0.78, 0.83, 0.9, 0.93, 0.96, 0.98};
+// What is added to the logarithm of the odds where all places agree: where there is one place, a few, and MANY_PLACES
+// or more. And the assumed shares, at any length, where less than half of the places go on with the guess, and where
+// half or more do, but not all. tools/bench/bench_text.py measures the shares.
+constexpr double AGREEMENT_ODDS[]     = {0.0, 1.0, 2.0};
+constexpr int    MANY_PLACES          = 4;
+constexpr double DISAGREEMENT_RATES[] = {0.12, 0.35};
 // Weight of the assumed shares, as a number of judged guesses; and the factor of the weight of a guess for each later
 // one in its bin.
 constexpr double GUESS_WEIGHT = 8.0;
