@@ -9,6 +9,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from makers.make_model import make_model
 
 from pymtp import LLM, Model
 from pymtp.model.model import demo_model
+from pymtp.model.options import ModelOptions
 
 # Until all tests are collected, since next to nothing of their modules becomes garbage: a tenth of each worker's start.
 gc.disable()
@@ -41,6 +43,7 @@ settings.register_profile("pymtp", deadline=None, max_examples=33, derandomize="
 settings.load_profile("pymtp")
 
 ROOT = Path(__file__).parent.parent
+LOADING = {field.name for field in fields(ModelOptions)}  # options of a load
 
 # Write bytecode in any case: without it, each worker would rewrite the assertions of all test files in each run.
 sys.dont_write_bytecode = False
@@ -56,7 +59,8 @@ ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[a
 # Each call of a command would read the options of all commands anew, which takes 50 ms.
 typer.main.get_command = cache(typer.main.get_command)
 
-FIRST = "test_cluster.py"  # its two tests take as long as hundreds of others: begun late, they would end alone
+# What takes as long as hundreds of other tests: begun late, one would run alone at the end
+FIRST = ("test_cluster.py", "tools", "vendor")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -81,14 +85,20 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests, because all workers must have the same order."""
-    items.sort(key=lambda item: (item.path.name != FIRST, str(item.path)))
+    """Sort the tests, because all workers must have the same order: those of FIRST, then by path."""
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        names = {item.path.name, item.path.parent.name}
+        return next((i for i, name in enumerate(FIRST) if name in names), len(FIRST)), str(item.path)
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
     """Freeze the collected tests, so that the garbage collector does not scan thousands of them each time."""
     gc.freeze()
     gc.enable()
+    gc.set_threshold(10_000, 10, 5)  # the default of 700 costs a twentieth of the tests' time
 
 
 @pytest.fixture(autouse=True)
@@ -173,9 +183,19 @@ def make_llm(model: Path | Model | None = None, **keywords: Any) -> LLM:
     """Make a small LLM for tests, with one thread and a fixed depth unless the options say otherwise.
 
     A model this small gains nothing from two threads, and on a busy machine each would wait for the other at every
-    barrier. The depth is fixed because "auto" depends on the clock.
+    barrier. The depth is fixed because "auto" depends on the clock. Without a model, all share the shipped one, unless
+    options of the load are given.
     """
-    return LLM(model, **({"n_ctx": 1024, "n_threads": 1, "draft_tokens": 3} | keywords))
+    options = {"n_ctx": 1024, "n_threads": 1, "draft_tokens": 3} | keywords
+    if model is None and options["draft_tokens"] != "auto" and not options.keys() & LOADING:
+        model = shipped()
+    return LLM(model, **options)
+
+
+@cache
+def shipped() -> Model:
+    """Load the shipped model once for each process of tests."""
+    return Model()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
 from pymtp.context.context import Context
 from pymtp.drafting.depth import Acceptance, AutoDepth, RoundCosts
+from pymtp.model.model import demo_model
 from pymtp.sampling import Sampler
 
 SHORT = SamplingParams(max_tokens=8)
@@ -126,7 +127,7 @@ def test_context_calls_of_several_threads_run_one_after_the_other(llm: LLM) -> N
 
 
 def test_llm_close_waits_for_the_running_request_and_refuses_waiting_calls() -> None:
-    llm = make_llm()
+    llm = make_llm(demo_model())
     expected = llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids
     got: list[list[int]] = []
     refused: list[ClosedError] = []
@@ -164,7 +165,7 @@ def test_cancel_that_is_reset_while_it_runs_leaves_no_flag_set() -> None:
 
 
 def test_cancel_after_close_is_harmless() -> None:
-    llm = make_llm()
+    llm = make_llm(demo_model())
     context = llm.context
     llm.close()
     llm.cancel()
@@ -172,7 +173,7 @@ def test_cancel_after_close_is_harmless() -> None:
 
 
 def test_stream_is_cancelled_by_the_close_of_its_llm() -> None:
-    llm = make_llm()
+    llm = make_llm(demo_model())
     stream = llm.stream("import ", ENDLESS)
     first = next(stream)
     llm.close()
@@ -185,8 +186,8 @@ def test_stream_is_cancelled_by_the_close_of_its_llm() -> None:
 
 
 def test_stream_keeps_its_llm_alive() -> None:
-    expected = make_llm().generate("import ", SHORT).text
-    assert "".join(piece.text for piece in make_llm().stream("import ", SHORT)) == expected
+    expected = make_llm(demo_model()).generate("import ", SHORT).text
+    assert "".join(piece.text for piece in make_llm(demo_model()).stream("import ", SHORT)) == expected
 
 
 def test_stream_may_be_read_by_several_threads(llm: LLM, prompts: list[str]) -> None:
@@ -212,12 +213,12 @@ def test_weights_are_freed_with_the_last_reference_without_garbage_collection() 
             lambda llm: llm.chat([{"role": "user", "content": "hello"}], SHORT),
             lambda llm: refused(llm, SamplingParams(grammar="root")),
         ):
-            llm = make_llm()
+            llm = make_llm(demo_model())
             gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
             use(llm)
             del llm
             assert [ref() for ref in gone] == [None] * 3
-        llm = make_llm()
+        llm = make_llm(demo_model())
         stream = llm.stream("import ", ENDLESS)
         gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
         next(stream)

@@ -104,10 +104,10 @@ def handler(*_):
 signal.signal(signal.SIGALRM, handler)
 def long(llm):
     try:
-        return llm.generate("import ", pymtp.SamplingParams(700, ignore_eos=True)).finish_reason
+        return llm.generate("import ", pymtp.SamplingParams(300, ignore_eos=True)).finish_reason
     except pymtp.PymtpError as error:
         return type(error).__name__
-llm, other = (pymtp.LLM(model, n_threads=16, n_ctx=1024) for _ in range(2))
+llm, other = (pymtp.LLM(model, n_threads=16, n_ctx=1024, draft_tokens=1) for _ in range(2))
 """
 
 
@@ -122,10 +122,10 @@ def in_handler():
     return "closed"
 for _ in range(2):
     came.clear()
-    other = pymtp.LLM(model, n_threads=16, n_ctx=1024)
+    other = pymtp.LLM(model, n_threads=16, n_ctx=1024, draft_tokens=1)
     thread = threading.Thread(target=long, args=[other])
     thread.start()
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     print(long(llm), came)
     thread.join()
 """
@@ -144,7 +144,7 @@ expected = text(other)
 in_handler = lambda: text(other) == expected
 for _ in range(2):
     came.clear()
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
     print(long(llm), came)
 """
         )
@@ -165,7 +165,7 @@ def in_handler():
         return 0
     return child
 parent = os.getpid()
-signal.setitimer(signal.ITIMER_REAL, 0.1)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
 reason = long(llm)
 if os.getpid() != parent:
     os._exit(0)
