@@ -120,6 +120,7 @@ def compare_drafts(
 ) -> dict[str, dict[str, Any]]:
     """Write the texts of all arms of all models; return the rows."""
     prompts, rows = held_out_prompts(-(-tokens // length)), {}
+    prompts[::2] = [f"{prompt}\n{prompt[: len(prompt) // 3]}" for prompt in prompts[::2]]  # "auto" drafts from text
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             file, by_name = model_file(name, Path(folder)), arms(depths)

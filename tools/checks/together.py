@@ -69,7 +69,7 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
     type_k, other = numbers.choices(CACHES, k=2)
     type_v = numbers.choice((type_k, type_k, other))
     n_ubatch = numbers.choice((16, 32, 48, 64, 128, 512))
-    return {
+    settings = {
         "n_ctx": numbers.choice((256, 512, 512, 1024)),
         "n_batch": n_ubatch * numbers.choice((1, 1, 2)),
         "n_ubatch": n_ubatch,
@@ -77,8 +77,11 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
         "type_k": type_k,
         "type_v": type_v,
         "flash_attn": "on" if type_v.startswith("q") else numbers.choice(("auto", "on", "off")),
-        "draft_tokens": numbers.choice(("auto", *range(8))),
     }
+    drafts = numbers.choice(("auto", *range(8)))
+    # three in nine draft from text, too
+    by_text: dict[Any, Any] = {"auto": "auto", 4: 7, 6: min(63, n_ubatch - 1)}
+    return settings | {"draft_tokens": "auto" if drafts in by_text else drafts, "draft_text": by_text.get(drafts, 0)}
 
 
 def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
@@ -274,7 +277,7 @@ class Game:
         """Run all plays, each with the cache that the ones before left."""
         numbers = self.numbers
         others: Sequence[dict[str, Any]] = ({"n_batch": 512, "n_ubatch": 512},)
-        others = others if self.cached else (*others, {"draft_tokens": 0})
+        others = others if self.cached else (*others, {"draft_tokens": 0, "draft_text": 0})
         apart = self.settings | numbers.choice(({}, *others))
         with closing(Alone(self.model, apart)) as alone, tempfile.TemporaryDirectory() as folder:
             budget = numbers.choice(BUDGETS)
