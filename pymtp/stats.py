@@ -179,6 +179,7 @@ class Figures:
     sequences: number of rounds for each number of sequences.
     read: number of prompt tokens that were prefilled, not reused. prefills: number of decodes that did so.
     prefixes: the counters of the prefix cache.
+    output_bytes: bytes of host memory of earlier outputs that are kept for drafts from text.
     """
 
     running: int = 0
@@ -202,6 +203,7 @@ class Figures:
     read: int = 0
     prefills: int = 0
     prefixes: PrefixFigures = field(default_factory=PrefixFigures)
+    output_bytes: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -244,7 +246,7 @@ class EngineStats:
         self.tokens += tokens
         self._recent.append((now, tokens))
 
-    def figures(self, running: int, waiting: int, prefixes: PrefixFigures) -> Figures:
+    def figures(self, running: int, waiting: int, prefixes: PrefixFigures, output_bytes: int) -> Figures:
         """Return a snapshot of the statistics."""
         recent = list(self._recent)
         seconds = recent[-1][0] - recent[0][0] if recent else 0.0
@@ -279,6 +281,7 @@ class EngineStats:
             read=self.prefilled,
             prefills=self.prefills,
             prefixes=prefixes,
+            output_bytes=output_bytes,
         )
 
 

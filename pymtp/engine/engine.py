@@ -104,7 +104,8 @@ class Engine:
         unfinished = list(self.runner.unfinished)
         seqs = [request.seq for request in unfinished if not request.ended and request not in cancelled]
         n_waiting = seqs.count(None)
-        return self.runner.stats.figures(len(seqs) - n_waiting, n_waiting, self.prefix_cache.figures())
+        prefixes, output_bytes = self.prefix_cache.figures(), self.runner.outputs.nbytes
+        return self.runner.stats.figures(len(seqs) - n_waiting, n_waiting, prefixes, output_bytes)
 
     @property
     def idle(self) -> bool:

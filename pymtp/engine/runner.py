@@ -43,7 +43,7 @@ class RequestRunner:
     ) -> None:
         self.context, self._scheduler, self._prefix_cache = context, scheduler, prefix_cache
         self._depth, self._head_check, self._clock = depth, head_check, clock
-        self._outputs = outputs
+        self.outputs = outputs
         self.unfinished: dict[Request, None] = {}
         self.stats = EngineStats()
 
@@ -197,7 +197,7 @@ class RequestRunner:
         depth = self._depth.add_sequence(request.params.temperature)
         text = None
         if request.params.draft_tokens != 0:
-            text = self._depth.add_text(None if request.space.only is not None else self._outputs.of(_key(request)))
+            text = self._depth.add_text(None if request.space.only is not None else self.outputs.of(_key(request)))
         state = request.start_decoding(token, n_output, self.context.n_ctx, depth, text)
         state.add_text([*request.prompt, *request.tokens])  # there are output tokens after a restart
         if self._head_check.head_failed:
@@ -262,8 +262,8 @@ class RequestRunner:
             self.stats.finished += 1
             if state.text is not None and request.space.only is None:
                 with suppress(NativeError):  # without memory, later requests have fewer drafts
-                    self._outputs.add(_key(request), [*request.tokens, *tokens])
-                self._prefix_cache.leave_room(self._outputs.nbytes)
+                    self.outputs.add(_key(request), [*request.tokens, *tokens])
+                self._prefix_cache.leave_room(self.outputs.nbytes)
         elif state.text is not None:
             state.add_text(tokens)
         n_verified, n_accepted = len(state.verified_drafts), state.n_accepted

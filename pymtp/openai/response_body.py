@@ -27,7 +27,6 @@ from pymtp.openai.prompt_only import is_prompt_only, without_text
 from pymtp.openai.request_body import CHAT, excludes_reasoning, text_prompts
 from pymtp.openai.timings import PromptProgress, Timings, timings
 from pymtp.sampling import TokenLogprobs
-from pymtp.stats import Stats
 
 OBJECTS = {CHAT: ("chatcmpl-", "chat.completion")}
 OutputsByPrompt = Sequence[Sequence[Output]]
@@ -80,6 +79,7 @@ class DraftingStats(Answer):
     drafted_by_text: Annotated[int, About("Those of `drafted` that came from the text.")]
     accepted_by_text: Annotated[int, About("Those of `accepted` that came from the text.")]
     acceptance_rate: float
+    drafted_per_position: Annotated[list[int], About("Verified drafts of the head, by position in the draft.")]
     accepted_per_position: Annotated[list[int], About("Accepted drafts of the head, by position in the draft.")]
     depths: Annotated[list[int], About("Number of drafts of each round.")]
     rounds: int
@@ -299,7 +299,8 @@ def draft_stats(completions: Sequence[Completion]) -> DraftingStats:
         "drafted_by_text": sum(one.drafted_by_text for one in stats),
         "accepted_by_text": sum(one.accepted_by_text for one in stats),
         "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
-        "accepted_per_position": _sums_per_position(stats),
+        "drafted_per_position": _sums([one.drafted_per_position for one in stats]),
+        "accepted_per_position": _sums([one.accepted_per_position for one in stats]),
         "depths": [depth for one in stats for depth in one.depths],
         "rounds": sum(one.rounds for one in stats),
         "prefill_seconds": round(max(one.prefill_seconds for one in stats), 6),
@@ -312,8 +313,8 @@ def draft_stats(completions: Sequence[Completion]) -> DraftingStats:
     }
 
 
-def _sums_per_position(stats: Sequence[Stats]) -> list[int]:
-    return [sum(counts) for counts in zip_longest(*(one.accepted_per_position for one in stats), fillvalue=0)]
+def _sums(counts_per_position: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(counts) for counts in zip_longest(*counts_per_position, fillvalue=0)]
 
 
 def _chat_choice(i: int, output: Output, model: Model, shows_reasoning: bool) -> ChatChoice:

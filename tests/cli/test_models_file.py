@@ -32,6 +32,7 @@ model = "hf:owner/name:Q4_K_M"
 n_ctx = 1024
 mmap = false
 temp = 0
+draft-text = 7
 """
 
 
@@ -97,6 +98,7 @@ def test_options_of_the_file_are_those_of_the_command_line_and_of_llm(folder: Pa
     assert coder.llm.chat_template_kwargs == {"enable_thinking": False}
     assert (coder.fit, small.fit) == ((), ("n_seq_max",))
     assert small.settings.served_names == ("qwen/small",)
+    assert (coder.llm.draft_text, small.llm.draft_text) == ("auto", 7)
     assert (small.llm.model, small.llm.n_ctx, small.llm.use_mmap) == ("hf:owner/name:Q4_K_M", 1024, False)
     assert [model.settings.sampling["temperature"] for model in front.models] == [0.5, 0]
 

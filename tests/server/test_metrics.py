@@ -121,6 +121,8 @@ def test_metrics_and_answers_tell_drafts_of_the_head_and_from_text_apart(copying
     metrics, figures, told = Scraped(copying), copying.llm.figures(), answer["pymtp"]
     assert figures.drafted_by_text > 0
     assert (told["drafted_by_text"], told["accepted_by_text"]) == (figures.drafted_by_text, figures.accepted_by_text)
+    assert told["drafted_per_position"] == list(figures.drafted_per_position)
+    assert metrics("output_bytes") == figures.output_bytes > 0
     timings = answer["timings"]
     assert timings["draft_n_by_text"] == told["drafted_by_text"]
     assert timings["draft_n_accepted_by_text"] == told["accepted_by_text"]

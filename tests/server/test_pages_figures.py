@@ -70,11 +70,12 @@ def test_figures_page_shows_the_engines_counters(tab: Tab, server: Server) -> No
 def test_figures_page_shows_the_share_of_drafts_from_text_beside_the_positions(tab: Tab, server: Server) -> None:
     reported = httpx.get(f"{server.url}/figures").json()
     reported["engine"] |= {"drafted_per_position": [4], "accepted_per_position": [1]}
-    reported["engine"] |= {"drafted_by_text": 8, "accepted_by_text": 6}
+    reported["engine"] |= {"drafted_by_text": 8, "accepted_by_text": 6, "output_bytes": 2 * 2**20}
     tab.page.route(re.compile(r"/figures(\?|$)"), lambda route: route.fulfill(json=reported))
     page = tab.open(f"{server.url}/figures.html")
     bars = panel(page, "Drafts accepted, by position").locator(".bar")
     expect(bars).to_have_text(["125.0 %", "text75.0 %"])
+    expect(panel(page, "Memory")).to_contain_text("Outputs kept for drafts2.0 MiB")
 
 
 def test_plots_of_the_figures_page_advance_each_second(tab: Tab, server: Server) -> None:

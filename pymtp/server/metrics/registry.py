@@ -230,6 +230,10 @@ GAUGES: dict[str, tuple[str, Callable[[Figures, LLM], float]]] = {
         "Limit of prefix_cache_bytes.",
         lambda now, llm: llm._engine.prefix_cache.store.eviction.limit,
     ),
+    "output_bytes": (
+        "Bytes of host memory of earlier outputs, from which drafts are taken.",
+        lambda now, llm: now.output_bytes,
+    ),
     "embedding_context_bytes": (
         "Bytes of memory of the context of embeddings, 0 before the first one.",
         lambda now, llm: sum(device.total for device in llm._embedder.memory),

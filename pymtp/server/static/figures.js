@@ -50,8 +50,9 @@ const panels = [
     ["Tokens written", String(engine.tokens)],
     ["Rounds", String(engine.rounds)],
   ]),
-  new NumbersPanel("Memory", ({ memory, places, n_ctx }) => [
+  new NumbersPanel("Memory", ({ engine, memory, places, n_ctx }) => [
     ["Places", `${places} × ${n_ctx} tokens`],
+    ["Outputs kept for drafts", bytes(engine.output_bytes)],
     ...memory.map(({ device, total }) => [device, bytes(total)]),
   ]),
 ];
