@@ -246,7 +246,8 @@ def test_arm_with_new_makes_an_llm_for_each_completion_and_other_arms_reuse_one(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
-    code, out, err = run_interrupted(["decode", *SMALL, "--rounds", "100000"], "round 2: code, greedy")
+    endless = ["decode", *SMALL, "--kinds", "code", "--temperatures", "0", "--rounds", "100000"]
+    code, out, err = run_interrupted(endless, "round 2: code, greedy")
     assert code == 130
     assert "Traceback" not in err
     assert "Decoding, greedy: demo.gguf" in out

@@ -150,7 +150,7 @@ def test_default_sizes_that_are_too_long_are_left_out(capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_finished_measurements_and_exits_with_130() -> None:
-    endless = ["prefill", "--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
+    endless = ["prefill", "--sizes", "64,256", "--depths", "2", "--rounds", "10000", "-t", "1"]
     code, out, err = run_interrupted(endless, "round 1: 64 fused")
     assert code == 130
     assert "Traceback" not in err
