@@ -48,7 +48,7 @@ def test_memory_plan_matches_a_full_context(model: Model, n_ctx: int, n_seq_max:
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_memory_plan_matches_with_drafts_from_text(dense: Model, draft_tokens: int) -> None:
-    options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": draft_tokens, "draft_text": 23}
+    options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": draft_tokens, "draft_text": 31}
     assert planned(dense.path, **options) == measured_memory(dense, **options)
 
 

@@ -23,7 +23,7 @@ def measured_memory(
 ) -> DeviceMemory:
     """Return the memory of a full context after a round of every depth and the largest batch rounds."""
     options["draft_text"] = draft_text
-    by_text = [n for n in range(draft_tokens + 1, draft_text + 1) if n < 8 or n in (11, 15, 23)]
+    by_text = [n for n in range(draft_tokens + 1, draft_text + 1) if n < 8 or n in (15, 31)]
     with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max, n_threads=1, **options) as c:
         rounds = [(1, 1 + depth) for depth in range(draft_tokens + 1)]
         rounds += {

@@ -79,9 +79,12 @@ choice_maker::choice_maker(
         const pymtp_costs & costs, const std::vector<pymtp_text_sequence> & sequences,
         const pymtp_round_limits & limits) :
     costs(costs), sequences(sequences), limits(limits) {
+    const std::vector<int> depths = pymtp_text_depths(limits.max_head, limits.max_text);
     for (const pymtp_text_sequence & s : sequences) {
         const int n = std::min(s.limit, limits.max_text);
         found.push_back(s.text && n > 0 ? s.text->next(n) : guesses());
+        const auto more = std::upper_bound(depths.begin(), depths.end(), (int) found.back().size());
+        found.back().resize(more == depths.begin() ? 0 : more[-1]);
         by_text.push_back(logarithms(expected_tokens(found.back())));
     }
 }
