@@ -20,6 +20,7 @@ class SharedTexts:
         """Begin without texts. limit_bytes: the most bytes of all indexes; 0 keeps nothing."""
         self._limit = limit_bytes
         self._indexes: OrderedDict[str, TextIndex] = OrderedDict()  # the least recently used owner first
+        self._sizes: dict[str, int] = {}  # their bytes: there may be so many owners that a sum over them takes long
         self.nbytes = 0
 
     def add(self, owner: str, tokens: Sequence[int]) -> None:
@@ -38,10 +39,16 @@ class SharedTexts:
         self._indexes.move_to_end(owner)
         while index.nbytes > self._limit and len(index):
             index.keep_last(len(index) // 2)
-        total = sum(one.nbytes for one in self._indexes.values())
-        while total > self._limit:
-            total -= self._indexes.popitem(last=False)[1].nbytes
-        self.nbytes = total
+        self._count(owner, index.nbytes)
+        while self.nbytes > self._limit:  # if this owner is the last, the limit is below the size of an empty index
+            oldest, _ = self._indexes.popitem(last=False)
+            self._count(oldest, 0)
+
+    def _count(self, owner: str, nbytes: int) -> None:
+        """Record the bytes of an owner's index; 0 if it was forgotten."""
+        self.nbytes += nbytes - self._sizes.pop(owner, 0)
+        if nbytes:
+            self._sizes[owner] = nbytes
 
     def of(self, owner: str) -> TextIndex | None:
         """Return the index of the owner's earlier outputs, or None if there are none. It counts as used now."""
@@ -53,4 +60,5 @@ class SharedTexts:
     def clear(self) -> None:
         """Forget all texts."""
         self._indexes.clear()
+        self._sizes.clear()
         self.nbytes = 0

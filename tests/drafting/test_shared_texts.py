@@ -75,6 +75,15 @@ def test_bytes_are_those_of_all_indexes() -> None:
     assert texts.of("owner 0") is None
 
 
+def test_output_is_added_without_a_look_at_other_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, looked_at, nbytes = SharedTexts(2**20), set[int](), TextIndex.nbytes
+    for i in range(30):  # as many owners as requests, if each request has a salt of its own
+        texts.add(f"owner {i}", output(i, 10))
+    monkeypatch.setattr(TextIndex, "nbytes", property(lambda index: looked_at.add(id(index)) or nbytes.__get__(index)))
+    texts.add("owner 3", output(30, 10))
+    assert looked_at == {id(texts.of("owner 3"))}
+
+
 @pytest.mark.parametrize("limit", [0, 1, 100])
 def test_limit_below_one_index_keeps_nothing(limit: int) -> None:
     texts = SharedTexts(limit)
