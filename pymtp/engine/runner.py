@@ -264,6 +264,7 @@ class RequestRunner:
                 with suppress(NativeError):  # without memory, later requests have fewer drafts
                     self.outputs.add(_key(request), [*request.tokens, *tokens])
                 self._prefix_cache.leave_room(self.outputs.nbytes)
+            state.text = None  # a stream may keep the request for long
         elif state.text is not None:
             state.add_text(tokens)
         n_verified, n_accepted = len(state.verified_drafts), state.n_accepted

@@ -24,6 +24,7 @@ from pymtp.context.host_memory import default_cache_bytes, host_bytes
 from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.drafting.depth import MAX_AUTO
 from pymtp.options import LLMOptions
+from pymtp.sampling import Sampler, SamplingParams
 
 FILE_PADDING = 0.01  # share of a file that is metadata, or aligns tensors
 
@@ -50,6 +51,21 @@ def test_memory_plan_matches_a_full_context(model: Model, n_ctx: int, n_seq_max:
 def test_memory_plan_matches_with_drafts_from_text(dense: Model, draft_tokens: int) -> None:
     options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": draft_tokens, "draft_text": 31}
     assert planned(dense.path, **options) == measured_memory(dense, **options)
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 7])
+def test_memory_plan_has_room_for_drafts_from_text_of_several_sequences(dense: Model, draft_tokens: int) -> None:
+    options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": 4, "draft_tokens": draft_tokens, "draft_text": 31}
+    shapes = [(1, 1 + n) for n in (*range(8), 15, 31)]
+    shapes += [(2, 16), (2, 15), (2, 14), (2, 13), (3, 10), (3, 9), (4, 8), (4, 7)]
+    with Context(dense, n_threads=1, **options) as c:
+        for seq in range(4):
+            c.set_sampling(Sampler(SamplingParams()), seq)
+            c.prefill([1], seq)
+        for n_seqs, n in shapes:
+            c.verify_chains({seq: [1] * n for seq in range(n_seqs)})
+        (real,) = c.memory()
+    assert 0.97 * planned(dense.path, **options).compute < real.compute <= planned(dense.path, **options).compute
 
 
 @pytest.mark.parametrize("draft_vocab", [128, 1024])

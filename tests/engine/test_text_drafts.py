@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 from helpers.engines import EngineHarness
@@ -76,6 +77,18 @@ def test_chains_from_text_end_with_the_output_and_with_the_context() -> None:
     assert all(request.completion.stats.accepted_by_text > 20 for request in requests)
 
 
+def test_verifications_have_no_other_numbers_of_rows_than_memory_was_planned_for() -> None:
+    for n in range(80, 112):
+        engines = harness(n_ctx=100)
+        engines.submit(PROMPT, n - len(PROMPT) if n < 96 else None)
+        engines.submit([*PROMPT, *PROMPT[: n - 80]], 60)
+        engines.run()
+        engines.check()
+        rows = {n for name, _, n in engines.context.calls if name == "verify"}
+        assert max(rows) > 8
+        assert rows <= {*range(1, 9), 16, 32}
+
+
 def test_sequences_of_a_round_draft_from_text_or_with_the_head() -> None:
     class Mixed(COPY):  # type: ignore[misc,valid-type]
         def next_token(self, seed: int, prefix: Any) -> int:
@@ -141,3 +154,14 @@ def test_restarted_request_drafts_from_its_whole_text_again() -> None:
     assert before < 400
     assert request.tokens == expected_tokens(0, PROMPT, 400, engines.context.next_token)
     assert max(n for name, _, n in engines.context.calls[n_calls:] if name == "verify") == 32
+
+
+def test_ended_request_holds_no_index() -> None:
+    engines = harness()
+    request = engines.submit(PROMPT, 100)
+    while request.decode_state is None:
+        engines.engine.step()
+    text = ref(request.decode_state.text)
+    assert text() is not None
+    engines.run()
+    assert text() is None

@@ -95,20 +95,22 @@ pymtp_graph_sample planned_sample() {
 
 using shapes = std::vector<pymtp_graph_slots::shape>;
 
-// Returns the shapes of rounds to plan memory for: all shapes of one sequence, and the largest shapes of several
-// sequences that can have slots at the same time.
-shapes cached_shapes(const pymtp_contexts & contexts, int32_t n_rows, int32_t room) {
-    shapes kept = pymtp_graph_slots::largest(contexts.can_batch() ? contexts.options.n_seq_max : 1, n_rows, room);
+// Returns the shapes of rounds to plan memory for: all shapes of one sequence with up to n_rows rows, and the largest
+// shapes of several sequences that can have slots at the same time.
+// most_rows: largest number of rows of one of several sequences. room: of all sequences together
+shapes cached_shapes(const pymtp_contexts & contexts, int32_t n_rows, int32_t most_rows, int32_t room) {
+    shapes kept = pymtp_graph_slots::largest(contexts.can_batch() ? contexts.options.n_seq_max : 1, most_rows, room);
     for (int32_t n = 1; n <= n_rows; ++n) {
         kept.push_back({1, n});
     }
     return kept;
 }
 
-// Returns the shapes of verifications: with drafts of the head, and of one sequence with drafts from text.
+// Returns the shapes of verifications, with drafts of the head and from text.
 shapes verify_shapes(const pymtp_contexts & contexts) {
     const pymtp_pair_options & options = contexts.options;
-    shapes kept = cached_shapes(contexts, 1 + options.n_draft, contexts.max_verify_rows());
+    shapes kept = cached_shapes(
+            contexts, 1 + options.n_draft, 1 + contexts.max_drafts(), contexts.max_verify_rows());
     for (int n : pymtp_text_depths(options.n_draft, options.n_text)) {
         if (n > options.n_draft) {
             kept.push_back({1, 1 + n});
@@ -133,7 +135,8 @@ void add_round_graphs(pymtp_contexts & contexts, device_sums & sums) {
         pymtp_set_sample(contexts.draft.get(), planned_sample());
         const pymtp_pending_hidden_scope  hidden(contexts);
         const pymtp_reduced_output_scope rows(contexts, true);
-        for (const auto & [n_seqs, n] : cached_shapes(contexts, contexts.options.n_draft, contexts.max_head_rows)) {
+        const int32_t n_draft = contexts.options.n_draft;
+        for (const auto & [n_seqs, n] : cached_shapes(contexts, n_draft, n_draft, contexts.max_head_rows)) {
             sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(contexts.draft.get(), n_seqs, n));
         }
     }

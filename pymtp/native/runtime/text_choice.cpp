@@ -126,13 +126,15 @@ pymtp_text_choice choice_maker::choose() {
     if (!any || !costs.known()) {
         return choice;
     }
+    int usable = 0; // drafts of the head
     for (const pymtp_text_sequence & s : sequences) {
         by_head.push_back(logarithms(pymtp_expected_tokens(*s.acceptance, s.limit, limits.max_head)));
+        usable = std::max(usable, std::min(s.limit, limits.max_head));
     }
     plan   best;
     double most = -std::numeric_limits<double>::infinity();
     int    head = 0; // the best number without drafts from text
-    for (int d = 0; d <= limits.max_head; ++d) {
+    for (int d = 0; d <= usable; ++d) {
         const double v = value({0, d, false});
         head = v > most ? d : head;
         most = std::max(most, v);
