@@ -45,9 +45,10 @@ class ContextOptions(RopeOptions):
     flash_attn: whether attention is computed in one operation, one of FLASH_ATTN.
     draft_tokens: the largest number of drafts per round; 0 for no draft context. "auto" for the largest number that
         an LLM chooses by itself: 7, or fewer where n_batch or n_ubatch is less than 8, and 0 without a head.
-    draft_text: the largest number of drafts per round that come from the text so far, at most 63; 0 for none. "auto":
-        with draft_tokens="auto" 31, or 15 with more than four sequences, otherwise 0; fewer where n_batch or n_ubatch
-        is less than 32. More of them take more memory: the recurrent layers keep the inputs of each.
+    draft_text: the largest number of drafts per round that come from the text so far, at most 63; 0 for none. Rounds
+        use 1 to 7, 15, 31 or 63 of them. "auto": with draft_tokens="auto" 31, or 15 with more than four sequences,
+        otherwise 0; fewer where n_batch or n_ubatch is less than 32. More of them take more memory: the recurrent
+        layers keep the inputs of each.
     draft_vocab: the number of tokens that the head's drafts are chosen from, rounded up to a multiple of 64, at least
         128; or "all". These tokens change with the text, which does not depend on them. "auto": 32,768 tokens, or all
         tokens of a vocabulary of less than twice that size. It has an effect only with prefill="fused".

@@ -12,11 +12,18 @@ from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
 
 
+def _made(native: Any, free: Any) -> Any:
+    """Let Python free a native object. Raises NativeError if there was no memory for it."""
+    if native == ffi.NULL:
+        raise NativeError("no memory for drafts from text")
+    return ffi.gc(native, free)
+
+
 class GuessRates:
     """How often guesses are right, learnt from all texts of an LLM, see native/runtime/guess_rates.h."""
 
     def __init__(self) -> None:
-        self.native: Any = ffi.gc(lib.pymtp_guess_rates_init(), lib.pymtp_guess_rates_free)
+        self.native: Any = _made(lib.pymtp_guess_rates_init(), lib.pymtp_guess_rates_free)
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
@@ -31,7 +38,7 @@ class TextDrafts:
         earlier: the outputs of earlier requests, which may hold the end of this text, too.
         """
         self._rates, self._earlier = rates, earlier  # keeps the natives alive
-        self.native: Any = ffi.gc(
+        self.native: Any = _made(
             lib.pymtp_text_drafts_init(rates.native, ffi.NULL if earlier is None else earlier.native),
             lib.pymtp_text_drafts_free,
         )

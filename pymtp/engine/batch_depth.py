@@ -47,6 +47,7 @@ class BatchDepth:
         self._n_ctx, self._max_rows, self._draft_tokens = n_ctx, max_rows, draft_tokens
         self._costs = costs
         self._auto = None if costs is None else AutoDepth(costs)
+        assert text_choice is None or costs is not None
         self._changes, self._trials = thread_changes(), thread_trials()
         # rounds without drafts that nothing is asked or learnt about: how many are left, and how many were made
         self._idle_left = self._n_idle = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from pymtp.drafting.depth import MAX_AUTO
 from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.closing import close_thinking, closing_batches
@@ -180,7 +181,9 @@ class RequestRunner:
         """
         tokens, start, seq = request.tokens, request.n_recomputed, request.seq
         assert seq is not None
-        chain = tokens[start : min(start + 1 + self.context.max_drafts, len(tokens) - 1)]
+        # not longer: each number of rows has a graph of its own, and only these are usual
+        rows = 1 + max(self.context.draft_tokens, min(MAX_AUTO, self.context.max_drafts))
+        chain = tokens[start : min(start + rows, len(tokens) - 1)]
         if chain:
             result = self.context.verify_chains({seq: chain})[seq]
             if isinstance(result, PymtpError):
