@@ -69,6 +69,19 @@ def test_command_line_uses_the_names_of_the_options() -> None:
     assert spelled - {field.name for field in fields(LLMOptions)} == {"cache_type", "lora_scaled"}
 
 
+@pytest.mark.parametrize(
+    ("other", "value", "least"), [("draft_text", 31, 32), ("draft_tokens", 7, 8), ("n_seq_max", 9, 9)]
+)
+@pytest.mark.parametrize("name", ["n_batch", "n_ubatch"])
+def test_batch_too_small_for_another_option_is_refused_with_that_option(
+    name: str, other: str, value: int, least: int
+) -> None:
+    given: dict[str, Any] = {name: least - 1, other: value}
+    with pytest.raises(InvalidRequestError, match=f"^{name}={least - 1} must be {least} or more with {other}={value}$"):
+        LLMOptions(**given)
+    LLMOptions(**given | {name: least})
+
+
 def test_options_reach_another_process_unchanged(tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")

@@ -122,7 +122,17 @@ class ContextOptions(RopeOptions):
         by_text = 0 if isinstance(self.draft_text, str) else self.draft_text
         # all rows of a verification must be in one ubatch, so that recurrent layers can be rewound to any of these rows
         for name in ("n_batch", "n_ubatch"):
-            self._read_int(name, max(1 + max(drafts, by_text), self.n_seq_max))
+            self._read_int(name, 1)
+            for other, least in (
+                ("n_seq_max", self.n_seq_max),
+                ("draft_tokens", 1 + drafts),
+                ("draft_text", 1 + by_text),
+            ):
+                if getattr(self, name) < least:
+                    raise InvalidRequestError(
+                        f"{name}={getattr(self, name)} must be {least} or more with {other}={getattr(self, other)}",
+                        name,
+                    )
         if self.type_v not in ("f16", "f32", "bf16") and self.flash_attn == "off":
             raise InvalidRequestError(f'type_v="{self.type_v}" needs flash attention: flash_attn="auto" or "on"')
         for name in ("offload_kqv", "all_threads"):

@@ -251,7 +251,7 @@ def test_from_pretrained_refuses_an_unknown_keyword_before_the_download(
         (("owner/name",), {"n_threads": 0}, "n_threads=0 must be"),
         (("owner/name",), {"draft_tokens": -1}, "draft_tokens=-1 must be"),
         (("owner/name",), {"draft_tokens": "many"}, "draft_tokens='many' must be"),
-        (("owner/name",), {"draft_tokens": 7, "n_ubatch": 4}, "n_ubatch=4 must be a whole number from 8"),
+        (("owner/name",), {"draft_tokens": 7, "n_ubatch": 4}, "n_ubatch=4 must be 8 or more with draft_tokens=7"),
         (("owner/name",), {"type_k": "foo"}, "type_k='foo' is not known"),
         (("owner/name",), {"flash_attn": "off", "type_v": "q8_0"}, "needs flash attention"),
         (("owner/name",), {"prefill": "slow"}, "prefill='slow' is not known"),
