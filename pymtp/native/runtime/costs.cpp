@@ -125,16 +125,20 @@ void pymtp_costs::observe(int n_seqs, int drafted, double draft_took, int verifi
 }
 
 void pymtp_costs::observe_verify(int n_seqs, int verified, double verify_took) {
-    const int rows = n_seqs * (1 + verified);
-    last_seqs      = n_seqs;
-    last_drafted   = 0;
-    last_verified  = verified;
+    const int  rows      = n_seqs * (1 + verified);
+    const bool same_rows = rows == last_seqs * (1 + last_verified);
+    last_seqs     = n_seqs;
+    last_drafted  = 0;
+    last_verified = verified;
     if (!is_time(verify_took) || verify.empty()) {
         return;
     }
     verify.age();
     if (verify.has(rows) || rows < verify.max_count()) {
-        verify.observe(rows, verify_took, pace);
+        // the first of several equal ones takes longer, and would make drafts of the head look dear
+        if (same_rows || !verify.has(rows) || verify_took / pace < verify.at(rows).seconds) {
+            verify.observe(rows, verify_took, pace);
+        }
     } else {
         // The first run of a size builds a graph; but a row takes no longer than it does in a smaller verification.
         const int most = verify.max_count();

@@ -79,8 +79,7 @@ struct pymtp_costs {
     // each sequence. Ignores seconds that are not positive or not finite.
     void observe(int n_seqs, int drafted, double draft_seconds, int verified, double verify_seconds);
 
-    // Records a verification of n_seqs sequences with `verified` drafts of each from another source than the head. Such
-    // rounds are rare and differ in length, so that the time of the first of several equal ones counts, too.
+    // Records a verification of n_seqs sequences with `verified` drafts of each, some of them from text.
     void observe_verify(int n_seqs, int verified, double verify_seconds);
 
     // Records rounds with `drafted` drafts of each sequence that were timed before the first real round.
@@ -103,6 +102,9 @@ struct pymtp_costs {
 
     // returns the extra seconds of a verification after one with another number of rows
     double verify_change_seconds() const { return pace * verify_change.seconds(); }
+
+    // returns whether a verification has as many rows as the last one
+    bool repeats(int n_seqs, int verified) const { return n_seqs * (1 + verified) == last_seqs * (1 + last_verified); }
 
     // returns the estimated seconds of one draft after a round without drafts
     double peek_seconds(int n_seqs) const { return draft_seconds(n_seqs, 1) + pace * catch_up.seconds(); }

@@ -115,6 +115,10 @@ double choice_maker::value(const plan & p) const {
         seconds += p.split ? verify_seconds(n, drafts) : 0.0;
     }
     seconds += p.split ? 0.0 : verify_seconds(sequences.size(), longest);
+    if (p.split || !costs.repeats(sequences.size(), longest)) {
+        // A text that repeats a few tokens changes the number of rows, and changes it back.
+        seconds += (p.text > 0 ? 2 : 1) * costs.verify_change_seconds();
+    }
     return sum / sequences.size() - std::log(seconds);
 }
 
@@ -200,7 +204,9 @@ std::vector<llama_token> pymtp_extend_by_text(
     for (int n : pymtp_text_depths(limits.max_head, limits.max_text)) {
         const size_t added = n - n_drafts;
         if (n > n_drafts && added <= found.size()) {
-            const double rate = (expected + all_right * (more[added] - 1)) / (drafted + costs.verify_seconds(1, n));
+            const double change = costs.repeats(1, n) ? 0.0 : costs.verify_change_seconds();
+            const double rate =
+                (expected + all_right * (more[added] - 1)) / (drafted + costs.verify_seconds(1, n) + change);
             best = rate > most ? added : best;
             most = std::max(most, rate);
         }
