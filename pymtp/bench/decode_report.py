@@ -258,7 +258,6 @@ def _cell(
         decode_ratio=None if arm == NONE else paired_ratios(measurements, without, rate, attrgetter("group")),
         head_ratio=None if arm == HEAD else paired_ratios(measurements, with_head, rate, attrgetter("group")),
         mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
-        # of the head: drafts from text are in `depths`, too
         accepted_per_position=accepted_per_position([m.stats for m in measurements]),
         drafts=per_round(lambda m: m.stats.drafted),
         **drafts_by_source(*(sum(getattr(m.stats, name) for m in measurements) for name in DRAFTS)),

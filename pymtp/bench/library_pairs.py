@@ -35,7 +35,7 @@ VARIANTS = 4  # pairs of each kind, of prose twice as many
 MIXED = ("rewrite", "prose", "quote", "prose", "json", "prose", "tools", "prose")  # half of them repeat their prompts
 _MAX_SOURCE = 3600  # characters of a module in a pair
 _N_CALLS, _N_RECORDS, _N_QUOTES = 12, 18, 14
-_N_PARAGRAPHS = 8  # of each prompt and each text of prose
+_N_PARAGRAPHS = 8  # in each prompt and each text of prose
 
 _REWRITTEN = ("bisect", "fnmatch", "linecache", "getpass")
 _QUOTED = ("configparser", "socketserver", "statistics", "fileinput")

@@ -56,9 +56,3 @@ class SharedTexts:
         if index is not None:
             self._indexes.move_to_end(owner)
         return index
-
-    def clear(self) -> None:
-        """Forget all texts."""
-        self._indexes.clear()
-        self._sizes.clear()
-        self.nbytes = 0

@@ -55,11 +55,6 @@ class TextDrafts:
             raise NativeError("no memory for the text's index")
         return promising > 0
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of host memory in use."""
-        return int(lib.pymtp_text_drafts_bytes(self.native))
-
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 

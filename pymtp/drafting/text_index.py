@@ -10,7 +10,7 @@ from pymtp.native import check, ffi, lib
 from pymtp.native.process import refuse_copies
 from pymtp.validation import read_int
 
-MAX_GUESSES = 1024  # of one call; a round verifies 63 drafts at most
+MAX_GUESSES = 1024  # in one call; a round verifies 63 drafts at most
 SEPARATOR = -1  # stands between two texts of an index
 
 

@@ -55,7 +55,7 @@ class BatchDepth:
         self._n_seqs = 0  # number of sequences of the last round
         self._text_choice = text_choice
         self._guess_rates = GuessRates()
-        self._choice: DraftChoice | None = None  # of the current round, if it has drafts from text
+        self._choice: DraftChoice | None = None  # the current round's, if it has drafts from text
         self._n_decodes = 1  # number of calls that verify the drafts of the current round
 
     def set_measured_costs(self, measured: RoundSeconds) -> None:

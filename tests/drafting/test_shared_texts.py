@@ -70,9 +70,6 @@ def test_bytes_are_those_of_all_indexes() -> None:
         texts.add(f"owner {seed % 7}", output(seed))
         assert texts.nbytes <= 2**20
         assert texts.nbytes == sum(index.nbytes for i in range(7) if (index := texts.of(f"owner {i}")))
-    texts.clear()
-    assert texts.nbytes == 0
-    assert texts.of("owner 0") is None
 
 
 def test_output_is_added_without_a_look_at_other_owners(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pymtp.drafting.depth import AutoDepth, RoundCosts, RoundTime
 from pymtp.drafting.text_drafts import GuessRates, TextChoice, TextDrafts
 
@@ -19,3 +21,28 @@ def test_head_drafts_no_more_than_the_sequences_have_room_for() -> None:
         chosen = choice.choose([text, None], heads, [room, room])
         assert chosen is None or chosen.depth <= room
     assert choice.choose([text, None], heads, [7, 7]) is not None
+
+
+def test_rounds_with_drafts_from_text_do_not_make_drafts_of_the_head_look_dear() -> None:
+    costs = RoundCosts()
+    costs.begin({(1, d): RoundTime(0.1 * d, 1.0 + 0.1 * d) for d in range(8)})
+    choice = TextChoice(costs, n_seq_max=1, max_text=31, max_head=7, max_rows=32)
+    before = costs.rounds(1, 7)
+    for _ in range(100):  # each number of rows comes once, and so takes longer than in a row of equal rounds
+        costs.observe(1, 0, 0.0, 0, 1.0)
+        choice.observe(1, 3, 2.0)
+    assert costs.rounds(1, 7) == pytest.approx(before, rel=0.02)
+
+
+@pytest.mark.parametrize(("change", "chosen"), [(0.0, True), (2.0, False)])
+def test_few_drafts_from_text_must_pay_for_the_change_of_rows(change: float, chosen: bool) -> None:
+    costs = RoundCosts()
+    costs.begin({(1, d): RoundTime(0.0, 1.0 + 0.1 * d, 0.0, change) for d in range(8)})
+    costs.observe(1, 0, 0.0, 0, 1.0)
+    text = TextDrafts(GuessRates())
+    text.add([*range(100), *range(40, 48)])
+    head = AutoDepth(costs).add_sequence(0.0)
+    for _ in range(30):
+        head.acceptance.observe(1, 0, 1)
+    choice = TextChoice(costs, n_seq_max=1, max_text=2, max_head=1, max_rows=32)
+    assert (choice.choose([text], [head], [2]) is not None) == chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 from weakref import ref
 
@@ -36,6 +37,14 @@ def test_text_that_repeats_is_verified_in_long_chains_without_the_head() -> None
     assert max(stats.depths) == 31
     by_text = [name for name, _, n in engines.context.calls if name == "draft" or (name == "verify" and n > 8)]
     assert by_text.count("draft") < 12  # before the repetition is known; none beside long chains
+
+
+def test_first_tokens_are_drafted_from_the_prompt() -> None:
+    engines = harness()
+    request = engines.submit(PROMPT[:20] * 3, 18)  # the output ends before it repeats itself
+    engines.run()
+    engines.check()
+    assert request.completion.stats.accepted_by_text > 10
 
 
 def test_text_that_repeats_nothing_is_drafted_as_without_an_index() -> None:
@@ -89,6 +98,15 @@ def test_verifications_have_no_other_numbers_of_rows_than_memory_was_planned_for
         assert rows <= {*range(1, 9), 16, 32}
 
 
+def test_long_chains_leave_room_for_the_padding_of_a_sequence_near_its_end() -> None:
+    engines = harness(n_seq_max=2, n_ctx=100)
+    requests = [engines.submit([*PROMPT[:20] * 4, *PROMPT[:n]], None) for n in (11, 0)]
+    engines.run()  # the context refuses rows that do not fit, those of padding, too
+    engines.check()
+    assert [len(request.tokens) for request in requests] == [10, 21]
+    assert requests[1].completion.stats.accepted_by_text > 10
+
+
 def test_sequences_of_a_round_draft_from_text_or_with_the_head() -> None:
     class Mixed(COPY):  # type: ignore[misc,valid-type]
         def next_token(self, seed: int, prefix: Any) -> int:
@@ -111,7 +129,12 @@ def test_head_leads_back_into_the_text_and_the_text_goes_on() -> None:
     request = engines.submit(PROMPT, 600)
     engines.run()
     engines.check()
-    mixed = [chain for chain in engines.context.verified if 8 < chain[0] < 64]
+    calls = engines.context.calls
+    mixed = [
+        rows
+        for (name, _, n), (after, _, rows) in pairwise(calls)
+        if (name, after) == ("draft", "verify") and rows > n + 1
+    ]
     stats = request.completion.stats
     assert stats.accepted_by_text > 400
     assert mixed

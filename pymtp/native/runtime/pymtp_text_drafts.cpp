@@ -29,18 +29,6 @@ int32_t pymtp_text_drafts_add(pymtp_text_drafts * drafts, const llama_token * to
     });
 }
 
-int64_t pymtp_text_drafts_bytes(const pymtp_text_drafts * drafts) {
-    return (int64_t) drafts->bytes();
-}
-
-int32_t pymtp_text_draft_depths(int32_t max_head, int32_t max_text, int32_t * depths, int32_t n_max) {
-    return pymtp_guarded<int32_t>(0, [&] {
-        const std::vector<int> all = pymtp_text_depths(max_head, max_text);
-        std::copy_n(all.begin(), std::min<size_t>(all.size(), std::max(n_max, 0)), depths);
-        return (int32_t) all.size();
-    });
-}
-
 static pymtp_round_limits limits_of(const pymtp_draft_limits & round) {
     pymtp_require(round.max_text >= 0 && round.max_head >= 0 && round.room >= 1, "limits are counted from zero");
     return {round.max_text, round.max_head, round.room};

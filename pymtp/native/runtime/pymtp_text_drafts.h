@@ -23,10 +23,6 @@ PYMTP_API void pymtp_text_drafts_free(struct pymtp_text_drafts * drafts);
 // Appends tokens of the prompt or the output, which judge the last guesses. Returns 1 if the next guess is promising,
 // so that pymtp_choose_text_drafts should be asked, 0 if it is not, and -1 on failure.
 PYMTP_API int32_t pymtp_text_drafts_add(struct pymtp_text_drafts * drafts, const llama_token * tokens, int32_t n);
-PYMTP_API int64_t pymtp_text_drafts_bytes(const struct pymtp_text_drafts * drafts); // of host memory
-
-// Returns how many numbers of drafts from text a verification may have, and writes at most n_max of them.
-PYMTP_API int32_t pymtp_text_draft_depths(int32_t max_head, int32_t max_text, int32_t * depths, int32_t n_max);
 
 // Limits for the drafts of a round.
 struct pymtp_draft_limits {

@@ -33,8 +33,6 @@ public:
     // Guesses at most n tokens that follow the text and the given drafts.
     std::vector<guess> after(const llama_token * drafts, int n_drafts, int n);
 
-    size_t bytes() const { return text.bytes(); }
-
 private:
     // Guesses that the next tokens will judge.
     struct open_guesses {
