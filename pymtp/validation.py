@@ -19,7 +19,7 @@ import numpy as np
 from pymtp.errors import InvalidRequestError
 
 Options = TypeVar("Options")
-MIN_LIKENESS = 0.7  # of two names, one of which may be a slip: at 0.6, "do_sample" would be like "samplers"
+MIN_LIKENESS = 0.7  # between two names, one of which may be a slip: at 0.6, "do_sample" would be like "samplers"
 
 
 def is_text(value: object, longest: int) -> bool:

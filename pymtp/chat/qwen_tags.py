@@ -51,8 +51,7 @@ _CRLF_VALUE_END_TAGS = [
     *(Tag(tag.pattern.replace("\n", "\r\n")) for tag in BLOCK_VALUE_END_TAGS),
     *BLOCK_VALUE_END_TAGS,
 ]
-# What a grammar must forbid in a value besides the ends above: closing tags that are repeated, which would not be part
-# of the value.
+# What a grammar must forbid in a value besides the ends above: repeated closing tags, which would not belong to it.
 REPEATED_END_TAGS = [
     Tag("</parameter> </parameter>"),
     *(Tag(f"</function> </function> {then}") for then in _AFTER_FUNCTION),
