@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SELDOM = ("asyncio", "jinja2", "importlib.metadata", "rich", "typer", "fastapi", "huggingface_hub", "ray")
+SELDOM = ("asyncio", "jinja2", "PIL", "importlib.metadata", "rich", "typer", "fastapi", "huggingface_hub", "ray")
 
 
 def run(code: str) -> str:
