@@ -23,6 +23,15 @@ if(TARGET ggml-vulkan AND Vulkan_VERSION VERSION_LESS 1.3.272)
   target_include_directories(ggml-vulkan BEFORE PRIVATE ${PYMTP_NATIVE}/kernels/vulkan)
 endif()
 
+# The vision encoder of tools/mtmd. absent_graphs.cpp stands in for the graphs of other projectors.
+set(mtmd ${CMAKE_CURRENT_LIST_DIR}/llama.cpp/tools/mtmd)
+add_library(pymtp-mtmd STATIC EXCLUDE_FROM_ALL
+  ${mtmd}/clip.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/models/qwen2vl.cpp ${mtmd}/models/qwen3vl.cpp
+  ${PYMTP_NATIVE}/projector/absent_graphs.cpp)
+target_include_directories(pymtp-mtmd PUBLIC ${mtmd})
+target_link_libraries(pymtp-mtmd PRIVATE llama ggml)
+target_compile_features(pymtp-mtmd PRIVATE cxx_std_17)
+
 # A failed assertion throws an exception (pymtp/native/runtime/api_guard.h), which passes through ggml's C code, too.
 # ggml.cpp is left out, because it only installs a handler that starts a debugger when the program terminates.
 get_target_property(ggml_sources ggml-base SOURCES)

@@ -9,9 +9,25 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# The files of llama.cpp that the build and the tests read: 5 MB packed. Its tools, models and docs, another 120 MB, are
-# not extracted.
-SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "models/templates", "src", "vendor")
+# Of tools/mtmd, only the vision encoder is built, with the graphs of the projectors that pymtp's models have.
+_MTMD = (
+    "clip.cpp",
+    "clip.h",
+    "clip-graph.h",
+    "clip-impl.h",
+    "clip-model.h",
+    "mtmd-image.cpp",
+    "mtmd-image.h",
+    "mtmd.h",
+)
+_MTMD_MODELS = ("models.h", "qwen2vl.cpp", "qwen3vl.cpp")
+# The files of llama.cpp that the build and the tests read: 5 MB packed. Its other tools, models and docs, another
+# 120 MB, are not extracted.
+SUBSET = (
+    *("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "models/templates", "src", "vendor"),
+    *(f"tools/mtmd/{name}" for name in _MTMD),
+    *(f"tools/mtmd/models/{name}" for name in _MTMD_MODELS),
+)
 MANIFEST = "pymtp-layout.json"
 
 Tree = dict[str, bytes]  # path with "/" inside llama.cpp → content

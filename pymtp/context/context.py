@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ from pymtp.native import Handle, alone, check, ffi, lib
 from pymtp.native.process import refuse_copies
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.validation import given_options, read_int
+
+# by the negative token of each image, its rows, float32 of shape (nx * ny, n_embd)
+ImageRows: TypeAlias = Mapping[int, NDArray[np.float32]]
+_NO_IMAGES: ImageRows = {}
 
 
 class Context:
@@ -163,43 +167,63 @@ class Context:
     def _rows(self, n: int) -> Logits:
         return _floats(self._logits[0], n, self._n_vocab)
 
-    def prefill(self, tokens: Sequence[int], seq: int = 0) -> Logits:
+    @alone
+    def add_image(self, token: int, nx: int, ny: int) -> None:
+        """Make an image known, before its tokens are computed, loaded or copied.
+
+        In prompts, an image is a run of nx * ny equal negative tokens: ny rows of nx columns. The call may be repeated.
+
+        token: the negative token of the image. It always means this image.
+
+        Raises InvalidRequestError if the token has another grid, for a model without positions of images, and with
+        drafts unless prefill="fused".
+        """
+        check(lib.pymtp_pair_add_image(self._handle.pointer, token, nx, ny))
+
+    def prefill(self, tokens: Sequence[int], seq: int = 0, images: ImageRows = _NO_IMAGES) -> Logits:
         """Compute a prompt, or the next part of a prompt, in the target and the head.
+
+        images: for each negative token among the tokens, all rows of its image, float32 of shape (nx * ny, n_embd): the
+            model takes them in place of the tokens' embeddings.
 
         Returns the logits of the last token, float32 of shape (n_vocab,).
 
-        Raises ContextFullError when the tokens do not fit, and InvalidRequestError for a token id outside the
-        vocabulary; in both cases nothing is changed. After CancelledError or KeyboardInterrupt, the
-        sequence is empty.
+        Raises ContextFullError when the tokens do not fit, and InvalidRequestError for a token id that is neither in
+        the vocabulary nor of an image, and for an image that text follows too early; in these cases nothing is changed.
+        After CancelledError or KeyboardInterrupt, the sequence is empty.
         """
-        return self.prefill_batch({seq: tokens}).reshape(-1)
+        return self.prefill_batch({seq: tokens}, images).reshape(-1)
 
-    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> Logits:
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]], images: ImageRows = _NO_IMAGES) -> Logits:
         """Compute prompts, or the next parts of prompts, of several sequences together.
 
         prompts: the tokens to add to each sequence, by sequence number.
+        images: see `prefill`.
 
         Returns the logits of each sequence's last token, float32 of shape (len(prompts), n_vocab), in ascending order
         of the sequence numbers. Raises as `prefill`.
         """
-        return self._prefill(prompts, all_logits=False)
+        return self._prefill(prompts, images, all_logits=False)
 
-    def prefill_logits(self, tokens: Sequence[int], seq: int = 0) -> Logits:
+    def prefill_logits(self, tokens: Sequence[int], seq: int = 0, images: ImageRows = _NO_IMAGES) -> Logits:
         """Compute a prompt as `prefill`, and return the logits of every token, shape (len(tokens), n_vocab).
 
         The call needs host memory of twice the size of the logits. It computes max_outputs rows at a time.
         """
-        return self._prefill({seq: tokens}, all_logits=True)
+        return self._prefill({seq: tokens}, images, all_logits=True)
 
     @alone
-    def _prefill(self, prompts: Mapping[int, Sequence[int]], *, all_logits: bool) -> Logits:
+    def _prefill(self, prompts: Mapping[int, Sequence[int]], images: ImageRows, *, all_logits: bool) -> Logits:
         seqs = sorted(prompts)
         for seq in seqs:
             self._check_seq(seq)
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
         lengths = [len(prompts[seq]) for seq in seqs]
+        arrays = {token: _image_rows(rows, self.model.n_embd) for token, rows in images.items()}
+        rows = [(token, ffi.from_buffer("float[]", array), len(array)) for token, array in arrays.items()]
         self._n_embeddings = 0  # the embeddings of the last prefill are lost, even if this one fails
-        check(lib.pymtp_pair_prefill(self._handle.pointer, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
+        pair = self._handle.pointer
+        check(lib.pymtp_pair_prefill(pair, len(seqs), seqs, tokens, lengths, rows, len(rows), all_logits, self._logits))
         self._n_embeddings = sum(lengths)
         return self._rows(sum(lengths) if all_logits else len(seqs))
 
@@ -508,6 +532,13 @@ class _Outcomes:
         except PymtpError as error:
             return error
         raise AssertionError("a failed outcome has an error")
+
+
+def _image_rows(rows: object, n_embd: int) -> NDArray[np.float32]:
+    """Check the rows of an image."""
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.shape[1:] != (n_embd,):
+        raise InvalidRequestError(f"the rows of an image are an array of type float32 and shape (tokens, {n_embd})")
+    return np.ascontiguousarray(rows)
 
 
 def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:

@@ -63,6 +63,13 @@ class Inspection:
         return bytes(ffi.buffer(data))
 
     @alone
+    def rope_position(self, pos: int, seq: int = 0) -> tuple[int, int, int]:
+        """Return the positions of a token for RoPE: those of time, of the row, and of the column."""
+        positions = ffi.new("int32_t[3]")
+        check(lib.pymtp_pair_rope_position(self._handle.pointer, seq, pos, positions))
+        return int(positions[0]), int(positions[1]), int(positions[2])
+
+    @alone
     def break_on_purpose(self, fault: str) -> None:
         """Inject a fault into all later calls, until the fault "none" is injected. For tests.
 

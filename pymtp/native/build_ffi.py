@@ -21,6 +21,7 @@ HEADERS = (  # in runtime/, read whole
     "pymtp.h",
     "compare/pymtp_compare.h",
     "pymtp_depth.h",
+    "pymtp_projector.h",
     "pymtp_text.h",
     "pymtp_text_drafts.h",
 )

@@ -262,8 +262,8 @@ def test_c_api_refuses_impossible_counts(c: Context) -> None:
     rows = ffi.new("const float **")
     for n in (0, -1, -(2**31)):
         assert lib.pymtp_pair_verify(pair, 0, [1], n, rows) == lib.PYMTP_INVALID
-        assert lib.pymtp_pair_prefill(pair, 1, [0], [1], [n], False, rows) == lib.PYMTP_INVALID
-        assert lib.pymtp_pair_prefill(pair, n, [0], [1], [1], False, rows) == lib.PYMTP_INVALID
+        assert lib.pymtp_pair_prefill(pair, 1, [0], [1], [n], [], 0, False, rows) == lib.PYMTP_INVALID
+        assert lib.pymtp_pair_prefill(pair, n, [0], [1], [1], [], 0, False, rows) == lib.PYMTP_INVALID
         nowhere = (ffi.NULL, ffi.NULL, ffi.NULL)
         assert lib.pymtp_pair_draft_tokens(pair, 1, [0], [1], n, *nowhere) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_draft_tokens(pair, n, [0], [1], 1, *nowhere) == lib.PYMTP_INVALID

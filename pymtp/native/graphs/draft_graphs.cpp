@@ -2,6 +2,7 @@
 // the head has not processed yet; and a graph that takes hidden states from the host.
 #include "draft_block.h"
 #include "draft_graphs.h"
+#include "extension.h"
 #include "pending_hidden.h"
 #include "sample.h"
 
@@ -14,7 +15,8 @@ namespace {
 std::pair<pymtp_input_pending *, ggml_tensor *> take_hidden(const llm_graph_context & graph, int64_t n) {
     ggml_tensor * kept = graph.cparams.pymtp.take_hidden;
 
-    auto inp = std::make_unique<pymtp_input_pending>(graph.hparams.n_pos_per_embd(), kept);
+    auto inp = std::make_unique<pymtp_input_pending>(graph.hparams.n_pos_per_embd(), kept,
+            graph.cparams.pymtp.extension->images_of);
 
     inp->tokens = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n);
     inp->rows   = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n);

@@ -58,6 +58,10 @@ void pymtp_set_tap(llama_context * ctx, bool pre_norm) {
     }
 }
 
+void pymtp_set_images(llama_context * ctx, pymtp_images_of images_of) {
+    pymtp_extension::get(ctx).images_of = std::move(images_of);
+}
+
 std::string pymtp_weight_buffers(llama_context * ctx) {
     std::map<std::string, int> counts;
     for (const auto & [name, t] : llama_get_model(ctx)->tensors_by_name) {

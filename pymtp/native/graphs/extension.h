@@ -1,6 +1,7 @@
 // The state that we attach to a llama_context. pymtp_context.h and pymtp_hooks.h declare the functions that use it.
 #pragma once
 
+#include "image_runs.h"
 #include "pending_hidden.h"
 #include "pymtp_context.h"
 #include "reduced_output.h"
@@ -33,6 +34,9 @@ struct pymtp_extension {
     // The draft context whose cache the graphs of this target context fill, and the cells there for the current ubatch.
     pymtp_extension *        draft = nullptr;
     llama_memory_context_ptr head_mctx;
+
+    // Returns the images of a sequence; empty in a context without images.
+    pymtp_images_of images_of;
 
     pymtp_graph_sampler sampler;
 

@@ -2,6 +2,7 @@
 #include "pending_hidden.h"
 
 #include "extension.h"
+#include "rope_input.h"
 
 #include "llama-model.h"
 
@@ -82,6 +83,10 @@ void pymtp_input_pending::set_input(const llama_ubatch * ubatch) {
         // position of a token is 0.
         std::vector<int32_t> data(pos->ne[0]*n_steps);
         for (int64_t i = 0; i < n_steps; ++i) {
+            if (images_of && n_pos_per_embd == 4) {
+                pymtp_write_positions(*ubatch, images_of, i, n_steps, n, data.data() + i*pos->ne[0]);
+                continue;
+            }
             for (uint32_t d = 0; d < std::min(n_pos_per_embd, 3u); ++d) {
                 for (int64_t s = 0; s < n; ++s) {
                     data[i*pos->ne[0] + d*n + s] = ubatch->pos[s*n_steps + i];

@@ -5,6 +5,7 @@
 // the token at position pos is in row pos % n_rows.
 #pragma once
 
+#include "image_runs.h"
 #include "own_tensors.h"
 
 #include "llama-graph.h"
@@ -60,8 +61,9 @@ public:
 // with.
 class pymtp_input_pending : public llm_graph_input_i {
 public:
-    pymtp_input_pending(uint32_t n_pos_per_embd, ggml_tensor * pending) : n_pos_per_embd(n_pos_per_embd),
-            pending(pending) {}
+    // images_of: see pymtp_set_images; may be empty
+    pymtp_input_pending(uint32_t n_pos_per_embd, ggml_tensor * pending, const pymtp_images_of & images_of) :
+        n_pos_per_embd(n_pos_per_embd), pending(pending), images_of(images_of) {}
 
     void set_input(const llama_ubatch * ubatch) override;
 
@@ -75,4 +77,6 @@ public:
     const uint32_t n_pos_per_embd;
 
     ggml_tensor * pending;
+
+    const pymtp_images_of & images_of;
 };

@@ -2,6 +2,7 @@
 // the context, which lives as long as the context. Functions throw where llama.cpp throws, and where noted.
 #pragma once
 
+#include "image_runs.h"
 #include "pymtp_hooks.h"
 
 #include "llama.h"
@@ -48,6 +49,12 @@ void pymtp_get_pending_hidden(llama_context * ctx, llama_seq_id seq, llama_pos p
 // Each step samples the token for the next step, which is combined with the block's own hidden state; the tokens in the
 // batch after the first one are ignored.
 void pymtp_use_pending_hidden(llama_context * ctx, llama_context * target);
+
+// ── images ──
+
+// Makes the positions of tokens for RoPE depend on the images of their sequences. An image must be of a model with
+// M-RoPE. images_of: returns the images of a sequence, and is called whenever a batch of ctx is decoded
+void pymtp_set_images(llama_context * ctx, pymtp_images_of images_of);
 
 // ── rewinding ──
 

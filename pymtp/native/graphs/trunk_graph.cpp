@@ -1,8 +1,10 @@
 // Builds the end of the trunk's graph: the tap, the fused sync with the head, and the output layer.
 #include "draft_block.h"
 #include "draft_graphs.h"
+#include "extension.h"
 #include "pending_hidden.h"
 #include "replay.h"
+#include "rope_input.h"
 #include "sample.h"
 
 #include "llama-model.h"
@@ -121,6 +123,9 @@ std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, 
 
     auto graph = draft ? pymtp_build_draft_graph(model, params) : model.build_arch_graph(params);
 
+    if (settings.extension && settings.extension->images_of) {
+        pymtp_replace_positions(*graph->res, settings.extension->images_of);
+    }
     if (settings.sample != PYMTP_SAMPLE_NONE && graph->res->t_logits) {
         pymtp_build_sample(*graph, graph->res->t_logits).set_outputs(*graph);
     }

@@ -6,6 +6,7 @@ void pymtp_batch::clear() {
     n_seq_ids.clear();
     seqs.clear();
     outputs.clear();
+    image_rows.clear();
     embd = nullptr;
 }
 
@@ -15,6 +16,11 @@ void pymtp_batch::add(llama_token token, int32_t pos, llama_seq_id seq, bool out
     n_seq_ids.push_back(1);
     seqs.push_back(seq);
     outputs.push_back(output);
+}
+
+void pymtp_batch::add_image_row(const float * row, int32_t n_embd, int32_t pos, llama_seq_id seq, bool output) {
+    add(LLAMA_TOKEN_NULL, pos, seq, output);
+    image_rows.insert(image_rows.end(), row, row + n_embd);
 }
 
 std::string pymtp_batch::describe() const {
@@ -31,6 +37,17 @@ llama_batch pymtp_batch::view() {
     batch.token    = tokens.data();
     batch.embd     = const_cast<float *>(embd);
     batch.pos      = positions.data();
+    if (!image_rows.empty()) {
+        // Of rows, llama.cpp takes the positions of all four sections. It finds cells by the first one, and compares
+        // the others only within a cell; RoPE gets positions from pymtp_set_images.
+        sections.clear();
+        for (int i = 0; i < 4; ++i) {
+            sections.insert(sections.end(), positions.begin(), positions.end());
+        }
+        batch.token = nullptr;
+        batch.embd  = image_rows.data();
+        batch.pos   = sections.data();
+    }
     batch.n_seq_id = n_seq_ids.data();
     batch.seq_id   = seq_ids.data();
     batch.logits   = outputs.data();

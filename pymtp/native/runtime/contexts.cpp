@@ -25,6 +25,10 @@ static bool on_abort(void * data) {
     return abort;
 }
 
+static bool is_mrope(llama_rope_type type) {
+    return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE;
+}
+
 // Refuses options for which llama.cpp would end the process, or which it would silently replace. Python has checked the
 // options before, with messages in the user's terms.
 static void check_options(const llama_context_params & params, const pymtp_pair_options & options) {
@@ -55,7 +59,8 @@ static void check_cell_metadata(const pymtp_contexts & contexts, const llama_con
 pymtp_contexts::pymtp_contexts(
         const pymtp_model & shared, llama_context_params params, const pymtp_pair_options & options) :
     model(shared.shared), options(options), n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(model.get()))),
-    n_embd(llama_model_n_embd_out(model.get())), max_candidates(pymtp_max_candidates(*model, options.sample_on)) {
+    n_embd(llama_model_n_embd_out(model.get())), has_mrope(is_mrope(llama_model_rope_type(model.get()))),
+    max_candidates(pymtp_max_candidates(*model, options.sample_on)) {
     check_options(params, options);
     check_cell_metadata(*this, params);
 
@@ -174,6 +179,10 @@ void pymtp_contexts::check_tokens(const llama_token * tokens, int32_t n) const {
     }
 }
 
+void pymtp_contexts::check_prompt(const pymtp_sequence & s, const llama_token * tokens, int32_t n) const {
+    images.check(s.images(), s.tokens().data(), s.n_past(), tokens, n, n_vocab);
+}
+
 void pymtp_contexts::check_room(const pymtp_sequence & s, int32_t n) const {
     if (n > n_ctx - s.n_past()) {
         throw pymtp_failure(PYMTP_FULL, std::to_string(s.n_past()) + " tokens held and " + std::to_string(n) +
@@ -187,6 +196,28 @@ void pymtp_contexts::check_draft(const pymtp_sequence & s, llama_token token, in
     }
     check_tokens(&token, 1);
     check_room(s, n);
+}
+
+// ── images ──
+
+void pymtp_contexts::add_image(llama_token token, int32_t nx, int32_t ny) {
+    if (!has_mrope) {
+        throw pymtp_failure(PYMTP_INVALID, "this model has no positions of images");
+    }
+    if (draft && !is_fused()) {
+        throw pymtp_failure(PYMTP_INVALID, "images are for prefill=\"fused\" only");
+    }
+    images.add(token, nx, ny);
+}
+
+void pymtp_contexts::watch_images(const pymtp_images_of & images_of) {
+    if (has_mrope) {
+        for (llama_context * ctx : {target.get(), draft.get()}) {
+            if (ctx) {
+                pymtp_set_images(ctx, images_of);
+            }
+        }
+    }
 }
 
 // ── decodes ──

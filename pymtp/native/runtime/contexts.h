@@ -5,6 +5,7 @@
 #include "compare/pymtp_compare.h"
 #include "compare/trace.h"
 #include "graph_slots.h"
+#include "images.h"
 #include "pymtp.h"
 
 #include "ggml-cpu.h"
@@ -58,6 +59,7 @@ struct pymtp_contexts {
 
     const int32_t n_vocab;
     const int32_t n_embd;
+    const bool    has_mrope; // whether the model has positions of images
     int32_t n_ctx         = 0; // number of tokens that fit in one sequence
     int32_t n_batch       = 0;
     int32_t n_outputs     = 0; // largest number of rows of logits in a batch
@@ -71,6 +73,8 @@ struct pymtp_contexts {
     pymtp_counters    counters = {};
 
     pymtp_batch batch;
+
+    pymtp_images images;
 
     // Returns whether the target's graph fills the head's cache. With PYMTP_FAULT_SHIFTED_ROWS it does not, because
     // that fault shifts rows on the host.
@@ -88,9 +92,16 @@ struct pymtp_contexts {
 
     void check_seq(int32_t seq) const;
     void check_seqs(int32_t n_seqs, const int32_t * seqs) const;
+    // Checks n tokens of text, which no image may be among, or tokens of a prompt that follow a sequence.
     void check_tokens(const llama_token * tokens, int32_t n) const;
+    void check_prompt(const pymtp_sequence & s, const llama_token * tokens, int32_t n) const;
     void check_room(const pymtp_sequence & s, int32_t n) const;
     void check_draft(const pymtp_sequence & s, llama_token token, int32_t n) const;
+
+    // Makes an image known. Throws pymtp_failure where images cannot be processed, and see pymtp_images.
+    void add_image(llama_token token, int32_t nx, int32_t ny);
+    // Makes the positions of tokens depend on images. images_of: see pymtp_set_images
+    void watch_images(const pymtp_images_of & images_of);
 
     // Reserves the compute buffers of both contexts anew if settings have changed since they were reserved.
     void reserve();

@@ -75,6 +75,9 @@ void pymtp_draft_vocab::assign_all_rows(std::vector<llama_token> from) {
 
 void pymtp_draft_vocab::observe(const llama_token * text, size_t n) {
     for (size_t i = 0; i < n; ++i) {
+        if (text[i] < 0) { // a token of an image is never drafted
+            continue;
+        }
         state & s = states[text[i]];
         s.last_seen = ++now;
         if (!s.in_vocab && !s.waiting) {

@@ -106,9 +106,9 @@ const std::unordered_map<llama_token, int32_t> & pymtp_repetitions::find(
     if (n <= least) {
         return lengths;
     }
-    size_t limit = n; // number of tokens after the last breaker
-    for (size_t i = n; breakers && i-- > 0; ) {
-        if (const size_t n_breaker = breakers->match(tokens, i, n)) {
+    size_t limit = n; // number of tokens after the last breaker or image
+    for (size_t i = n; i-- > 0; ) {
+        if (const size_t n_breaker = tokens[i] < 0 ? 1 : breakers ? breakers->match(tokens, i, n) : 0) {
             limit = n - i - n_breaker;
             break;
         }
@@ -133,7 +133,7 @@ const std::unordered_map<llama_token, int32_t> & pymtp_repetitions::find(
             first = k;
             end   = k + length;
         }
-        if (const size_t own = std::min(length, limit); own >= least) {
+        if (const size_t own = std::min(length, limit); own >= least && reversed(k - 1) >= 0) {
             int32_t & longest = lengths[reversed(k - 1)];
             longest = std::max<int32_t>(longest, own);
         }

@@ -125,7 +125,8 @@ bool pymtp_grammar_matcher::go_to(const llama_token * prefix, size_t n) {
             compact();
             states.reset_budget();
             position at = positions.back();
-            if (!accept(at, prefix[accepted.size()])) {
+            const llama_token next = prefix[accepted.size()];
+            if (next < 0 || !accept(at, next)) { // an image is no text
                 return false;
             }
             positions.push_back(at);

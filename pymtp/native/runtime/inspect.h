@@ -32,6 +32,13 @@ void pymtp_inspect_vocab(const pymtp_gguf_file & file);
 // inspect_tensors.cpp: checks the tensors in all files of a model, and fills in info.weight_type.
 void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);
 
+// Returns whether matrices of weights may be of a type.
+bool pymtp_is_weight_type(ggml_type type);
+
+// Throws when a file ends before the data of all its tensors. llama.cpp would report that as well, but only while
+// loading. what: the file, in the error message
+void pymtp_inspect_extents(const pymtp_gguf_file & part, const std::string & what);
+
 // Checks the tensors of a head in separate files like pymtp_inspect_tensors, but not whether all tensors are there:
 // llama.cpp checks that.
 void pymtp_inspect_head_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);

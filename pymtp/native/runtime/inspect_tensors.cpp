@@ -35,26 +35,8 @@ void inspect_type(const ggml_tensor * tensor) {
         if (tensor->type != GGML_TYPE_F32) {
             throw pymtp_file_error("tensor '" + name + "' is of type " + type + ", it must be f32");
         }
-    } else if (!ggml_get_type_traits_cpu(tensor->type)->vec_dot ||
-            (tensor->type != GGML_TYPE_F32 && !ggml_get_type_traits(tensor->type)->to_float)) {
+    } else if (!pymtp_is_weight_type(tensor->type)) {
         throw pymtp_file_error("tensor '" + name + "' is of type " + type + ", which is no type for weights");
-    }
-}
-
-// Throws when the file ends before the data of all its tensors. llama.cpp would report that as well, but only while
-// loading.
-void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
-    const gguf_context * gguf = part.gguf();
-    const size_t bytes = llama_file(part.path.c_str(), "rb").size();
-    const size_t begin = gguf_get_data_offset(gguf);
-    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); ++i) {
-        const size_t offset = gguf_get_tensor_offset(gguf, i);
-        const size_t left = bytes < begin || bytes - begin < offset ? 0 : bytes - begin - offset;
-        if (left < gguf_get_tensor_size(gguf, i)) {
-            throw pymtp_file_error(
-                what + " is cut off at " + std::to_string(bytes) + " bytes, within or before tensor '" +
-                gguf_get_tensor_name(gguf, i) + "'");
-        }
     }
 }
 
@@ -78,6 +60,25 @@ void inspect_presence(const std::set<std::string> & names, const pymtp_file_info
 
 } // namespace
 
+bool pymtp_is_weight_type(ggml_type type) {
+    return ggml_get_type_traits_cpu(type)->vec_dot && (type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float);
+}
+
+void pymtp_inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
+    const gguf_context * gguf = part.gguf();
+    const size_t bytes = llama_file(part.path.c_str(), "rb").size();
+    const size_t begin = gguf_get_data_offset(gguf);
+    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); ++i) {
+        const size_t offset = gguf_get_tensor_offset(gguf, i);
+        const size_t left = bytes < begin || bytes - begin < offset ? 0 : bytes - begin - offset;
+        if (left < gguf_get_tensor_size(gguf, i)) {
+            throw pymtp_file_error(
+                what + " is cut off at " + std::to_string(bytes) + " bytes, within or before tensor '" +
+                gguf_get_tensor_name(gguf, i) + "'");
+        }
+    }
+}
+
 // Checks type and place of each tensor, and fills in info.weight_type. Returns the names of all tensors.
 static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
     std::map<ggml_type, size_t> bytes;
@@ -91,7 +92,7 @@ static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & p
             names.insert(t->name);
             bytes[t->type] += ggml_nbytes(t);
         }
-        inspect_extents(part, parts.size() > 1 ? part.path : "the file");
+        pymtp_inspect_extents(part, parts.size() > 1 ? part.path : "the file");
     }
     const auto most = std::max_element(bytes.begin(), bytes.end(),
             [](const auto & a, const auto & b) { return a.second < b.second; });

@@ -19,6 +19,7 @@ pymtp_pair::pymtp_pair(
         const pymtp_model & model, llama_context_params params, const pymtp_pair_options & options) :
     ctxs(model, params, options), sequences(options.n_seq_max), head_sync(ctxs, sequences), draft_rows(ctxs, model),
     state_store(ctxs, sequences, head_sync, draft_rows) {
+    ctxs.watch_images([this](llama_seq_id seq) -> const pymtp_image_runs & { return sequences[seq].images(); });
     ctxs.reserve();
 }
 
@@ -160,6 +161,7 @@ static void check_verify(const pymtp_contexts & contexts, const pymtp_sequence &
     }
     contexts.check_room(s, n);
     contexts.check_tokens(tokens, n);
+    contexts.check_prompt(s, tokens, n);
 }
 
 void pymtp_pair::verify(

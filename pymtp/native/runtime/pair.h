@@ -37,7 +37,8 @@ struct pymtp_pair {
     // The functions below throw pymtp_failure; pymtp.h describes them. prefill returns the logits.
 
     const float * prefill(
-            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all);
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+            const pymtp_rows_of_images & images, bool all);
     const float * embeddings() const { return prompt_embeddings.data(); }
     llama_token   first_token(int32_t seq);
     void draft_tokens(

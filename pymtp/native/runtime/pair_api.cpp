@@ -31,9 +31,16 @@ void pymtp_pair_free(pymtp_pair * pair) {
 
 int pymtp_pair_prefill(
         pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
-        bool all, const float ** logits) {
+        const pymtp_image_rows * images, int32_t n_images, bool all, const float ** logits) {
     *logits = nullptr;
-    return pair->call(seqs, n_seqs, [&] { *logits = pair->prefill(n_seqs, seqs, tokens, lengths, all); });
+    return pair->call(seqs, n_seqs, [&] {
+        const pymtp_rows_of_images rows(pair->contexts().images, images, n_images);
+        *logits = pair->prefill(n_seqs, seqs, tokens, lengths, rows, all);
+    });
+}
+
+int pymtp_pair_add_image(pymtp_pair * pair, llama_token token, int32_t nx, int32_t ny) {
+    return pair->call(nullptr, 0, [&] { pair->contexts().add_image(token, nx, ny); });
 }
 
 const float * pymtp_pair_embeddings(const pymtp_pair * pair) {

@@ -17,25 +17,40 @@ struct prompt {
     int32_t             n_batch_tokens = 0; // number of the prompt's tokens in the current batch
 
     bool is_output(int32_t i, bool all_outputs) const { return all_outputs || i + 1 == n; }
+
+    bool is_image(int32_t i) const { return tokens[i] < 0; }
+    // Returns how many of the next tokens are of the same kind: of text, or of images.
+    int32_t n_alike() const {
+        const llama_token * next = tokens + n_done;
+        return std::find_if(next, tokens + n, [&](llama_token t) { return (t < 0) != (*next < 0); }) - next;
+    }
 };
 
 // Sets how many tokens of each prompt the next batch of at most `limit` tokens gets: equal shares for all prompts that
-// have tokens left. Returns false when no prompt has tokens left.
+// have tokens left. A batch is of text or of images, as the first of these prompts goes on; the other prompts wait.
+// Returns false when no prompt has tokens left.
 bool share_batch(std::vector<prompt> & prompts, int32_t limit) {
-    const int32_t n_active = std::count_if(prompts.begin(), prompts.end(),
-            [](const prompt & p) { return p.n_done < p.n; });
-    int32_t left = limit;
-    for (prompt & p : prompts) {
-        p.n_batch_tokens = std::min({std::max(1, limit / std::max(1, n_active)), p.n - p.n_done, left});
-        left  -= p.n_batch_tokens;
+    const auto is_active = [](const prompt & p) { return p.n_done < p.n; };
+    const auto first     = std::find_if(prompts.begin(), prompts.end(), is_active);
+    if (first == prompts.end()) {
+        return false;
     }
-    return n_active > 0;
+    const bool images  = first->is_image(first->n_done);
+    const auto takes   = [&](const prompt & p) { return is_active(p) && p.is_image(p.n_done) == images; };
+    const int32_t n    = std::count_if(prompts.begin(), prompts.end(), takes);
+    int32_t       left = limit;
+    for (prompt & p : prompts) {
+        p.n_batch_tokens = takes(p) ? std::min({std::max(1, limit / n), p.n_alike(), left}) : 0;
+        left -= p.n_batch_tokens;
+    }
+    return true;
 }
 
 } // namespace
 
 const float * pymtp_pair::prefill(
-        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all) {
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        const pymtp_rows_of_images & images, bool all) {
     ctxs.check_seqs(n_seqs, seqs);
     std::vector<prompt> prompts;
     size_t n_total = 0;
@@ -43,13 +58,16 @@ const float * pymtp_pair::prefill(
         if (lengths[k] < 1) {
             throw pymtp_failure(PYMTP_INVALID, "a prompt needs at least one token");
         }
-        ctxs.check_room(sequences[seqs[k]], lengths[k]);
-        ctxs.check_tokens(tokens + n_total, lengths[k]);
+        const pymtp_sequence & s = sequences[seqs[k]];
+        ctxs.check_room(s, lengths[k]);
+        ctxs.check_prompt(s, tokens + n_total, lengths[k]);
+        images.check(tokens + n_total, lengths[k]);
         prompts.push_back({seqs[k], tokens + n_total, lengths[k], n_total});
     }
     ctxs.begin_prefill();
     for (const prompt & p : prompts) {
         head_sync.begin_prefill(p.seq);
+        sequences[p.seq].begin_prompt(ctxs.images, p.tokens, p.n);
     }
 
     // When embeddings are on, llama.cpp makes every token an output.
@@ -57,6 +75,7 @@ const float * pymtp_pair::prefill(
     const int32_t limit       = all_outputs ? std::min(ctxs.n_batch, ctxs.n_outputs) : ctxs.n_batch;
     const int32_t n_vocab     = ctxs.n_vocab;
     const int32_t n_embd      = ctxs.options.embeddings ? ctxs.n_embd : 0;
+    const int32_t n_embd_inp  = llama_model_n_embd_inp(ctxs.model.get());
     for (pymtp_sequence & s : sequences) {
         s.return_logits();
     }
@@ -71,8 +90,14 @@ const float * pymtp_pair::prefill(
         ctxs.batch.clear();
         for (const prompt & p : prompts) {
             for (int32_t i = p.n_done; i < p.n_done + p.n_batch_tokens; ++i) {
-                ctxs.batch.add(p.tokens[i], sequences[p.seq].n_past() + i - p.n_done, p.seq,
-                        p.is_output(i, all_outputs || ctxs.fault == PYMTP_FAULT_MORE_OUTPUTS));
+                const int32_t pos    = sequences[p.seq].n_past() + i - p.n_done;
+                const bool    output = p.is_output(i, all_outputs || ctxs.fault == PYMTP_FAULT_MORE_OUTPUTS);
+                if (p.is_image(i)) {
+                    const float * row = images.of(p.tokens[i]) + (size_t) sequences[p.seq].image_row(pos)*n_embd_inp;
+                    ctxs.batch.add_image_row(row, n_embd_inp, pos, p.seq, output);
+                } else {
+                    ctxs.batch.add(p.tokens[i], pos, p.seq, output);
+                }
             }
         }
         {

@@ -311,14 +311,28 @@ PYMTP_API struct pymtp_pair * pymtp_pair_init(
         const struct pymtp_pair_options * options);
 PYMTP_API void pymtp_pair_free(struct pymtp_pair * pair);
 
+// Makes an image known to a pair. In sequences, the image is a run of nx*ny tokens `token`, which is negative: nx
+// columns and ny rows. Must be called before tokens of the image are processed or loaded. Calls with the same
+// arguments may be repeated. Returns PYMTP_INVALID for a grid other than before, and for a model without M-RoPE.
+PYMTP_API int pymtp_pair_add_image(struct pymtp_pair * pair, llama_token token, int32_t nx, int32_t ny);
+
+// The rows of an image, which a projector has made: n rows of floats, one for each of its nx*ny tokens.
+struct pymtp_image_rows {
+    llama_token   token;
+    const float * rows;
+    int32_t       n;
+};
+
 // Appends tokens to one or more sequences: the target and the head process them in batches of n_batch.
 // seqs: the sequences, in rising order.
 // tokens: the tokens of all sequences, concatenated in that order; lengths[k]: number of tokens of seqs[k].
+// images: the images whose tokens are among these, each with all its rows; n_images: their number.
 // all: whether to return the logits of every token instead of only those of each sequence's last token.
 // logits: receives rows of n_vocab floats, which are valid until the next prefill
 PYMTP_API int pymtp_pair_prefill(
         struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
-        const int32_t * lengths, bool all, const float ** logits);
+        const int32_t * lengths, const struct pymtp_image_rows * images, int32_t n_images, bool all,
+        const float ** logits);
 
 // Returns the embeddings of the last prefill, n_embd floats for each token, if the pair was made with
 // options.embeddings.

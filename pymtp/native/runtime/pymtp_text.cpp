@@ -15,8 +15,8 @@ void pymtp_text_free(pymtp_text * text) {
 
 int pymtp_text_add(pymtp_text * text, const llama_token * tokens, int32_t n) {
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
-        if (n < 0 || std::any_of(tokens, tokens + n, [](llama_token token) { return token < LLAMA_TOKEN_NULL; })) {
-            pymtp_set_error("tokens are numbers from 0, or -1 between two texts");
+        if (n < 0) {
+            pymtp_set_error("tokens are counted from zero");
             return PYMTP_INVALID;
         }
         text->add(tokens, n);

@@ -11,7 +11,7 @@ extern "C" {
 struct pymtp_text;
 PYMTP_API struct pymtp_text * pymtp_text_init(void); // returns NULL when there is no memory
 PYMTP_API void    pymtp_text_free(struct pymtp_text * text);
-// Appends n tokens; -1 ends one text and begins another. Returns PYMTP_INVALID for a lower number. If the call fails,
+// Appends n tokens; a negative one, such as that of an image, ends one text and begins another. If the call fails,
 // nothing was appended.
 PYMTP_API int     pymtp_text_add(struct pymtp_text * text, const llama_token * tokens, int32_t n);
 // Forgets all but the last n tokens. If the call fails, nothing was forgotten.

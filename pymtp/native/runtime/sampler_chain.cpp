@@ -95,7 +95,9 @@ std::unordered_map<llama_token, int32_t> pymtp_count_last_tokens(
         const pymtp_sampling & params, const llama_token * prefix, size_t n) {
     std::unordered_map<llama_token, int32_t> counts;
     for (size_t i = n - count_last(params.penalty_last_n, n); i < n; ++i) {
-        counts[prefix[i]]++;
+        if (prefix[i] >= 0) { // an image is no token that could be sampled
+            counts[prefix[i]]++;
+        }
     }
     return counts;
 }

@@ -1,5 +1,6 @@
 #include "sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 void pymtp_sequence::clear() {
@@ -8,6 +9,16 @@ void pymtp_sequence::clear() {
     empty.staged       = staged;
     empty.head_has_nan = head_has_nan;
     *this = std::move(empty);
+}
+
+void pymtp_sequence::begin_prompt(const pymtp_images & images, const llama_token * tokens, int32_t n) {
+    images.extend(image_runs, past, tokens, n);
+}
+
+int32_t pymtp_sequence::image_row(int32_t pos) const {
+    const auto after = std::find_if(image_runs.begin(), image_runs.end(),
+            [&](const pymtp_image_run & run) { return pos < run.end(); });
+    return pos - after->first;
 }
 
 void pymtp_sequence::append(const llama_token * tokens, int32_t n) {
@@ -45,11 +56,13 @@ void pymtp_sequence::rewind(int32_t n_keep) {
     all_tokens.resize(n_keep);
 }
 
-void pymtp_sequence::load(const llama_token * tokens, int32_t n, bool with_head) {
+void pymtp_sequence::load(const pymtp_images & images, const llama_token * tokens, int32_t n, bool with_head) {
     past   = n;
     head   = with_head ? n : 0;
     staged = 0;
     all_tokens.assign(tokens, tokens + n);
+    image_runs.clear();
+    images.extend(image_runs, 0, tokens, n);
 }
 
 void pymtp_sequence::copy(const pymtp_sequence & from, int32_t n_vocab) {
@@ -57,6 +70,7 @@ void pymtp_sequence::copy(const pymtp_sequence & from, int32_t n_vocab) {
     head          = from.head;
     head_has_nan |= from.head_has_nan;
     all_tokens    = from.all_tokens;
+    image_runs    = from.image_runs;
     if (from.logits) {
         keep_logits(from.logits, n_vocab);
     }

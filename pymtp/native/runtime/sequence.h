@@ -1,6 +1,7 @@
 // The state of one sequence of a pair: which of its tokens the target and the head have processed, and its sampling.
 #pragma once
 
+#include "images.h"
 #include "pymtp.h"
 #include "sampler.h"
 
@@ -26,6 +27,11 @@ public:
     // the n_past tokens, then the token that the drafts started from and the drafts
     const std::vector<llama_token> & tokens() const { return all_tokens; }
 
+    // the images among the tokens, and among those that the target is about to process
+    const pymtp_image_runs & images() const { return image_runs; }
+    // Returns which row of its image the token at pos is.
+    int32_t image_row(int32_t pos) const;
+
     // whether the head's logits were not finite at some time, so that its cells may hold NaN, until they are zeroed
     bool head_has_nan = false;
 
@@ -33,6 +39,8 @@ public:
 
     // Forgets everything but the sampler, the staged tokens and head_has_nan.
     void clear();
+    // Called before the target processes tokens of a prompt.
+    void begin_prompt(const pymtp_images & images, const llama_token * tokens, int32_t n);
     // Adds tokens of a prompt, which the target has processed.
     void append(const llama_token * tokens, int32_t n);
     // Begins n draft steps, of which the first starts from `token`.
@@ -49,7 +57,7 @@ public:
     void set_head(int32_t n) { head = n; }
     void stage(int32_t n) { staged = n; }
     // Makes the staged tokens those that target and head hold.
-    void load(const llama_token * tokens, int32_t n, bool with_head);
+    void load(const pymtp_images & images, const llama_token * tokens, int32_t n, bool with_head);
     void copy(const pymtp_sequence & from, int32_t n_vocab);
 
     // ── the logits of the last token of a prompt ──
@@ -78,6 +86,7 @@ private:
     int32_t staged   = 0;
 
     std::vector<llama_token> all_tokens;
+    pymtp_image_runs         image_runs;
     const float *            logits = nullptr; // in the logits of the last prefill, or in copied_logits
     std::vector<float>       copied_logits;
 };

@@ -25,11 +25,12 @@ static_assert(sizeof(state_header) == 32, "there is no padding between the field
 
 constexpr char state_mark[8] = {'p', 'y', 'm', 't', 'p', ' ', 's', '1'};
 
-// Returns a digest that detects a state saved for other tokens: FNV-1a, over 32 bits at a time.
+// Returns a digest that detects a state saved for other tokens: FNV-1a, over 32 bits at a time. All images count as the
+// same, because their tokens are numbered anew in each process.
 uint64_t digest_of(const llama_token * tokens, int32_t n) {
     uint64_t digest = 14695981039346656037u;
     for (int32_t i = 0; i < n; ++i) {
-        digest = (digest ^ (uint32_t) tokens[i])*1099511628211u;
+        digest = (digest ^ (uint32_t) std::max(tokens[i], LLAMA_TOKEN_NULL))*1099511628211u;
     }
     return digest;
 }
@@ -73,7 +74,7 @@ state_header read_header(const pymtp_contexts & contexts, const llama_token * to
     if (n < 1) {
         refuse("a state is of at least one token");
     }
-    contexts.check_tokens(tokens, n);
+    contexts.check_prompt({}, tokens, n);
     state_header header;
     if (size >= sizeof(header)) {
         std::memcpy(&header, data, sizeof(header));
@@ -298,7 +299,7 @@ void pymtp_state_store::load_state(int32_t seq, const llama_token * tokens, int3
     if (contexts.draft) {
         pymtp_load_state(contexts.draft.get(), seq, tokens, n, 0, nullptr);
     }
-    s.load(tokens, n, contexts.draft != nullptr);
+    s.load(contexts.images, tokens, n, contexts.draft != nullptr);
     // copied, because the data may not be aligned for floats
     const auto floats = [&pos](size_t n_floats) {
         std::vector<float> values(n_floats);

@@ -105,7 +105,7 @@ void pymtp_text::add(const llama_token * tokens, size_t n) {
         grams.reserve(all, n);
     }
     for (size_t i = 0; i < n; ++i) {
-        all.push_back(tokens[i]);
+        all.push_back(std::max(tokens[i], LLAMA_TOKEN_NULL)); // an image separates two texts
         for (pymtp_ngrams & grams : ngrams) {
             grams.add(all, all.size());
         }

@@ -56,7 +56,7 @@ int main(int argc, char ** argv) {
     const int32_t seq = 0;
     require(pymtp_pair_set_sampling(pair, seq, &sampling) == PYMTP_OK, "sampling");
     const float * logits = nullptr;
-    require(pymtp_pair_prefill(pair, 1, &seq, prompt.data(), &n, false, &logits) == PYMTP_OK, "prefill");
+    require(pymtp_pair_prefill(pair, 1, &seq, prompt.data(), &n, nullptr, 0, false, &logits) == PYMTP_OK, "prefill");
 
     std::vector<llama_token> text(1);
     require(pymtp_pair_first_token(pair, seq, &text[0]) == PYMTP_OK, "first token");

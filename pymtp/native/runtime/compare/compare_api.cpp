@@ -26,6 +26,15 @@ int pymtp_pair_force_device_ops(pymtp_pair * pair, bool on) {
     return pair->call(nullptr, 0, [&] { pymtp_force_device_ops(pair->contexts().target.get(), on); });
 }
 
+int pymtp_pair_rope_position(pymtp_pair * pair, int32_t seq, int32_t pos, int32_t * positions) {
+    return pair->call(nullptr, 0, [&] {
+        const pymtp_rope_position at = pymtp_rope_position_of(pair->sequence(seq).images(), pos);
+        positions[0] = at.t;
+        positions[1] = at.y;
+        positions[2] = at.x;
+    });
+}
+
 const char * pymtp_pair_trace(pymtp_pair * pair) {
     pymtp_trace * trace = pair->contexts().trace.get();
     if (!trace) {

@@ -31,6 +31,9 @@ PYMTP_API void pymtp_pair_inject_fault(struct pymtp_pair * pair, enum pymtp_faul
 // Sets whether recurrent layers in host memory are computed with the operations that other devices use.
 PYMTP_API int pymtp_pair_force_device_ops(struct pymtp_pair * pair, bool on);
 
+// Writes the positions of a token for RoPE, see image_runs.h: those of time, of the row, and of the column.
+PYMTP_API int pymtp_pair_rope_position(struct pymtp_pair * pair, int32_t seq, int32_t pos, int32_t * positions);
+
 // Runs one draft step.
 // token: the token after the last one that the sequence holds or, in further calls, the draft just made.
 // logits: receives the head's logits for the next token, n_vocab floats that are valid until the next call

@@ -1,0 +1,124 @@
+"""The projector of a model: it encodes images to the rows that the model takes in place of the embeddings of tokens."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.model.files import file_digest
+from pymtp.model.model import Model
+from pymtp.native import Handle, alone, check, ffi, lib
+from pymtp.validation import read_int, read_path, shown
+
+MAX_TOKENS = 2**16  # bound of min_tokens and max_tokens
+
+
+class Projector:
+    """A projector that is loaded for a model. Threads may share it; images are encoded one after the other.
+
+    path: the path of the projector's file.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        path: str | os.PathLike[str],
+        *,
+        n_threads: int,
+        offload: bool = True,
+        min_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        """Load a projector.
+
+        path: a GGUF file, usually named mmproj-….gguf.
+        n_threads: the number of threads that encode an image on the CPU.
+        offload: run on the first GPU, if there is one.
+        min_tokens, max_tokens: enlarge smaller images and reduce larger ones to these numbers of tokens; None for the
+            default of llama.cpp: 8 and 4,096.
+
+        Raises InvalidRequestError for a file that is no projector, is damaged, or is of another model; OSError for one
+        that cannot be read; NativeError if there is too little memory.
+        """
+        self.path = read_path("mmproj", path)
+        least = 0 if min_tokens is None else read_int("image_min_tokens", min_tokens, 1, MAX_TOKENS)
+        most = 0 if max_tokens is None else read_int("image_max_tokens", max_tokens, 1, MAX_TOKENS)
+        if least and most and least > most:
+            raise InvalidRequestError(f"image_min_tokens={least} is more than image_max_tokens={most}")
+        with open(self.path, "rb"):
+            pass  # the error of a missing file says more than llama.cpp's
+        options = ffi.new(
+            "struct pymtp_projector_options *",
+            {"use_gpu": offload, "n_threads": n_threads, "min_tokens": least, "max_tokens": most},
+        )
+        name = os.fsencode(self.path)
+        try:
+            self._handle = Handle(
+                "Projector",
+                lambda: lib.pymtp_projector_load(name, model.handle, options),
+                lib.pymtp_projector_free,
+            )
+        except NativeError as error:
+            raise InvalidRequestError(f"{self.path}: {error}", "mmproj") from error
+        self.n_embd = model.n_embd
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the digest of the projector's file, see `Model.digest`."""
+        return file_digest(Path(self.path))
+
+    @property
+    @alone
+    def nbytes(self) -> int:
+        """Return the memory that the projector takes: weights, and after the first image compute buffers."""
+        return int(lib.pymtp_projector_bytes(self._handle.pointer))
+
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return the numbers of columns and rows of tokens that an image of width x height pixels takes.
+
+        Does not wait for an image that is being encoded. Raises InvalidRequestError for an image that is too narrow or
+        too large, and ClosedError after close().
+        """
+        pointer = self._handle.pointer
+        if pointer is None:
+            self._handle.raise_refusal()
+        nx, ny = ffi.new("int32_t *"), ffi.new("int32_t *")
+        try:
+            check(lib.pymtp_projector_grid(pointer, width, height, nx, ny))
+        except OverflowError as error:
+            raise InvalidRequestError(f"an image of {shown(width)} x {shown(height)} pixels is too large") from error
+        return int(nx[0]), int(ny[0])
+
+    @alone
+    def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Encode an image.
+
+        pixels: red, green and blue of each pixel, shape (height, width, 3).
+
+        Returns a row for each token of the image's grid, shape (nx * ny, n_embd), row by row of the grid. Raises
+        InvalidRequestError as `grid` and for other arrays, CancelledError after `cancel`, NativeError if the projector
+        computes values that are not finite.
+        """
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise InvalidRequestError("an image is an array of type uint8 and shape (height, width, 3)")
+        height, width, _ = pixels.shape
+        nx, ny = self.grid(width, height)
+        rows = np.empty((nx * ny, self.n_embd), np.float32)
+        data = ffi.from_buffer("uint8_t[]", np.ascontiguousarray(pixels))
+        out = ffi.from_buffer("float[]", rows, require_writable=True)
+        check(lib.pymtp_projector_encode(self._handle.pointer, data, width, height, out))
+        return rows
+
+    def cancel(self, cancelled: bool = True) -> None:
+        """End the running and all later calls of `encode`, until it is called with False. Any thread may call it."""
+        if (pointer := self._handle.pointer) is not None:
+            lib.pymtp_projector_cancel(pointer, cancelled)
+
+    def close(self) -> None:
+        """Free the projector, after the call that runs. All later calls raise ClosedError."""
+        self._handle.close(self.cancel)
