@@ -1,4 +1,4 @@
-"""Tests of images in sequences: rows take the place of embeddings, positions count on as M-RoPE says, nothing else changes.
+"""Tests of images in sequences: rows take the place of embeddings, and positions count on as M-RoPE says.
 
 The rows are random numbers here; tests/reference compares rows, positions and drafts with transformers.
 """
@@ -173,7 +173,12 @@ def test_the_graph_of_an_image_has_the_nodes_of_text(model: Model) -> None:
 def test_penalties_breakers_and_drafts_pass_over_images(model: Model) -> None:
     prompt, rows = prompt_with_images(model), image_rows(model)
     params = SamplingParams(
-        seed=1, repetition_penalty=1.3, presence_penalty=0.5, dry_multiplier=0.8, dry_allowed_length=1, penalty_last_n=-1
+        seed=1,
+        repetition_penalty=1.3,
+        presence_penalty=0.5,
+        dry_multiplier=0.8,
+        dry_allowed_length=1,
+        penalty_last_n=-1,
     )
     texts = []
     for n_draft in (0, DRAFTS):

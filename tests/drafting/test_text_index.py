@@ -185,9 +185,7 @@ def test_index_takes_at_most_36_bytes_a_token(alphabet: int) -> None:
     assert 12 < index.nbytes / len(index) <= most <= 36
 
 
-@pytest.mark.parametrize(
-    "wrong", [[2**31], [-(2**31) - 1], [1, -2], [2**100], [1.5], ["a"], "ab", [None], None, 7, [[1]]]
-)
+@pytest.mark.parametrize("wrong", [[2**31], [-(2**31) - 1], [2**100], [1.5], ["a"], "ab", [None], None, 7, [[1]]])
 def test_wrong_tokens_are_refused_and_nothing_is_added(wrong: Any) -> None:
     index = TextIndex([1, 2, 3])
     with pytest.raises((InvalidRequestError, TypeError)):
@@ -197,6 +195,16 @@ def test_wrong_tokens_are_refused_and_nothing_is_added(wrong: Any) -> None:
     with pytest.raises((InvalidRequestError, TypeError)):
         TextIndex(wrong)
     assert len(index) == 3
+
+
+def test_an_image_is_neither_guessed_nor_matched() -> None:
+    for image in ([-2] * 9, [-1] * 9, [-(2**31)]):
+        index = TextIndex([1, 2, 3, *image, 4, 5, 6, 1, 2, 3])
+        assert not index.guess(n=4)
+        index.add([*image, 4, 5, 6])
+        assert [guess.token for guess in index.guess(n=4)] == [1, 2, 3]
+    with pytest.raises(InvalidRequestError):
+        index.guess([1, -2], n=1)
 
 
 def test_wrong_counts_and_texts_are_refused() -> None:

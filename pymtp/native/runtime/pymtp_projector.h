@@ -1,5 +1,5 @@
-// The C API of projectors. A projector, in files named "mmproj", encodes an image to rows that a model takes in place of
-// the embeddings of tokens. It runs apart from the contexts of a pair.
+// The C API of projectors. A projector, in files named "mmproj", encodes an image to rows that a model takes in place
+// of the embeddings of tokens. It runs apart from the contexts of a pair.
 #pragma once
 
 #include "pymtp.h"
@@ -11,8 +11,8 @@ extern "C" {
 struct pymtp_projector_options {
     bool    use_gpu;    // whether to run on the first GPU, if there is one
     int32_t n_threads;
-    int32_t min_tokens; // smaller images are enlarged, larger ones are reduced, to this number of tokens; 0: llama.cpp's
-    int32_t max_tokens; // default for the kind of projector
+    int32_t min_tokens; // images of fewer tokens are enlarged; 0: llama.cpp's default for the kind of projector
+    int32_t max_tokens; // images of more tokens are reduced; 0: likewise
 };
 
 // Loads a projector for a model. Returns NULL on failure, also when it is for other models.

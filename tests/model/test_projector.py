@@ -1,0 +1,196 @@
+"""Tests of projectors: which files load, which images they take, and what they refuse.
+
+tests/exactness/test_image_oracle.py compares their rows with transformers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import shipped
+from gguf import GGUFReader
+from makers.make_mmproj import WEIGHTS, make_mmproj
+from makers.vision_shapes import PROJECTORS
+
+from pymtp import ClosedError, InvalidRequestError
+from pymtp.model.model import Model
+from pymtp.model.projector import Projector
+
+SHAPE = PROJECTORS["demo"]
+
+
+@pytest.fixture(scope="module")
+def mmproj(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_mmproj("demo", tmp_path_factory.mktemp("models") / "mmproj.gguf")
+
+
+@pytest.fixture(scope="module")
+def projector(mmproj: Path) -> Iterator[Projector]:
+    projector = Projector(shipped(), mmproj, n_threads=1)
+    yield projector
+    projector.close()
+
+
+def pixels(width: int, height: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+@pytest.mark.parametrize("weight_type", WEIGHTS)
+def test_a_projector_of_each_type_encodes_rows_of_the_models_width(tmp_path: Path, weight_type: str) -> None:
+    projector = Projector(shipped(), make_mmproj("demo", tmp_path / "m.gguf", weight_type=weight_type), n_threads=2)
+    rows = projector.encode(pixels(160, 96))
+    assert rows.shape == (5 * 3, shipped().n_embd)
+    assert np.isfinite(rows).all()
+    assert rows.std(axis=0).max() > 0.01  # the tokens differ
+    projector.close()
+
+
+def test_equal_images_have_equal_bits_whatever_was_encoded_before(projector: Projector, mmproj: Path) -> None:
+    image = pixels(200, 150)
+    first = projector.encode(image)
+    for width, height in ((64, 64), (640, 320)):
+        projector.encode(pixels(width, height))
+    assert projector.encode(image).tobytes() == first.tobytes()
+    other = Projector(shipped(), mmproj, n_threads=2)
+    assert other.encode(image).tobytes() == first.tobytes()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((1, 1), (3, 3)), ((32, 32), (3, 3)), ((320, 64), (10, 2)), ((100, 70), (4, 3)), ((4000, 4000), (64, 64))],
+)
+def test_images_keep_their_ratio_between_the_least_and_most_tokens(
+    projector: Projector, size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    assert projector.grid(*size) == grid
+
+
+def test_limits_of_tokens_are_kept(mmproj: Path) -> None:
+    projector = Projector(shipped(), mmproj, n_threads=1, min_tokens=20, max_tokens=40)
+    for size in ((32, 32), (3000, 1000), (50, 800)):
+        nx, ny = projector.grid(*size)
+        assert 20 <= nx * ny <= 40, size
+        assert projector.encode(pixels(*size)).shape[0] == nx * ny
+    projector.close()
+    for least, most, what in ((0, None, "image_min_tokens"), (None, 2**20, "image_max_tokens"), (9, 8, "more than")):
+        with pytest.raises(InvalidRequestError, match=what):
+            Projector(shipped(), mmproj, n_threads=1, min_tokens=least, max_tokens=most)
+
+
+def test_impossible_images_are_refused_with_the_reason(projector: Projector) -> None:
+    for width, height, what in (
+        (0, 5, "empty"),
+        (-1, 5, "empty"),
+        (1, 201, "narrow"),
+        (40000, 4000, "32768 pixels"),
+        (2**40, 1, "too large"),
+    ):
+        with pytest.raises(InvalidRequestError, match=what):
+            projector.grid(width, height)
+    for array in (pixels(8, 8).astype(np.float32), pixels(8, 8)[..., :2], pixels(8, 8)[0], [[1]]):
+        with pytest.raises(InvalidRequestError, match="uint8"):
+            projector.encode(array)
+
+
+def test_a_projector_of_another_model_is_refused(dense: Model, mmproj: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=f"of another model: it makes rows of {shipped().n_embd}"):
+        Projector(dense, mmproj, n_threads=1)
+    with pytest.raises(InvalidRequestError, match="no projector, its architecture is 'qwen35'"):
+        Projector(shipped(), shipped().path, n_threads=1)
+    (tmp_path / "text.gguf").write_text("nothing")
+    with pytest.raises(InvalidRequestError, match="not a readable GGUF file"):
+        Projector(shipped(), tmp_path / "text.gguf", n_threads=1)
+    with pytest.raises(FileNotFoundError):
+        Projector(shipped(), tmp_path / "none.gguf", n_threads=1)
+
+
+def renamed(old: str, new: str) -> Callable[[bytes], bytes]:
+    assert len(old) == len(new)
+    return lambda data: data.replace(old.encode(), new.encode())
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda data: data[:-5000], "cut off"),
+        (lambda data: data[:3000], "not a readable GGUF file|cut off"),
+        (renamed("v.blk.0.ln1.weight", "v.blk.0.ln9.weight"), "'v.blk.0.ln1.weight' is missing"),
+        (renamed("qwen3vl_merger", "qwen9vl_merger"), "of kind 'qwen9vl_merger'"),
+        (renamed("clip.has_vision_encoder", "clip.has_visiom_encoder"), "not for images"),
+        (renamed("clip.vision.block_count", "clip.vision.block_xount"), "no clip.vision.block_count"),
+    ],
+)
+def test_a_damaged_projector_is_refused_with_what_is_wrong(
+    mmproj: Path, tmp_path: Path, damage: Callable[[bytes], bytes], what: str
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(damage(mmproj.read_bytes()))
+    with pytest.raises(InvalidRequestError, match=what):
+        Projector(shipped(), tmp_path / "m.gguf", n_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"n_embd": 60}, "multiple of 8"),
+        ({"merge": 1}, "spatial_merge_size is 1"),
+        ({"std": (0.5, 0.0, 0.5)}, "image_std"),
+        ({"mean": (0.5, float("nan"), 0.5)}, "image_mean"),
+    ],
+)
+def test_a_projector_of_an_impossible_shape_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    path = make_mmproj(replace(SHAPE, **changes), tmp_path / "m.gguf")
+    with pytest.raises(InvalidRequestError, match=what):
+        Projector(shipped(), path, n_threads=1)
+
+
+def test_values_that_are_not_finite_are_no_rows(mmproj: Path, tmp_path: Path) -> None:
+    data = bytearray(mmproj.read_bytes())
+    bias = next(tensor for tensor in GGUFReader(mmproj).tensors if tensor.name == "mm.2.bias")
+    data[bias.data_offset : bias.data_offset + 4] = np.float32("nan").tobytes()
+    (tmp_path / "m.gguf").write_bytes(data)
+    projector = Projector(shipped(), tmp_path / "m.gguf", n_threads=1)
+    with pytest.raises(Exception, match="not finite"):
+        projector.encode(pixels(64, 64))
+    projector.close()
+
+
+def test_a_cancelled_projector_encodes_nothing_until_it_may_again(projector: Projector) -> None:
+    projector.cancel()
+    with pytest.raises(Exception, match="cancelled"):
+        projector.encode(pixels(64, 64))
+    projector.cancel(False)
+    assert np.isfinite(projector.encode(pixels(64, 64))).all()
+
+
+def test_threads_share_a_projector(projector: Projector) -> None:
+    images = [pixels(96 + 32 * i, 64, i) for i in range(4)]
+    expected = [projector.encode(image).tobytes() for image in images]
+    found: dict[int, bytes] = {}
+
+    def encode(i: int) -> None:
+        projector.grid(500, 400)
+        found[i] = projector.encode(images[i]).tobytes()
+
+    threads = [threading.Thread(target=encode, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(4)] == expected
+
+
+def test_a_closed_projector_refuses_calls(mmproj: Path) -> None:
+    projector = Projector(shipped(), mmproj, n_threads=1)
+    assert projector.nbytes > SHAPE.n_params
+    projector.close()
+    projector.close()
+    for call in (lambda: projector.grid(64, 64), lambda: projector.encode(pixels(64, 64))):
+        with pytest.raises(ClosedError):
+            call()
