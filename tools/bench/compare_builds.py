@@ -176,7 +176,10 @@ def main(
                     answers = {name: builds[name].measure(*ask) for name in numbers.sample(list(builds), 2)}
                     if not by_rounds and answers["old"][2] != answers["new"][2]:
                         raise typer.BadParameter(f"{arm}: the builds write different tokens; see --by-rounds")
-                    before, after = (answers[name][0] / (answers[name][1] if by_rounds else 1) for name in builds)
+                    before, after = (
+                        answers[name][0] / (max(1, answers[name][1]) if by_rounds else 1)  # a prefill has no rounds
+                        for name in builds
+                    )
                     pairs[arm].append((before / after, before, after))
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     rows = {arm: summary(*map(list, zip(*pairs[arm], strict=True))) for arm in arms}
