@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from pymtp.chat import Chat, GivenToolChoice, Message, Tools
+from pymtp.chat.images import with_image_paths
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
@@ -296,7 +297,7 @@ class AsyncLLM(HubMixin):
     ) -> Completion:
         """Generate the assistant's next message in a chat, see `LLM.chat`."""
         params = with_keywords("AsyncLLM.chat", params, keywords, self.get_default_sampling_params)
-        chat = Chat(messages, tools, chat_template_kwargs, tool_choice)
+        chat = Chat(with_image_paths(messages), tools, chat_template_kwargs, tool_choice)
         return await self.generate(chat, params, priority=priority)
 
     def stream_chat(
@@ -312,7 +313,8 @@ class AsyncLLM(HubMixin):
     ) -> AsyncIterator[Piece]:
         """Generate the assistant's next message piece by piece, see `LLM.stream_chat`."""
         params = with_keywords("AsyncLLM.stream_chat", params, keywords, self.get_default_sampling_params)
-        return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
+        chat = Chat(with_image_paths(messages), tools, chat_template_kwargs, tool_choice)
+        return self.stream(chat, params, priority=priority)
 
     async def create_chat_completion(self, messages: Sequence[Message], **fields: Any) -> Any:
         """Answer a chat with OpenAI's dict; with stream=True, return an async iterator over its chunks.
@@ -383,8 +385,8 @@ class AsyncLLM(HubMixin):
         """
         wakeup = AsyncWakeup()
         with PrefixSaver() as saver:
-            await self._in_thread(lambda: self.llm._prefix_files.open_saver(saver, prompt, path))
-            requests = await self._submit([saver.tokens], None, wakeup, priority=priority, saver=saver)
+            prefix = await self._in_thread(lambda: self.llm._prefix_files.open_saver(saver, prompt, path))
+            requests = await self._submit([prefix], None, wakeup, priority=priority, saver=saver)
             try:
                 while wakeup.waiter.n_unfinished:
                     await wakeup.wait()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from pymtp.chat import Chat, ChatTemplate, GivenToolChoice, Message, Tools
+from pymtp.chat.images import NO_PROJECTOR, with_image_paths
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import planned_layers
@@ -23,6 +24,7 @@ from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
+from pymtp.engine.image_encoder import CACHE_SHARE, ImageEncoder, ImageProjector
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
@@ -30,7 +32,7 @@ from pymtp.engine.request import Completion, Request, Waiter, collect_completion
 from pymtp.engine.rounds import HeadCheck
 from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import Stream
-from pymtp.engine.thread import EngineThread
+from pymtp.engine.thread import Closable, EngineThread
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import CancelledError, ClosedError, InvalidRequestError
 from pymtp.hub.from_pretrained import HubMixin
@@ -92,7 +94,9 @@ class LLM(HubMixin):
 
     def _load(self, options: LLMOptions, *, warm_up_later: bool = False) -> None:
         given = options.model
+        options.mmproj_bytes()  # loading a model may take minutes: a missing projector is found before
         self.model = given if isinstance(given, Model) else _load_model(given, options)
+        self._images: ImageEncoder | None = None
         self.sampling_defaults, notes = read_sampling_defaults(self.model.metadata)
         for note in notes:
             log.warning("%s", note)
@@ -104,19 +108,28 @@ class LLM(HubMixin):
         )
         cache_bytes = options.cache_bytes
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
+        if options.mmproj:
+            kept = budget // CACHE_SHARE if options.cache_prompt else 0
+            self._images = ImageEncoder(_load_projector(self.model, options, self._context), kept)
         other_tap = TAPS[self._context.tap == TAPS[0]]
         head_check = HeadCheck(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
         self._engine = Engine(
-            self._context, depth, cache_prompt=options.cache_prompt, cache_bytes=budget, head_check=head_check
+            self._context,
+            depth,
+            cache_prompt=options.cache_prompt,
+            cache_bytes=budget,
+            head_check=head_check,
+            images=self._images,
         )
         warm_up = WarmUp(depth, options.timing_key(drafts=drafts), done=costs is None or not drafts)
-        self._engine_thread = EngineThread(
-            self._engine, self._context, warm_up, None if given is self.model else self.model
-        )
+        owned: list[Closable] = [] if self._images is None else [self._images.projector]
+        if given is not self.model:
+            owned.append(self.model)
+        self._engine_thread = EngineThread(self._engine, self._context, warm_up, owned)
         self._maker = RequestMaker(
-            self.model, self._context, options.template_source, options.chat_template_kwargs or {}
+            self.model, self._context, options.template_source, options.chat_template_kwargs or {}, self._images
         )
-        self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context)
+        self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context, self._images)
         self._embedder = Embedder(self._context, options, self._engine_thread)
         if not warm_up_later:
             self._engine_thread.warm_up_now()
@@ -137,6 +150,21 @@ class LLM(HubMixin):
         if self._engine_thread.freed:
             raise ClosedError("the LLM is closed")
         return self._context
+
+    @property
+    def sees_images(self) -> bool:
+        """Return whether chats may have images: the LLM has a projector."""
+        return self._images is not None
+
+    def check_sees_images(self) -> None:
+        """Raise InvalidRequestError, which says how to get a projector, if the LLM has none."""
+        if not self.sees_images:
+            raise InvalidRequestError(NO_PROJECTOR)
+
+    @property
+    def mmproj(self) -> str | None:
+        """Return the path of the projector's file; None without one."""
+        return None if self._images is None else str(self._images.projector.path)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -259,7 +287,9 @@ class LLM(HubMixin):
 
         Only the tokens that changed since an earlier turn of the chat are prefilled: the rest is cached.
 
-        messages: dicts with a role and a content, in OpenAI's format.
+        messages: dicts with a role and a content, in OpenAI's format. With mmproj=… , the content may be a list with
+            images among its parts: {"type": "image", "image": …} with the path or the bytes of a PNG, JPEG, GIF, WebP
+            or BMP file, an image of Pillow, or an array of uint8 of shape (height, width, 3).
         params: None for `get_default_sampling_params()`. A json_schema holds for the content, after the thinking.
         tools: functions that the model may call, in OpenAI's format. A grammar makes their calls valid.
         tool_choice: "auto" for text or calls, "required" for calls, "none" for text, or a function by its name:
@@ -272,7 +302,8 @@ class LLM(HubMixin):
         and for a grammar beside tools; and the errors of `generate`.
         """
         params = with_keywords("LLM.chat", params, keywords, self.get_default_sampling_params)
-        return self.generate(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
+        chat = Chat(with_image_paths(messages), tools, chat_template_kwargs, tool_choice)
+        return self.generate(chat, params, priority=priority)
 
     def stream_chat(
         self,
@@ -290,7 +321,8 @@ class LLM(HubMixin):
         Takes the arguments of `chat`. `completion` of the stream has the whole message.
         """
         params = with_keywords("LLM.stream_chat", params, keywords, self.get_default_sampling_params)
-        return self.stream(Chat(messages, tools, chat_template_kwargs, tool_choice), params, priority=priority)
+        chat = Chat(with_image_paths(messages), tools, chat_template_kwargs, tool_choice)
+        return self.stream(chat, params, priority=priority)
 
     def create_chat_completion(self, messages: Sequence[Message], **fields: Any) -> Any:
         """Answer a chat as OpenAI's API and llama-cpp-python do: with a dict, or with stream=True its chunks.
@@ -473,10 +505,25 @@ def _text_choice(context: Context, costs: RoundCosts | None) -> TextChoice | Non
     )
 
 
+def _load_projector(model: Model, options: LLMOptions, context: Context) -> ImageProjector:
+    """Load the projector of an LLM. Raises the errors of Projector."""
+    assert options.mmproj
+    from pymtp.model.projector import Projector  # here: most programs have no images
+
+    return Projector(
+        model,
+        options.mmproj,
+        offload=options.mmproj_offload,
+        n_threads=context.options.threads,
+        min_tokens=options.image_min_tokens,
+        max_tokens=options.image_max_tokens,
+    )
+
+
 def _load_model(path: str | os.PathLike[str] | None, options: LLMOptions) -> Model:
     """Load the model of an LLM. Raises the errors of Model and, if n_gpu_layers is "auto", those of plan_memory."""
     if options.n_gpu_layers == "auto":
-        layers = planned_layers(path, options, options, mtp=options.takes_head)
+        layers = planned_layers(path, options, options, mtp=options.takes_head, reserved=options.projector_memory())
         options = replace(options, n_gpu_layers=layers)
     return Model(path, mtp=options.takes_head, options=options)
 

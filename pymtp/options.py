@@ -11,15 +11,17 @@ from inspect import Parameter, signature
 from typing import Any, Concatenate, Literal, ParamSpec, cast
 
 from pymtp.chat import read_template, read_variables
+from pymtp.context.gpu_layers import projector_device
 from pymtp.context.options import ContextOptions
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.model.names_elsewhere import OPTION_NAMES_ELSEWHERE
-from pymtp.model.options import ModelOptions
+from pymtp.model.options import ModelOptions, file_size, read_file
 from pymtp.sampling import SamplingParams
-from pymtp.validation import names_keywords, read_bool, read_int, refuse_unknown
+from pymtp.validation import names_keywords, read_bool, read_int, read_path, refuse_unknown
 
 Keywords = ParamSpec("Keywords")
+MAX_IMAGE_TOKENS = 2**20
 NAMES_ELSEWHERE = {
     **dict.fromkeys((field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"),
     **OPTION_NAMES_ELSEWHERE,
@@ -47,9 +49,15 @@ class LLMOptions(ModelOptions, ContextOptions):
         none.
     cache_prompt: reuse the cached state of earlier prompts and completions for prompts that begin with the same
         tokens.
-    cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
+    cache_bytes: bytes of host memory for cached states that no sequence holds any more, a quarter of them at most for
+        encoded images. None for a quarter of the
         machine's memory, at most 8 GiB and at most half of the memory that the model leaves free. With 0, prompts
         reuse only the states that sequences hold.
+    mmproj: the file of the model's projector, "mmproj-….gguf", with which chats may have images. None or False for
+        none; but for a model of the hub, None means the projector of its repository.
+    mmproj_offload: run the projector on a GPU, if there is one.
+    image_min_tokens, image_max_tokens: the fewest and the most tokens of an image, which is scaled to them. None for
+        what the projector's file says.
     chat_template: a chat template in place of the file's own: Jinja source, or the path of a file with it.
     chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
         them.
@@ -62,6 +70,10 @@ class LLMOptions(ModelOptions, ContextOptions):
     draft_text: int | Literal["auto"] = "auto"
     cache_prompt: bool = True
     cache_bytes: int | None = None
+    mmproj: str | os.PathLike[str] | Literal[False] | None = None
+    mmproj_offload: bool = True
+    image_min_tokens: int | None = None
+    image_max_tokens: int | None = None
     chat_template: str | os.PathLike[str] | None = None
     chat_template_kwargs: Mapping[str, object] | None = None
 
@@ -71,14 +83,46 @@ class LLMOptions(ModelOptions, ContextOptions):
         if self.draft_text and self.draft_text != "auto" and self.draft_tokens != "auto":
             raise InvalidRequestError(f'draft_text={self.draft_text} needs draft_tokens="auto"', "draft_text")
         cache_bytes = None if self.cache_bytes is None else read_int("cache_bytes", self.cache_bytes, 0, 2**63 - 1)
+        self._read_image_tokens()
         for name, value in (
             ("model", _read_model(self.model)),
             ("cache_prompt", read_bool("cache_prompt", self.cache_prompt)),
             ("cache_bytes", cache_bytes),
+            (
+                "mmproj",
+                self.mmproj if self.mmproj is None or self.mmproj is False else str(read_path("mmproj", self.mmproj)),
+            ),
+            ("mmproj_offload", read_bool("mmproj_offload", self.mmproj_offload)),
             ("chat_template", read_template(self.chat_template)),
             ("chat_template_kwargs", read_variables(self.chat_template_kwargs)),
         ):
             object.__setattr__(self, name, value)
+
+    def _read_image_tokens(self) -> None:
+        for name in ("image_min_tokens", "image_max_tokens"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_int(name, value, 1, MAX_IMAGE_TOKENS))
+        least, most = self.image_min_tokens, self.image_max_tokens
+        if least is not None and most is not None and least > most:
+            raise InvalidRequestError(
+                f"image_min_tokens={least} is more than image_max_tokens={most}", "image_min_tokens"
+            )
+
+    def check_machine(self) -> None:
+        """Extend ModelOptions.check_machine: the projector's file must be there, too."""
+        super().check_machine()
+        self.mmproj_bytes()
+
+    def mmproj_bytes(self) -> int:
+        """Return the bytes of the projector's file, 0 without one. Raises ModelLoadError if it cannot be read."""
+        return read_file("projector", str(self.mmproj), file_size) if self.mmproj else 0
+
+    def projector_memory(self) -> dict[str | None, int]:
+        """Return the bytes of the projector's weights by the GPU that holds them, None for the host; {} without one.
+
+        Raises ModelLoadError if the file cannot be read.
+        """
+        return {projector_device(offload=self.mmproj_offload): self.mmproj_bytes()} if self.mmproj else {}
 
     @property
     def template_source(self) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pymtp.chat.images import NO_PROJECTOR, ChatImages, is_image_part
 from pymtp.chat.lenient_json import NotJsonError, parse_json
 from pymtp.chat.part_text import content_text
 from pymtp.errors import InvalidRequestError
@@ -21,25 +22,32 @@ _MODEL_ROLES = ("assistant", "tool", "function")  # messages that a model or a t
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def template_messages(messages: Sequence[Mapping[str, Any]], images: ChatImages | None = None) -> list[dict[str, Any]]:
     """Convert messages for a template.
+
+    images: collects the images of the messages; None for a model that sees none.
 
     The content of each message becomes one string, "" if it is missing. The arguments of tool calls become objects. The
     reasoning moves to the field `reasoning_content`. Developer messages become system messages, and several system
     messages at the beginning become one. The deprecated role `function` becomes `tool`, and `function_call` becomes
     `tool_calls`. All other fields stay unchanged.
 
-    What the model and its tools wrote is never refused, because no user can correct it: arguments that are no JSON
-    object become the text of one argument, and parts that are not text become placeholders such as `[image]`.
+    An image, in a part {"type": "image", "image": …} (a source of `Image.read`, but no path as a string) or with a data
+    URL in OpenAI's forms, becomes a marker: see `ChatImages`.
 
-    Raises InvalidRequestError for malformed messages and calls, and for other content that is not text.
+    What the model and its tools wrote is never refused, because no user can correct it: arguments that are no JSON
+    object become the text of one argument, and parts that are neither text nor, in a tool's result, an image become
+    placeholders such as `[image]`. So does a tool's image that is refused, with the reason.
+
+    Raises InvalidRequestError for malformed messages and calls, for images that are refused, for an image where the
+    model sees none, and for other content that is not text.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
     converted: list[dict[str, Any]] = []
     first_texts: list[str] = []  # the system messages at the beginning
     for i, message in enumerate(messages):
-        result = _template_message(message, f"messages[{i}]")
+        result = _template_message(message, f"messages[{i}]", images)
         if result["role"] == "system" and i == len(first_texts):
             first_texts.append(result["content"])
             if i > 0:
@@ -50,7 +58,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return converted
 
 
-def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _template_message(message: Mapping[str, Any], where: str, images: ChatImages | None) -> dict[str, Any]:
     result = dict(message) if isinstance(message, Mapping) else {}
     if isinstance(called := result.pop("function_call", None), Mapping):
         result["tool_calls"] = result.get("tool_calls") or [{"type": "function", "function": called}]
@@ -67,9 +75,9 @@ def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if role == "assistant":
         result |= _assistant_texts(result)
     elif role == "tool":
-        result["content"] = content_text(result.get("content"), "")
+        result["content"] = content_text(result.get("content"), "", None if images is None else _tool_image(images))
     else:
-        result["content"] = _content_text(result.get("content"), where)
+        result["content"] = _content_text(result.get("content"), where, images)
     if calls:
         result["tool_calls"] = [
             _template_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_check_list(calls, where))
@@ -93,7 +101,21 @@ def _assistant_texts(message: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _content_text(content: object, where: str) -> str:
+def _tool_image(images: ChatImages) -> Callable[[Mapping[str, Any]], str | None]:
+    """Return a function that returns the text of a part with an image, and None for other parts."""
+
+    def text(part: Mapping[str, Any]) -> str | None:
+        if not is_image_part(part):
+            return None
+        try:
+            return images.add(part)
+        except InvalidRequestError as error:
+            return f"[image: {error}]"
+
+    return text
+
+
+def _content_text(content: object, where: str, images: ChatImages | None) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
@@ -102,10 +124,22 @@ def _content_text(content: object, where: str) -> str:
     for part in _check_list(content, f"{where}.content", "neither text nor a list"):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
+        if is_image_part(part):
+            text = _image_text(part, where, images)
         if not isinstance(text, str):
-            raise InvalidRequestError(f"{where}: content must be text, as this model reads only text, not {kind!r:.40}")
+            raise InvalidRequestError(f"{where}: content must be text or images, not {kind!r:.40}")
         texts.append(text)
     return "".join(texts)
+
+
+def _image_text(part: Mapping[str, Any], where: str, images: ChatImages | None) -> str:
+    """Return the text that stands for the image of a part. Raises InvalidRequestError for an image that is refused."""
+    if images is None:
+        raise InvalidRequestError(f"{where}: {NO_PROJECTOR}")
+    try:
+        return images.add(part)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error}") from error
 
 
 def _template_call(call: object, where: str) -> dict[str, Any]:

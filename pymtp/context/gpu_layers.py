@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from pymtp.context.memory import DeviceMemory, plan_memory
 from pymtp.context.options import ContextOptions
@@ -44,19 +45,30 @@ def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
     return fit
 
 
+def projector_device(*, offload: bool) -> str | None:
+    """Return the name of the GPU that runs a projector, the first one; None for the CPU."""
+    return next(iter(free_gpu_memory()), None) if offload else None
+
+
 def planned_layers(
-    path: str | os.PathLike[str] | None, placing: ModelOptions, context: ContextOptions, *, mtp: bool
+    path: str | os.PathLike[str] | None,
+    placing: ModelOptions,
+    context: ContextOptions,
+    *,
+    mtp: bool,
+    reserved: Mapping[str | None, int] = MappingProxyType({}),
 ) -> int:
     """Choose n_gpu_layers by the GPUs' free memory at this moment. Return 0 without a GPU.
 
     mtp: whether the head will be loaded, if the model has one.
+    reserved: bytes by device that the model must leave free, for a projector.
 
     Raises the errors of Model and plan_memory, and ModelLoadError for an adapter that does not exist.
     """
     free = free_gpu_memory()
     if not free:
         return 0
-    room = {device: n - MARGIN - placing.adapter_bytes() for device, n in free.items()}
+    room = {device: n - MARGIN - placing.adapter_bytes() - reserved.get(device, 0) for device, n in free.items()}
     with Model(path, vocab_only=True, mtp=mtp, head=placing.head) as header:
 
         def plan(layers: int) -> Sequence[DeviceMemory]:

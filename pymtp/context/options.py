@@ -144,7 +144,8 @@ class ContextOptions(RopeOptions):
         object.__setattr__(self, name, read_int(name, getattr(self, name), low, high))
 
     @property
-    def _threads(self) -> int:
+    def threads(self) -> int:
+        """Return n_threads as a number."""
         return default_threads() if self.n_threads is None else self.n_threads
 
     def max_drafts(self, *, mtp: bool) -> int:
@@ -165,7 +166,7 @@ class ContextOptions(RopeOptions):
     def timing_key(self, *, drafts: int) -> tuple[tuple[str, object], ...]:
         """Return the names and values of the options that the time of a round depends on. drafts: as max_drafts."""
         values = {field.name: getattr(self, field.name) for field in fields(ContextOptions)}
-        values |= {"draft_tokens": drafts, "n_threads": self._threads}
+        values |= {"draft_tokens": drafts, "n_threads": self.threads}
         return tuple((name, value) for name, value in values.items() if name not in ("n_ctx", "n_batch", "n_ubatch"))
 
     def context_params(
@@ -197,7 +198,7 @@ class ContextOptions(RopeOptions):
         params.n_ctx = whole_ctx(n_ctx) * self.n_seq_max
         params.n_batch = self.n_batch
         params.n_ubatch = self.n_ubatch
-        params.n_threads = params.n_threads_batch = self._threads
+        params.n_threads = params.n_threads_batch = self.threads
         params.type_k = getattr(lib, f"GGML_TYPE_{self.type_k.upper()}")
         params.type_v = getattr(lib, f"GGML_TYPE_{self.type_v.upper()}")
         params.flash_attn_type = {

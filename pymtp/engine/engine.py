@@ -12,6 +12,7 @@ from typing import cast
 from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.context import EngineContext
+from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.engine.request import Request
 from pymtp.engine.rounds import HeadCheck
 from pymtp.engine.runner import RequestRunner
@@ -46,15 +47,17 @@ class Engine:
         cache_prompt: bool = True,
         cache_bytes: int = 0,
         head_check: HeadCheck | None = None,
+        images: ImageEncoder | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Create an engine without requests.
 
         cache_prompt: whether prompts reuse the K and V and states of earlier requests. If False, only completions of
             the same prompt share them.
-        cache_bytes: the limit of host memory for cached prefixes that are in no sequence, and for the outputs of
-            earlier requests, from which later ones draft.
+        cache_bytes: the limit of host memory for cached prefixes that are in no sequence, for the outputs of earlier
+            requests, from which later ones draft, and for the rows of images.
         head_check: warns about a head that does not fit the model; None for a warning without file names.
+        images: the encoder of the images of prompts, whose cache takes a part of cache_bytes; None without images.
         clock: returns the time in seconds.
         """
         self.depth, self.cache_prompt, self._clock = depth, cache_prompt, clock
@@ -63,7 +66,7 @@ class Engine:
         kept = min(cache_bytes // OUTPUTS_SHARE, MAX_OUTPUT_BYTES) if cache_prompt and depth.uses_text else 0
         outputs = SharedTexts(kept)
         self.runner = RequestRunner(
-            context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs
+            context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs, images
         )
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
@@ -236,6 +239,8 @@ class Engine:
                     request.start_time = self._clock()
                     request.counters_before = runner.context.counters
                 runner.context.set_sampling(request.prefill_sampler, state.seq)
+                if request.images:
+                    runner.add_images(request)
             except PymtpError as error:
                 runner.fail(request, error)
 

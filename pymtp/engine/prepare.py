@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -11,11 +11,13 @@ from operator import index
 from typing import NamedTuple, TypeAlias
 
 from pymtp.chat import Chat, ChatTemplate, OutputFormat, read_tool_choice, read_tools
+from pymtp.chat.images import NO_PROJECTOR
 from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.context.context import Context
-from pymtp.engine.request import Caller, Request, Waiter, cache_key, current_caller
+from pymtp.engine.image_encoder import EncodedImage, ImageEncoder
+from pymtp.engine.request import NO_IMAGES, Caller, Request, Waiter, cache_key, current_caller
 from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.model.model import Model
@@ -46,14 +48,20 @@ class RequestMaker:
     """Makes the requests of an LLM from prompts and params. Threads may share it."""
 
     def __init__(
-        self, model: Model, context: Context, template: str | None, template_variables: Mapping[str, object]
+        self,
+        model: Model,
+        context: Context,
+        template: str | None,
+        template_variables: Mapping[str, object],
+        images: ImageEncoder | None = None,
     ) -> None:
         """Create the maker of requests for one context.
 
         template: source of a chat template in place of that of the model's file; None for the file's own.
         template_variables: default variables of the template.
+        images: the encoder of images; None for a model that sees none.
         """
-        self._model, self._context = model, context
+        self._model, self._context, self._images = model, context, images
         self._own_template, self._template_variables = template, template_variables
 
     @cached_property
@@ -75,7 +83,7 @@ class RequestMaker:
 
         Raises the errors of `chat_template`.
         """
-        return ChatPrompts(self._model, self.chat_template, self._context.n_ctx)
+        return ChatPrompts(self._model, self.chat_template, self._context.n_ctx, self._images)
 
     def make(
         self,
@@ -104,6 +112,10 @@ class RequestMaker:
         branch_points = branch_points if saver is None else [saver.checkpoints]
         params_list = _read_params(params, len(prompts))
         checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
+
+        def cancelled() -> bool:
+            return self._context.cancels > cancels
+
         return [
             Request(
                 self._model,
@@ -120,9 +132,11 @@ class RequestMaker:
                 thinking=thinking,
                 output_format=output_format,
                 cancel_count=cancels,
+                images=images,
             )
             for (prompt, params, output_format), more in zip(checked, branch_points or [()] * len(checked), strict=True)
             for thinking in [plan_thinking(self._model, prompt, params, self._context.n_ctx)]
+            for images in [self._encoded(prompt, params, cancelled) if prompt.images else NO_IMAGES]
             for group in [object() if params.n > 1 else None]
             for i in range(params.n)
         ]
@@ -156,11 +170,33 @@ class RequestMaker:
         if isinstance(prompt, Chat):
             checked = self._checked_chat(prompt, params)
         elif isinstance(prompt, ChatPrompt):
-            checked = CheckedPrompt(prompt._replace(tokens=self.prompt_tokens(prompt.tokens)), params)
+            checked = CheckedPrompt(self._checked_tokens(prompt), params)
         else:
             checked = CheckedPrompt(ChatPrompt(self.prompt_tokens(prompt), ()), params)
         self.check_length(checked.prompt.tokens)
+        if checked.prompt.images and params.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "prompt_logprobs are for prompts without images, as an image has no tokens to compare with",
+                "prompt_logprobs",
+            )
         return checked
+
+    def _checked_tokens(self, prompt: ChatPrompt) -> ChatPrompt:
+        if not prompt.images:
+            return prompt._replace(tokens=self.prompt_tokens(prompt.tokens))
+        if self._images is None:
+            raise InvalidRequestError(NO_PROJECTOR)
+        self.prompt_tokens([token for token in prompt.tokens if token >= 0])
+        self.check_length(prompt.tokens)
+        self._images.check_prompt(prompt)
+        return prompt
+
+    def _encoded(
+        self, prompt: ChatPrompt, params: SamplingParams, cancelled: Callable[[], bool]
+    ) -> Mapping[int, EncodedImage]:
+        """Encode the images of a prompt that was checked. Raises InvalidRequestError for a damaged image."""
+        assert self._images is not None
+        return self._images.encode(prompt.images, cache_key(params), cancelled)
 
     def _checked_chat(self, chat: Chat, params: SamplingParams) -> CheckedPrompt:
         """Render a chat, and make the format of its output from its tools and the json_schema of its params."""
@@ -219,7 +255,8 @@ def _token_ids(prompt: Sequence[int]) -> list[int]:
 
 def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int) -> ThinkingPlan:
     """Plan the thinking after a prompt. Raises InvalidRequestError for a budget beyond the context."""
-    end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-N_END_TOKENS:])).decode(errors="ignore")
+    last = [token for token in prompt.tokens[-N_END_TOKENS:] if token >= 0]
+    end = prompt.end or b"".join(map(model.token_bytes, last)).decode(errors="ignore")
     begun, no_stop_in_thinking = end.rstrip().endswith(THINK_START), prompt.end != ""
     budget, gbnf = params.thinking_budget, params.gbnf
     calls = gbnf is not None and TOOL_CALL_START in gbnf

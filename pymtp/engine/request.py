@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from pymtp.chat.prompt import CacheKey
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.drafting.text_drafts import TextDrafts
+from pymtp.engine.image_encoder import EncodedImage
 from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText, ThinkingPlan
 from pymtp.errors import InvalidRequestError, PymtpError, copied
@@ -31,6 +32,7 @@ POLL_SECONDS = 0.05
 # A reader is woken at most this often, unless many pieces wait: to wake it for each round of a small model takes longer
 # than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
 HANDOVER_SECONDS = 0.004
+NO_IMAGES: Mapping[int, EncodedImage] = {}
 # A grammar that allows any text but never its end: the last character would have to be one that does not exist.
 ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
@@ -213,6 +215,7 @@ class Request:
         thinking: ThinkingPlan | None = None,
         output_format: OutputFormat | None = None,
         cancel_count: int | None = None,
+        images: Mapping[int, EncodedImage] = NO_IMAGES,
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
 
@@ -229,12 +232,13 @@ class Request:
         output_format: the format of a chat's output, by which it is parsed; None for other prompts.
         cancel_count: the value of Context.cancels when the caller began to make the request; None for its value when
             the request is submitted. Every cancel() after that ends the request.
+        images: the images of the prompt, by their tokens. They are kept until the request ends.
 
         Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
         self.prompt, self.params, self.waiter = prompt, params, waiter
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
-        self.saver, self.caller, self.output_format = saver, caller, output_format
+        self.saver, self.caller, self.output_format, self.images = saver, caller, output_format, images
         self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
@@ -414,6 +418,7 @@ class Request:
     def finish(self, reason: FinishReason) -> None:
         """Set the finish reason. Must come after all other changes: from now on any thread may read the fields."""
         self.sampler.free_grammar()
+        self.images = NO_IMAGES
         self.finish_reason = reason
         self.waiter.done(self)
 

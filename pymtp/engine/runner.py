@@ -10,6 +10,7 @@ from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
+from pymtp.engine.image_encoder import ImageEncoder, rows_among
 from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import DecodeState, HeadCheck, run_round
 from pymtp.engine.scheduler import Scheduler
@@ -41,10 +42,11 @@ class RequestRunner:
         head_check: HeadCheck,
         clock: Callable[[], float],
         outputs: SharedTexts,
+        images: ImageEncoder | None,
     ) -> None:
         self.context, self._scheduler, self._prefix_cache = context, scheduler, prefix_cache
         self._depth, self._head_check, self._clock = depth, head_check, clock
-        self.outputs = outputs
+        self.outputs, self._images = outputs, images
         self.unfinished: dict[Request, None] = {}
         self.stats = EngineStats()
 
@@ -73,6 +75,16 @@ class RequestRunner:
                 if left <= 0:
                     return True
         return worked
+
+    def add_images(self, request: Request) -> None:
+        """Make the images of a prompt known to the context, before any of their tokens are in a sequence."""
+        for token, image in request.images.items():
+            self.context.add_image(token, image.nx, image.ny)
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        """Leave host memory to the outputs and the images that are kept for later requests."""
+        self._prefix_cache.leave_room(self.outputs.nbytes + (0 if self._images is None else self._images.nbytes))
 
     def max_reuse(self, request: Request) -> int | None:
         """Return how many prompt tokens a request may take from the cache; None for no limit.
@@ -124,7 +136,11 @@ class RequestRunner:
         assert state is not None
         if state.unfinished:
             end = self._chunk_end(request)
-            self.context.prefill_batch({seq: request.prompt[state.n_computed : end]})
+            tokens = request.prompt[state.n_computed : end]
+            if request.images:
+                self.context.prefill_batch({seq: tokens}, rows_among(request.images, tokens))
+            else:
+                self.context.prefill_batch({seq: tokens})
             self.stats.prefilled += end - state.n_computed
             self.stats.prefills += 1
             self._prefix_cache.on_prefill(state, end)
@@ -266,7 +282,7 @@ class RequestRunner:
             if state.text is not None and request.space.only is None:
                 with suppress(NativeError):  # without memory, later requests have fewer drafts
                     self.outputs.add(_key(request), [*request.tokens, *tokens])
-                self._prefix_cache.leave_room(self.outputs.nbytes)
+                self._leave_room()
             state.text = None  # a stream may keep the request for long
         elif state.text is not None:
             state.add_text(tokens)

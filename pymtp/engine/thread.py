@@ -11,14 +11,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
-from pymtp.model.model import Model
 from pymtp.native.process import exiting, in_processor, tell_of_forks, wait_before_forks
 
 T = TypeVar("T")
@@ -42,6 +41,12 @@ class _Wait(threading.local):
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
+class Closable(Protocol):
+    """An object to close, such as a model or a projector."""
+
+    def close(self) -> None: ...
+
+
 class EngineThread:
     """Runs an engine on a thread of its own, and closes its context.
 
@@ -49,14 +54,14 @@ class EngineThread:
     handler. It keeps no reference to the LLM.
     """
 
-    def __init__(self, engine: Engine, context: Context, warm_up: WarmUp, own_model: Model | None) -> None:
+    def __init__(self, engine: Engine, context: Context, warm_up: WarmUp, owned: Sequence[Closable]) -> None:
         """Create the thread of an engine, without starting it.
 
         context: the context of the engine, which the thread closes at its end.
         warm_up: the warm-up of the context.
-        own_model: a model to close after the context; None if others use it.
+        owned: what to close after the context, in this order, such as a model that nobody else uses.
         """
-        self.engine, self._context, self._warm_up, self._own_model = engine, context, warm_up, own_model
+        self.engine, self._context, self._warm_up, self._owned = engine, context, warm_up, owned
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._calls: deque[tuple[Future[Any], Callable[[], object]]] = deque()
         self._wait = _Wait()
@@ -333,8 +338,8 @@ class EngineThread:
         self.engine.close(ClosedError("the LLM is closed"))
         self.engine.prefix_cache.clear()
         self._context.close()
-        if self._own_model is not None:
-            self._own_model.close()
+        for one in self._owned:
+            one.close()
         self._closed = True
         while self._calls:
             self._calls.popleft()[0].set_exception(ClosedError("the LLM is closed"))

@@ -110,7 +110,7 @@ class ModelOptions:
         """
         self._check_native(anywhere=False)
         if self.head is not None:
-            _read("head", str(self.head), _size)
+            read_file("head", str(self.head), file_size)
         self.adapter_bytes()
 
     @property
@@ -175,7 +175,7 @@ class ModelOptions:
             return ""
         digest = sha256()
         for path, scale in self.adapters:
-            digest.update(_read("adapter", path, _hash))
+            digest.update(read_file("adapter", path, _hash))
             digest.update(repr(scale).encode())
         return digest.hexdigest()
 
@@ -190,7 +190,7 @@ class ModelOptions:
 
     def adapter_bytes(self) -> int:
         """Return the total bytes of the adapters' files. Raises ModelLoadError for a missing or unreadable file."""
-        return sum(_read("adapter", path, _size) for path, _ in self.adapters)
+        return sum(read_file("adapter", path, file_size) for path, _ in self.adapters)
 
 
 def experts_pattern(n: int) -> str:
@@ -208,7 +208,7 @@ def experts_pattern(n: int) -> str:
     return rf"blk\.({'|'.join([*ways, last])})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def _size(path: Path) -> int:
+def file_size(path: Path) -> int:
     with path.open("rb") as file:
         return file.seek(0, os.SEEK_END)
 
@@ -221,7 +221,7 @@ def _hash(path: Path) -> bytes:
     return digest.digest()
 
 
-def _read(kind: str, path: str, read: Callable[[Path], Result]) -> Result:
+def read_file(kind: str, path: str, read: Callable[[Path], Result]) -> Result:
     """Call `read` with the path of a file that belongs to the model, and return its result.
 
     kind: the kind of the file for messages, such as "adapter".

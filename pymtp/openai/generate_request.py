@@ -145,12 +145,12 @@ def _after_thinking(llm: LoadedModel, params: SamplingParams, gbnf: str) -> Samp
 
 def _continuation_prompt(llm: LoadedModel, chat: Chat, key: CacheKey | None) -> ChatPrompt:
     """Return the prompt of a chat whose last message is the beginning of the answer."""
-    messages = template_messages(chat.messages)
+    messages = template_messages(chat.messages, llm.chat_prompts.collect_images())
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         raise InvalidRequestError("continue_final_message: the last message must be text of the assistant")
-    *before, last = messages
+    last = messages[-1]
     question = [{"role": "user", "content": ""}]  # templates need a user message: see `message_rewrites`
-    prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question), key)
+    prompt = llm.chat_prompts.prompt(replace(chat, messages=chat.messages[:-1] or question), key)
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"

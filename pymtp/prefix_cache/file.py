@@ -2,8 +2,9 @@
 
 A file is in the safetensors format. Its tensors: "tokens"; "cells" (K and V, a row per token); a "state.N" for each
 checkpoint, the state after N tokens, the last one after all of them; and at the end of the file "sum", the CRC-32 of
-all bytes before it. The metadata name the format, its version, and the settings that the prefix was made with. A CRC-32
-detects any damage within four neighboring bytes; it misses other damage in one of four billion cases.
+all bytes before it. The metadata name the format, its version, the images of the prompt (see file_images.py), and the
+settings that the prefix was made with. A CRC-32 detects any damage within four neighboring bytes; it misses other
+damage in one of four billion cases.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from pymtp.context.context import Context
 from pymtp.context.state import Bytes
 from pymtp.errors import InvalidRequestError
 from pymtp.native.build_info import build_info
+from pymtp.prefix_cache.file_images import FileImage, prompt_tokens, read_images
 from pymtp.prefix_cache.safetensors import DamagedFileError, TensorFile
 from pymtp.validation import read_path
 
@@ -31,6 +33,7 @@ CHECKSUM_BYTES = 4
 CHUNK_BYTES = 16 << 20  # bytes to read or write at a time
 TENSORS = {"tokens": ("I32", 1), "cells": ("U8", 2), "sum": ("U8", 1)}  # the type, and the number of dimensions
 STATE_NAME = re.compile(r"state\.([1-9][0-9]{0,9})", re.ASCII)
+IMAGES, PROJECTOR = "images", "projector"  # keys of the metadata, only of files with images
 NOT_COMPARED = ("n_ubatch",)  # settings that may differ: the bits of a prefix do not depend on where it is cut
 MAX_SHOWN = 200  # characters of a file's metadata in an error message
 
@@ -62,7 +65,8 @@ def check_header(path: str | os.PathLike[str]) -> None:
 class PrefixFile:
     """An open prefix file that was checked completely: it is intact, and fits the context. Arrays are read on demand.
 
-    tokens: the token ids of the saved prompt.
+    tokens: the token ids of the saved prompt. Those of its images count within the file, until `number_images`.
+    images: the images of the prompt, in the order of their tokens in the file.
     checkpoints: the positions of the states in the prompt, in rising order.
     made_with: the settings that the file was made with.
     nbytes: the size of the K, V and states.
@@ -97,8 +101,11 @@ class PrefixFile:
             raise self.error("is damaged: its tensors are not those of a prefix file")
         if self._checksum(self._file.size - CHECKSUM_BYTES) != self._read("sum").tobytes():
             raise self.error("is damaged: its checksum is wrong")
+        named_images = metadata.pop(IMAGES, "")
         self.made_with = metadata
-        expected = metadata if expected is None else expected
+        expected = dict(metadata if expected is None else expected)
+        if not named_images:  # text can be loaded with any projector
+            expected.pop(PROJECTOR, None)
         for name in dict.fromkeys([*expected, *sorted(metadata)]):
             if name in NOT_COMPARED:
                 continue
@@ -109,6 +116,10 @@ class PrefixFile:
         n_cells, self.cell_bytes = tensors["cells"].shape
         if n_cells != len(self.tokens):
             raise self.error(f"has {len(self.tokens)} tokens, but the K and V of {n_cells} tokens")
+        try:
+            self.images: list[FileImage] = read_images(named_images or "[]", self.tokens)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self.error("is damaged: its images do not fit its tokens") from error
         self._state_bytes: dict[int, int] = {int(name.split(".")[1]): tensors[name].shape[0] for name in states}
         self.checkpoints = sorted(self._state_bytes)
         if self.checkpoints[-1] != n_cells:
@@ -118,6 +129,10 @@ class PrefixFile:
     def error(self, message: str) -> InvalidRequestError:
         """Return an InvalidRequestError with this message after the path of the file."""
         return _error(self.path, message)
+
+    def number_images(self, numbers: Sequence[int]) -> None:
+        """Give the images the tokens that they have in this process, in the order of `images`."""
+        self.tokens = prompt_tokens(self.tokens, numbers)
 
     def _read(self, name: str, first: int = 0, n: int | None = None) -> NDArray[Any]:
         try:
@@ -183,6 +198,8 @@ def _difference(name: str, theirs: str, ours: str) -> str:
     if name == "head":  # the value is "with drafts" or "without drafts"
         takes = "draft_tokens=0" if ours == "with drafts" else "a head, and draft_tokens other than 0"
         return f"was made {theirs}, but would be loaded {ours}: loading it takes {takes}"
+    if name == PROJECTOR and ours == _shown(None):
+        return "has images, which need the projector that they were encoded with: give mmproj=…"
     if name == "adapters":  # the values are hashes, which tell a user nothing
         return "was made with other adapters, or with other scales of the adapters"
     return f"was made with another {_shown(name)}: {theirs} in the file, {ours} here"

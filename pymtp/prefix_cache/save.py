@@ -10,7 +10,8 @@ from types import TracebackType
 from pymtp.context.state import replays
 from pymtp.errors import CancelledError
 from pymtp.prefix_cache.context import PrefixContext
-from pymtp.prefix_cache.file import CHUNK_BYTES
+from pymtp.prefix_cache.file import CHUNK_BYTES, IMAGES
+from pymtp.prefix_cache.file_images import FileImage, file_tokens
 from pymtp.prefix_cache.file_writer import PrefixWriter
 from pymtp.prefix_cache.tree import Bytes
 
@@ -30,6 +31,7 @@ class PrefixSaver:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self._file_tokens: list[int] = []
         self.checkpoints: tuple[int, ...] = ()
         self.max_rewindable = 1
         self.states: dict[int, Bytes] = {}
@@ -45,14 +47,20 @@ class PrefixSaver:
         checkpoints: Sequence[int],
         made_with: Mapping[str, str],
         max_rewindable: int = 1,
+        images: Mapping[int, FileImage] | None = None,
     ) -> None:
         """Create the file.
 
+        images: the images of the prompt, by their tokens.
         made_with: the settings that the prefix was made with; see file.py.
 
         Raises OSError if no file can be written there, and CancelledError if the caller has left the with block.
         """
         self.tokens, self.checkpoints, self.max_rewindable = list(tokens), tuple(checkpoints), max_rewindable
+        self._file_tokens = self.tokens
+        if images:
+            self._file_tokens, named = file_tokens(tokens, images)
+            made_with = {**made_with, IMAGES: named}
         assert self.checkpoints[-1] == len(self.tokens)
         with self._lock:
             if self._exited:
@@ -98,7 +106,7 @@ class PrefixSaver:
                     return True
                 if not writer.n_tokens:
                     states = {position: self.states[position] for position in self.checkpoints}
-                    writer.begin(self.tokens, states, context.state.cell_bytes)
+                    writer.begin(self._file_tokens, states, context.state.cell_bytes)
                 writer.write_cells(cells)
         except OSError as error:
             self.error = error

@@ -61,7 +61,7 @@ def tokens_past_branch_point(
     prompts: Prompts, messages: Sequence[Message], later: Sequence[Message], **options: Any
 ) -> int:
     """Count the tokens from the last usable branch point to where a later prompt differs."""
-    tokens, branch_points, _ = prompts.prompt(Chat(messages, **options))
+    tokens, branch_points, *_ = prompts.prompt(Chat(messages, **options))
     shared = shared_tokens(tokens, prompts.prompt(Chat(later, **options)).tokens)
     return shared - max((point for point in branch_points if point <= shared), default=0)
 
@@ -111,7 +111,7 @@ def test_tool_results_and_the_next_question_branch_off_at_branch_points(make_pro
 def test_turns_that_the_template_refuses_have_no_branch_points(make_prompts: MakePrompts) -> None:
     prompts = make_prompts("REFUSES_MORE")
     chat = Chat([SYSTEM, user("Hello.")])
-    tokens, branch_points, _ = prompts.prompt(chat)
+    tokens, branch_points, *_ = prompts.prompt(chat)
     assert tokens == prompts.tokens(chat)
     assert len(branch_points) == 1  # the one for an edited last message
     with pytest.raises(InvalidRequestError, match="two messages"):
@@ -120,7 +120,7 @@ def test_turns_that_the_template_refuses_have_no_branch_points(make_prompts: Mak
 
 def test_branch_points_rise_within_the_prompt(make_prompts: MakePrompts) -> None:
     for name in TEMPLATES:
-        tokens, branch_points, _ = make_prompts(name).prompt(
+        tokens, branch_points, *_ = make_prompts(name).prompt(
             Chat([SYSTEM, user("Hello."), assistant("Hi."), user("a")])
         )
         assert list(branch_points) == sorted(set(branch_points))
@@ -169,7 +169,7 @@ def test_tokens_of_a_prompt_do_not_depend_on_the_cache(
     )  # a constant date, because two prompts with different times would not be equal
     for messages in chats:
         for chat in (Chat(messages), Chat([*messages, assistant(more), user("a")])):
-            tokens, branch_points, _ = prompts.prompt(chat)
+            tokens, branch_points, *_ = prompts.prompt(chat)
             assert tokens == prompts.tokens(chat)
             assert all(0 < point <= len(tokens) for point in branch_points)
 

@@ -125,7 +125,7 @@ def test_saved_chat_is_openai_messages_and_loads_again(tmp_path: Path) -> None:
         (b"[1, 2]", "has no chat: messages"),
         (b'[{"role": "user"}]', "has no chat: messages"),
         (b'[{"role": "wizard", "content": "x"}]', "the role 'wizard'"),
-        (b'[{"role": "user", "content": [{"type": "image_url"}]}]', "reads only text"),
+        (b'[{"role": "user", "content": [{"type": "image_url"}]}]', "must be text or images"),
     ],
 )
 def test_damaged_or_foreign_file_is_no_chat_and_is_not_overwritten(tmp_path: Path, content: bytes, words: str) -> None:

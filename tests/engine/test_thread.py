@@ -44,7 +44,7 @@ class ThreadedHarness:
         self.harness = EngineHarness(context_type=ClosableContext, **context)
         self.context: Any = self.harness.context
         self.warm_up = WarmUp(self.harness.depth, (), done=True)
-        self.thread = EngineThread(self.harness.engine, self.context, self.warm_up, None)
+        self.thread = EngineThread(self.harness.engine, self.context, self.warm_up, ())
 
     def make(self, n: int, seed: int = 0, waiter: Waiter | None = None, **options: Any) -> Request:
         """Make a request that was not submitted."""

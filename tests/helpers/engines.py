@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
@@ -9,7 +10,8 @@ from pymtp.drafting.depth import RoundCosts, RoundTime
 from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Caller, Request, Waiter
+from pymtp.engine.image_encoder import EncodedImage, ImageEncoder
+from pymtp.engine.request import NO_IMAGES, Caller, Request, Waiter
 from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import CancelledError
 from pymtp.sampling import SamplingParams
@@ -31,6 +33,7 @@ class EngineHarness:
         cache_prompt: bool = True,
         cache_bytes: int = 0,
         context_type: type[SeededContext] = SeededContext,
+        images: ImageEncoder | None = None,
         **context: Any,
     ) -> None:
         self.context = context_type(**context)
@@ -49,6 +52,7 @@ class EngineHarness:
             self.depth,
             cache_prompt=cache_prompt,
             cache_bytes=cache_bytes,
+            images=images,
             clock=self.context.clock,
         )
         self.model = ScriptedModel(end)
@@ -73,6 +77,7 @@ class EngineHarness:
         caller: Caller = Caller(),  # noqa: B008 — a constant
         branch_points: tuple[int, ...] = (),
         thinking: ThinkingPlan | None = None,
+        images: Mapping[int, EncodedImage] = NO_IMAGES,
         **params: Any,
     ) -> Request:
         """Make a request that is not submitted. params: fields of SamplingParams."""
@@ -87,6 +92,7 @@ class EngineHarness:
             caller=caller,
             branch_points=branch_points,
             thinking=thinking,
+            images=images,
         )
         self.requests.append(request)
         return request

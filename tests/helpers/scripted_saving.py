@@ -76,7 +76,7 @@ class ScriptedStateMixin:
         s = self.sequences[seq]
         assert 0 <= first < first + n <= len(s.tokens)
         s.chain, s.rewindable = [], 0
-        return np.array(s.tokens[first : first + n], np.uint16).view(np.uint8).reshape(n, 2)
+        return np.array(s.tokens[first : first + n], np.int16).view(np.uint8).reshape(n, 2)
 
     def load_cells(self, seq: int, first: int, cells: Sequence[Bytes]) -> None:
         self._begin_call("load_cells", seq)
@@ -85,7 +85,7 @@ class ScriptedStateMixin:
         assert first <= len(s.cells)
         del s.cells[first:]
         for rows in cells:
-            s.cells += np.ascontiguousarray(rows).view(np.uint16).ravel().tolist()
+            s.cells += np.ascontiguousarray(rows).view(np.int16).ravel().tolist()
 
     def save(self, seq: int = 0) -> Bytes:
         self._begin_call("save_state", seq)

@@ -190,7 +190,7 @@ def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context
     many, state = np.zeros((n, width), dtype=np.uint8), f"state.{n}"
     for tensors, message in (
         ({"tokens": np.full(n, c.model.n_vocab)}, "in a vocabulary of"),
-        ({"tokens": np.full(n, -1)}, "in a vocabulary of"),
+        ({"tokens": np.full(n, -1)}, "its images do not fit its tokens"),
         ({"tokens": np.zeros(n - 1, dtype=int)}, f"has {n - 1} tokens, but the K and V of {n} tokens"),
         ({"tokens": np.zeros(n, dtype=int)}, "not of these"),
         ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, f"has 0 tokens, but its last state is after {n}"),

@@ -1,0 +1,131 @@
+"""The images of a chat: the content parts that hold them, and the markers that stand for them in the rendered prompt.
+
+A template only sees text, so an image becomes a marker in the text of its message. After rendering, each marker of an
+image of this chat is replaced by the image's tokens. A marker has characters of Unicode's private use area and the
+SHA-256 of the image, so the text of a message holds it only where the chat has this very image.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from pymtp.errors import InvalidRequestError
+from pymtp.images import Image, ImageLimits
+from pymtp.validation import shown
+
+VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"  # the tokens around an image, as the models know them
+NO_PROJECTOR = (
+    "this model was loaded without a projector, so it cannot see images: give mmproj=… (--mmproj), a file named "
+    "mmproj*.gguf from the model's repository"
+)
+_MARKER = re.compile("\ue000image:[0-9a-f]{64}\ue001".encode())
+_DATA = "data:"
+
+
+class ImageTokens(Protocol):
+    """The tokens of a model's images. Threads may share the object."""
+
+    limits: ImageLimits
+
+    def place(self, image: Image) -> tuple[int, int]:
+        """Return the token of an image, which is negative, and the number of its tokens.
+
+        Raises InvalidRequestError for an image that the model cannot see, such as one that is too narrow.
+        """
+
+
+class PlacedImage(NamedTuple):
+    """An image, its token and the number of its tokens: see `ImageTokens.place`."""
+
+    image: Image
+    token: int
+    n_tokens: int
+
+
+class ChatImages:
+    """Collects the images of a chat while its messages are converted.
+
+    by_marker: the images, by the markers that stand for them.
+    """
+
+    def __init__(self, tokens: ImageTokens) -> None:
+        self._tokens = tokens
+        self._n_images = 0
+        self.by_marker: dict[str, PlacedImage] = {}
+
+    def add(self, part: Mapping[str, Any]) -> str:
+        """Add the image of a part, and return the text that stands for it.
+
+        Raises InvalidRequestError for an image that is refused, and for too many images.
+        """
+        self._n_images += 1
+        self._tokens.limits.check_count(self._n_images)
+        image = Image.read(_source(part), self._tokens.limits)
+        marker = f"\ue000image:{image.digest.hex()}\ue001"
+        self.by_marker[marker] = PlacedImage(image, *self._tokens.place(image))
+        return f"{VISION_START}{marker}{VISION_END}"
+
+    def find(self, data: bytes) -> list[tuple[int, int, PlacedImage]]:
+        """Find the markers of these images in a rendered text: the beginning and the end of each, and its image."""
+        found = (
+            (match.start(), match.end(), self.by_marker.get(match[0].decode())) for match in _MARKER.finditer(data)
+        )
+        return [(start, end, placed) for start, end, placed in found if placed is not None]
+
+    def among(self, tokens: Collection[int]) -> dict[int, Image]:
+        """Return the images whose tokens are among these, by their tokens."""
+        return {placed.token: placed.image for placed in self.by_marker.values() if placed.token in tokens}
+
+
+def is_image_part(part: object) -> bool:
+    """Return whether a content part holds an image in one of the forms that `template_messages` takes."""
+    match part:
+        case {"type": "image", "image": _}:
+            return True
+        case {"type": "image_url" | "input_image", "image_url": str()}:
+            return True
+        case {"type": "image_url", "image_url": {"url": str()}}:
+            return True
+    return False
+
+
+def _source(part: Mapping[str, Any]) -> Any:
+    """Return the source of a part's image. Raises InvalidRequestError for a string that is not a data URL.
+
+    A string may come from a client of a server, and must never be the path of a file.
+    """
+    source = part["image"] if part["type"] == "image" else part["image_url"]
+    if isinstance(source, Mapping):
+        source = source["url"]
+    if isinstance(source, str) and source[: len(_DATA)].lower() != _DATA:
+        raise InvalidRequestError(
+            f'an image must be bytes, a Path or a URL "data:image/…;base64,…", not {shown(source)}'
+        )
+    return source
+
+
+def with_image_paths(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return messages in which the strings of {"type": "image", "image": …} are paths of files, but data URLs stay.
+
+    Only for messages from Python code: see `_source`.
+    """
+    if not isinstance(messages, Sequence) or not any(map(_has_parts, messages)):
+        return messages
+    return [
+        {**message, "content": [_with_path(part) for part in message["content"]]} if _has_parts(message) else message
+        for message in messages
+    ]
+
+
+def _has_parts(message: object) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("content"), (list, tuple))
+
+
+def _with_path(part: Any) -> Any:
+    match part:
+        case {"type": "image", "image": str(path)} if path[: len(_DATA)].lower() != _DATA:
+            return {**part, "image": Path(path)}
+    return part

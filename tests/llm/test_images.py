@@ -1,0 +1,181 @@
+"""Tests of an LLM with a projector: chats with images, alone and in company, cached, and saved to files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+from conftest import make_llm
+from helpers.images import picture
+from makers.make_mmproj import make_mmproj
+
+from pymtp import LLM, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp.chat import Chat
+from pymtp.prefix_cache.file import PrefixFile
+
+GREEDY = SamplingParams(12, temperature=0.0)
+TEXTS = "Describe: ", "def f(x):\n"
+
+
+@pytest.fixture(scope="module")
+def mmproj(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a projector of random weights for the shipped model: a token for 32 x 32 pixels."""
+    return make_mmproj("demo", tmp_path_factory.mktemp("models") / "mmproj-demo.gguf")
+
+
+@pytest.fixture(scope="module")
+def seeing(mmproj: Path) -> Iterator[LLM]:
+    with make_llm(mmproj=mmproj, n_seq_max=2) as llm:
+        yield llm
+
+
+def image(seed: int) -> dict[str, Any]:
+    return {"type": "image", "image": picture(seed, 160, 96)}
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]}
+
+
+ABOUT_TWO = [user(TEXTS[0], image(0), TEXTS[1], image(1), "A long question, whose words say what is to be done.")]
+
+
+def test_sources_of_one_picture_give_one_text(seeing: LLM, tmp_path: Path) -> None:
+    pillow = PIL.Image.fromarray(picture(0, 160, 96))
+    pillow.save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    sources = [picture(0, 160, 96), pillow, data, tmp_path / "a.png", str(tmp_path / "a.png")]
+    texts = {
+        seeing.chat([user(TEXTS[0], {"type": "image", "image": source}, TEXTS[1])], GREEDY).text for source in sources
+    }
+    streamed = seeing.stream_chat(
+        [user(TEXTS[0], {"type": "image", "image": str(tmp_path / "a.png")}, TEXTS[1])], GREEDY
+    )
+    assert len(texts | {"".join(piece.text for piece in streamed)}) == 1
+
+
+def test_image_counts_as_prompt_tokens_and_changes_the_text(seeing: LLM) -> None:
+    one, two = (seeing.chat([user(TEXTS[0], image(seed), TEXTS[1])], GREEDY, max_tokens=40) for seed in (2, 3))
+    assert one.stats.prompt_tokens - seeing.chat([user(*TEXTS)], GREEDY).stats.prompt_tokens > 5 * 3
+    assert one.text != two.text
+
+
+def test_second_turn_encodes_nothing_and_prefills_only_new_tokens(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj) as llm:
+        assert llm._images is not None
+        first = llm.chat(ABOUT_TWO, GREEDY)
+        turn = [*ABOUT_TWO, {"role": "assistant", "content": first.content}, user("And now?")]
+        encoded = llm._images.n_encoded
+        second = llm.chat(turn, GREEDY)
+        assert llm._images.n_encoded == encoded == 2
+        assert second.stats.prompt_tokens - second.stats.cached_tokens < 64
+
+
+@pytest.mark.parametrize("options", [{"draft_tokens": 0}, {"draft_tokens": 7}, {"n_ubatch": 16}], ids=str)
+def test_text_about_images_depends_neither_on_drafts_nor_on_where_the_prompt_is_cut(
+    seeing: LLM, mmproj: Path, options: dict[str, int]
+) -> None:
+    with make_llm(mmproj=mmproj, cache_prompt=False, **options) as llm:
+        assert llm.chat(ABOUT_TWO, GREEDY).token_ids == seeing.chat(ABOUT_TWO, GREEDY).token_ids
+
+
+def test_requests_with_and_without_images_do_not_change_each_other(seeing: LLM) -> None:
+    chats = [Chat(ABOUT_TWO), Chat([user("No image.")]), Chat([user(image(1), TEXTS[1])]), Chat([user("None.")])]
+    alone = [seeing.generate(chat, GREEDY).token_ids for chat in chats]
+    together = seeing.generate(chats, SamplingParams(12, temperature=0.0, cache_prompt=False))
+    assert [one.token_ids for one in together] == alone
+
+
+def test_several_completions_share_the_encoded_images(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj, n_seq_max=2, cache_prompt=False) as llm:
+        assert llm._images is not None
+        one = llm.chat(ABOUT_TWO, SamplingParams(8, temperature=1.0, seed=1, n=2))
+        assert llm._images.n_encoded == 2
+        assert one.token_ids == llm.chat(ABOUT_TWO, SamplingParams(8, temperature=1.0, seed=1)).token_ids
+
+
+def test_saved_prefix_names_its_images_and_continues_in_another_llm(mmproj: Path, tmp_path: Path) -> None:
+    path = tmp_path / "images.prefix"
+    with make_llm(mmproj=mmproj) as llm:
+        wanted = llm.chat(ABOUT_TWO, GREEDY)
+        n = llm.save_prefix(ABOUT_TWO, path)
+    with PrefixFile(path, None) as file:
+        assert [(one.nx, one.ny) for one in file.images] == [(5, 3), (5, 3)]
+        assert len(file.tokens) == n
+    with make_llm(mmproj=mmproj) as llm:
+        llm.chat([user(image(7), "another image comes first")], GREEDY)
+        assert llm.load_prefix(path) == n
+        again = llm.chat(ABOUT_TWO, GREEDY)
+        assert again.stats.cached_tokens == n
+        assert again.token_ids == wanted.token_ids
+        assert again.prompt_token_ids != wanted.prompt_token_ids  # the images have other numbers
+
+
+def test_prefix_that_ends_with_an_image_holds_it(mmproj: Path, tmp_path: Path) -> None:
+    with make_llm(mmproj=mmproj) as llm:
+        llm.save_prefix([user(TEXTS[0], image(0))], tmp_path / "a.prefix")
+        with PrefixFile(tmp_path / "a.prefix", None) as file:
+            assert [token for token in file.tokens if token < 0] == [-1] * 15
+        longer = llm.chat([user(TEXTS[0], image(0), "And a question after it.")], GREEDY)
+        assert longer.stats.cached_tokens >= len(file.tokens)
+
+
+def test_saved_prefix_with_images_needs_its_projector_and_one_of_text_needs_none(mmproj: Path, tmp_path: Path) -> None:
+    other = make_mmproj("demo", tmp_path / "mmproj-other.gguf", seed=9)
+    with make_llm(mmproj=mmproj) as llm:
+        llm.save_prefix(ABOUT_TWO, tmp_path / "images.prefix")
+        llm.save_prefix("A text.", tmp_path / "text.prefix")
+    with make_llm() as llm:
+        llm.load_prefix(tmp_path / "text.prefix")
+        with pytest.raises(InvalidRequestError, match="has images, which need the projector"):
+            llm.load_prefix(tmp_path / "images.prefix")
+    with make_llm(mmproj=other) as llm:
+        llm.load_prefix(tmp_path / "text.prefix")
+        with pytest.raises(InvalidRequestError, match="another projector"):
+            llm.load_prefix(tmp_path / "images.prefix")
+
+
+def test_bad_images_are_refused_and_the_llm_stays_usable(seeing: LLM, tmp_path: Path) -> None:
+    (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    for source, reason in (
+        (tmp_path / "cut.png", "a PNG image cannot be decoded"),
+        (str(tmp_path / "none.png"), "cannot read the image"),
+        (picture(0, 4000, 4), "image"),
+    ):
+        with pytest.raises(InvalidRequestError, match=reason):
+            seeing.chat([user({"type": "image", "image": source})], GREEDY)
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+        seeing.generate([1, -1, 2], GREEDY)
+    with pytest.raises(InvalidRequestError, match="without images"):
+        seeing.chat(ABOUT_TWO, GREEDY, prompt_logprobs=1)
+    assert seeing.chat([user(image(0))], GREEDY).token_ids
+
+
+def test_image_tokens_have_bounds(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj, image_max_tokens=8) as llm:
+        tokens = llm.chat([user(image(0))], GREEDY).prompt_token_ids
+        assert 0 < tokens.count(-1) <= 8
+
+
+def test_projector_of_another_model_or_no_projector_is_refused(
+    new_llm: Callable[..., LLM], demo: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelLoadError, match="no such projector"):
+        new_llm(mmproj=tmp_path / "none.gguf")
+    with pytest.raises(InvalidRequestError, match=demo.name):
+        new_llm(mmproj=demo)
+    with pytest.raises(InvalidRequestError, match="wide"):
+        new_llm(mmproj=make_mmproj("tiny", tmp_path / "wide.gguf"))
+
+
+def test_closed_llm_closes_its_projector(mmproj: Path) -> None:
+    llm = make_llm(mmproj=mmproj)
+    assert llm.sees_images
+    assert llm.mmproj == str(mmproj)
+    llm.check_sees_images()
+    llm.close()
+    assert llm._images is not None
+    assert llm._images.projector._handle.closed  # type: ignore[attr-defined]
