@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pymtp.cli.screen import printable, screen
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.from_pretrained import fetch_headers, fetch_model
 from pymtp.hub.names import hub_name_hint, read_name
+from pymtp.hub.projectors import projectors_beside
 from pymtp.options import LLMOptions
 from pymtp.validation import is_hub_name
 
@@ -51,7 +53,9 @@ def model_file(
     name = model_name(name)
     if name is None or not is_hub_name(name):
         return None if name is None else Path(name), dict(placing)
-    options = fetch_model(read_name(name), LLMOptions(**placing), with_head=with_head, notify=show_note)
+    options = fetch_model(
+        read_name(name), LLMOptions(**placing), with_head=with_head, with_projector=False, notify=show_note
+    )
     return Path(str(options.model)), {**placing, **({} if options.head is None else {"head": options.head})}
 
 
@@ -67,6 +71,20 @@ def model_headers(options: LLMOptions) -> Iterator[LLMOptions]:
         return
     with fetch_headers(read_name(options.model), options, notify=show_note) as headers:
         yield headers
+
+
+def with_projector_beside(options: LLMOptions) -> LLMOptions:
+    """Return options with the projector in the folder of the model's file, if the options name none.
+
+    Only a projector for models of this width is used. If there are several, none is used, and a note says so.
+    """
+    model = options.model
+    if options.mmproj is not None or not isinstance(model, str) or is_hub_name(model):
+        return options
+    found = projectors_beside(Path(model))
+    if len(found) > 1:
+        show_note(f"there are {len(found)} projectors beside {model}: give one of them with --mmproj, or --no-mmproj")
+    return replace(options, mmproj=found[0]) if len(found) == 1 else options
 
 
 def show_note(note: str) -> None:

@@ -25,6 +25,11 @@ def mentions_head(path: str) -> bool:
     return _MENTIONS_HEAD.search(path) is not None
 
 
+def is_projector_name(path: str) -> bool:
+    """Tell whether the file is named like a projector of images: mmproj-….gguf."""
+    return "mmproj" in base_name(path).lower()
+
+
 def is_model_name(path: str) -> bool:
     """Tell whether the path can be that of a model: it names no head and no other kind of file."""
     return not is_head_name(path) and _OTHER.search(path) is None

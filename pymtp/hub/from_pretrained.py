@@ -25,27 +25,38 @@ def fetch_model(
     options: LLMOptions,
     *,
     with_head: bool = True,
+    with_projector: bool = True,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     notify: Notify = warn,
 ) -> LLMOptions:
-    """Download a model with its head, and return the options with the paths of both.
+    """Download a model with its head and its projector, and return the options with their paths.
 
-    No head is downloaded if the options name one or ask for no drafts.
+    No head is downloaded if the options name one or ask for no drafts; no projector if the options say which one, or
+    that there is none.
 
     with_head: False if no drafts are made.
+    with_projector: False if chats have no images.
 
     Raises InvalidRequestError if two heads are given, and the errors of `download_model`.
     """
     with_head = _needs_head(name, options) and with_head
-    files = download_model(name, with_head=with_head, token=token, cache_dir=cache_dir, notify=notify)
+    files = download_model(
+        name,
+        with_head=with_head,
+        with_projector=with_projector and options.mmproj is None,
+        token=token,
+        cache_dir=cache_dir,
+        notify=notify,
+    )
     return _with_files(options, files)
 
 
 @contextmanager
 def fetch_headers(name: HubName, options: LLMOptions, *, notify: Notify = warn) -> Iterator[LLMOptions]:
     """Do the same as `fetch_model`, but download only headers: see `download_headers`."""
-    with download_headers(name, with_head=_needs_head(name, options), notify=notify) as files:
+    with_head, with_projector = _needs_head(name, options), options.mmproj is None
+    with download_headers(name, with_head=with_head, with_projector=with_projector, notify=notify) as files:
         yield _with_files(options, files)
 
 
@@ -62,7 +73,8 @@ def _needs_head(name: HubName, options: LLMOptions) -> bool:
 
 
 def _with_files(options: LLMOptions, files: LocalFiles) -> LLMOptions:
-    return replace(options, model=files.model, head=files.head or options.head)
+    mmproj = options.mmproj if files.projector is None else files.projector
+    return replace(options, model=files.model, head=files.head or options.head, mmproj=mmproj)
 
 
 class HubMixin:
@@ -91,6 +103,8 @@ class HubMixin:
             file are downloaded.
         head_filename: the same for a separate head. None for the model's own head, or, if it has none, the head that
             llama.cpp would find in the repository. No head is downloaded with draft_tokens=0 or head=….
+            The projector that llama.cpp would find is downloaded too, unless mmproj=… names another one, or
+            mmproj=False says that there are no images.
         revision: a branch, a tag or a commit. None for the main branch.
         token: for private and gated repositories. None for HF_TOKEN or the token of `hf auth login`, False for no
             token.
@@ -137,6 +151,6 @@ class HubMixin:
             head_filename or head or name.head_filename,
         )
         options = fetch_model(name, options, token=token, cache_dir=cache_dir)
-        keywords |= {} if options.head is None else {"head": options.head}
+        keywords |= {name: file for name in ("head", "mmproj") if (file := getattr(options, name)) is not None}
         read = {name: getattr(options, name) for name in keywords}  # an iterator among the keywords is exhausted
         return made(options.model, **read, **own)  # type: ignore[no-any-return]

@@ -11,12 +11,13 @@ from pymtp.hub.files import HubFile, HubModel
 from pymtp.hub.gguf_header import Header, ReadAt, read_header
 
 MODEL, HEAD = "a model", "a multi-token-prediction head without its model"
+PROJECTOR = "an image projector"
 _BLOCK = re.compile(r"blk\.([0-9]{1,9})\.(nextn\.)?")
 
 # architectures and general.type values that llama.cpp and its converters write
 _OTHER_KINDS = {
-    "clip": "an image projector",
-    "mmproj": "an image projector",
+    "clip": PROJECTOR,
+    "mmproj": PROJECTOR,
     "imatrix": "an importance matrix",
     "adapter": "an adapter",
     "dflash": "a drafter of another kind",
@@ -30,7 +31,7 @@ class GgufContents(NamedTuple):
     """The contents of a GGUF file, or of all parts of a split one.
 
     kind: MODEL, HEAD, or the name of another kind of file.
-    architecture, width: from the header.
+    architecture, width: from the header. Of a projector, the width of its rows, as the model takes them.
     has_head: whether the file has a head's tensors, under llama.cpp's names, and the key that announces a head.
     announced: whether the file has the key that announces a head.
     reduced: whether the head has its own output layer, for a part of the vocabulary.

@@ -25,7 +25,7 @@ class Header(NamedTuple):
     architecture: such as "qwen35", "" if the key is missing.
     kind: general.type, such as "model" or "adapter", "" if the key is missing.
     blocks, width, n_head_blocks: the architecture's block_count, embedding_length and nextn_predict_layers, 0 if the
-        key is missing.
+        key is missing. The width of a projector is that of its output.
     tensors: the names of the tensors in this file.
     types: for each of them, ggml's number of its type, and the number of its elements.
     size: the bytes from the beginning of the file to the end of the header.
@@ -156,6 +156,7 @@ def read_header(name: str, read: ReadAt) -> Header:
     architecture = str(keys.get("general.architecture", ""))
     numbers = ("block_count", "embedding_length", "nextn_predict_layers")
     blocks, width, n_head_blocks = (int(keys.get(f"{architecture}.{key}", 0)) for key in numbers)
+    width = width or int(keys.get("clip.vision.projection_dim", 0))
     return Header(
         architecture,
         str(keys.get("general.type", "")),

@@ -17,7 +17,7 @@ from pymtp.hub.gguf_contents import HEAD, GgufContents, Inspect
 
 
 def find_head(candidates: Sequence[HubModel], model: HubModel, inspect: Inspect) -> HubModel | None:
-    """Find the head for a model: the first one, in the order of `_rank`, with the model's architecture and width.
+    """Find the head for a model: the first one, in the order of `rank`, with the model's architecture and width.
 
     A head for a part of the vocabulary is only used if the user names it, as in llama.cpp. Only files whose names
     mention a head are inspected. Files that llama.cpp would not find are only inspected if they are smaller than the
@@ -34,7 +34,7 @@ def find_head(candidates: Sequence[HubModel], model: HubModel, inspect: Inspect)
     ]
     model_contents = inspect(model)
     for group in (named, possible):
-        for head in sorted(group, key=lambda file: _rank(model, file)):
+        for head in sorted(group, key=lambda file: rank(model, file)):
             with suppress(ModelLoadError):  # a damaged head is skipped here; `head_by_name` reports it
                 if head == model or _mismatch(model_contents, contents := inspect(head)):
                     continue
@@ -79,7 +79,7 @@ def _mismatch(model: GgufContents, head: GgufContents) -> str:
     return ""
 
 
-def _rank(model: HubModel, head: HubModel) -> tuple[bool, int, bool, int, str]:
+def rank(model: HubModel, head: HubModel) -> tuple[bool, int, bool, int, str]:
     """Return a key that sorts heads, the best first.
 
     llama.cpp searches the model's folder and its parents. Heads in other folders, such as unsloth's MTP/, come last.

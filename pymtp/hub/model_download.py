@@ -1,4 +1,4 @@
-"""Download a model of the hub and its head, or only their headers."""
+"""Download a model of the hub, its head and its projector, or only their headers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ from pymtp.hub.snapshot import Notify, Snapshot, call_with_snapshot
 
 
 class LocalFiles(NamedTuple):
-    """The paths of a model and of its separate head, if it has one; of a split file, the path of the first part."""
+    """The paths of a model, and of its separate head and its projector, if it has them.
+
+    Of a split file, the path of the first part.
+    """
 
     model: Path
     head: Path | None = None
+    projector: Path | None = None
 
 
 def warn(note: str) -> None:
@@ -38,13 +42,15 @@ def download_model(
     name: HubName,
     *,
     with_head: bool = True,
+    with_projector: bool = True,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     notify: Notify = warn,
 ) -> LocalFiles:
-    """Return the cached files of a model and of its separate head; download those that are not in the cache.
+    """Return the cached files of a model, its separate head and its projector; download those that are not cached.
 
     with_head: False if a head would not be used. Then no head is downloaded, and a missing head is not noted.
+    with_projector: False if the model will see no images. Then no projector is downloaded.
     token: None for HF_TOKEN or the token of `hf auth login`, False for no token.
     cache_dir: None for the cache of huggingface_hub.
     notify: called with notes for the user, such as that the model has no head.
@@ -56,14 +62,15 @@ def download_model(
     """
 
     def download(snapshot: Snapshot) -> LocalFiles:
-        selection = select_files(snapshot, with_head, notify)
-        models = [model for model in selection if model is not None]
-        for model in models:
+        selection = select_files(snapshot, with_head, with_projector, notify)
+        for model in selection:
+            if model is None:
+                continue
             if snapshot.remote is not None and not snapshot.is_cached(model):
                 _download_parts(snapshot.remote, model.parts, snapshot.cache, token)
         if snapshot.remote is not None:
             snapshot.cache.save_ref(name.revision or "main", snapshot.commit)
-        return LocalFiles(*map(snapshot.path, models))
+        return LocalFiles(snapshot.path(selection.model), *(file and snapshot.path(file) for file in selection[1:]))
 
     return call_with_snapshot(name, token, cache_dir, notify, download)
 
@@ -85,8 +92,10 @@ def _download_parts(remote: RemoteRepo, parts: Sequence[HubFile], cache: RepoCac
 
 
 @contextmanager
-def download_headers(name: HubName, *, with_head: bool = True, notify: Notify) -> Iterator[LocalFiles]:
-    """Download only the headers of a model and of its head, to describe the model or to plan its memory.
+def download_headers(
+    name: HubName, *, with_head: bool = True, with_projector: bool = True, notify: Notify
+) -> Iterator[LocalFiles]:
+    """Download only the headers of a model's files, to describe the model or to plan its memory.
 
     The files have their full sizes, with holes in place of the weights, and are deleted at the end. Cached files are
     returned as they are. Raises the errors of `download_model`.
@@ -94,9 +103,13 @@ def download_headers(name: HubName, *, with_head: bool = True, notify: Notify) -
     with TemporaryDirectory(prefix="pymtp-") as folder:
 
         def download(snapshot: Snapshot) -> LocalFiles:
-            model, head = select_files(snapshot, with_head, notify)
+            model, head, projector = select_files(snapshot, with_head, with_projector, notify)
             path = _header_file(snapshot, model, Path(folder) / "model")
-            return LocalFiles(path, head and _header_file(snapshot, head, Path(folder) / "head"))
+            return LocalFiles(
+                path,
+                head and _header_file(snapshot, head, Path(folder) / "head"),
+                projector and _header_file(snapshot, projector, Path(folder) / "projector"),
+            )
 
         yield call_with_snapshot(name, None, None, notify, download)
 

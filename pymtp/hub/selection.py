@@ -1,4 +1,4 @@
-"""Select the model that a name means, and its head: by filenames first, then by headers."""
+"""Select the model that a name means, its head and its projector: by filenames first, then by headers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pymtp.hub.filenames import (
 from pymtp.hub.files import HubModel, group_models, join_names
 from pymtp.hub.gguf_contents import MODEL, GgufContents, Inspect, inspect_model
 from pymtp.hub.heads import find_head, head_by_name
+from pymtp.hub.projectors import find_projector
 from pymtp.hub.snapshot import Notify, Snapshot
 
 SUPPORTED = ("qwen35", "qwen35moe", "qwen3next")  # architectures
@@ -31,16 +32,20 @@ UNQUANTIZED = ("BF16", "F16", "F32")  # not chosen for their head: they are thre
 
 
 class Selection(NamedTuple):
-    """The selected model, and its separate head: None for a model with its own head, or without any."""
+    """The selected model, with its separate head and its projector.
+
+    head: None for a model with its own head, or without any.
+    """
 
     model: HubModel
     head: HubModel | None
+    projector: HubModel | None
 
 
-def select_files(snapshot: Snapshot, with_head: bool, notify: Notify) -> Selection:
-    """Select a model and its head before any weights are downloaded.
+def select_files(snapshot: Snapshot, with_head: bool, with_projector: bool, notify: Notify) -> Selection:
+    """Select a model, its head and its projector before any weights are downloaded.
 
-    with_head: whether a head would be used.
+    with_head, with_projector: whether a head and a projector would be used.
     notify: called with a note if the model has no head.
 
     Raises ModelLoadError for a file that does not exist or that pymtp cannot run, InvalidRequestError for a name that
@@ -59,17 +64,19 @@ def select_files(snapshot: Snapshot, with_head: bool, notify: Notify) -> Selecti
     if contents.architecture not in SUPPORTED:
         supported = f"pymtp runs {', '.join(SUPPORTED[:-1])} and {SUPPORTED[-1]}"
         raise ModelLoadError(f"{model.name} of {repo}: architecture is {contents.architecture!r:.100}, {supported}")
+    projector = find_projector(candidates, model, inspect) if with_projector else None
     if not with_head:
-        return Selection(model, None)
+        return Selection(model, None, projector)
     if head_filename is not None:
-        return Selection(model, head_by_name(candidates, model, head_filename, inspect, snapshot.where))
+        head = head_by_name(candidates, model, head_filename, inspect, snapshot.where)
+        return Selection(model, head, projector)
     if contents.has_head:
-        return Selection(model, None)
-    head = find_head(candidates, model, inspect)
-    if head is None:
+        return Selection(model, None, projector)
+    found = find_head(candidates, model, inspect)
+    if found is None:
         reason = _missing_head_reason(candidates, contents, inspect)
         notify(f"{model.name} of {repo} {reason}: it is decoded without a head's drafts")
-    return Selection(model, head)
+    return Selection(model, found, projector)
 
 
 def _resolve_plus(

@@ -47,7 +47,7 @@ class Snapshot:
         """Return a function that reads a file from the cache, or from the hub if it is not cached."""
         remote = self.remote
         if remote is None or self.cache.has_file(self.commit, file):
-            return _file_reader(self.cache.path(self.commit, file))
+            return file_reader(self.cache.path(self.commit, file))
         return lambda offset, n: remote.read_range(file, offset, n)
 
 
@@ -101,7 +101,9 @@ def _cached_snapshot(name: HubName, cache: RepoCache, where: str) -> Snapshot:
     return Snapshot(name, cache, commit, files, f"{where} of {name.repo}")
 
 
-def _file_reader(path: Path) -> ReadAt:
+def file_reader(path: Path) -> ReadAt:
+    """Return a function that reads a file of this machine."""
+
     def read(offset: int, n: int) -> bytes:
         with open(path, "rb") as file:
             file.seek(offset)

@@ -164,7 +164,7 @@ def test_model_and_head_are_found_in_the_cache_offline(
     assert fetch_both() == fetch_both("Q4_K_M+Q8_0") == found
     assert found.head is not None
     found.head.unlink()
-    assert fetch_both() == (found.model, None)
+    assert fetch_both() == LocalFiles(found.model)
     assert "has no multi-token-prediction head: it is decoded without a head's drafts" in notes[-1]
     with pytest.raises(ModelLoadError, match="the cache of owner/name has no head for 'Q8_0'; heads by"):
         fetch_both("Q4_K_M+Q8_0")
