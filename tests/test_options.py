@@ -66,7 +66,7 @@ def test_constructor_shows_all_options_as_keywords() -> None:
 
 def test_command_line_uses_the_names_of_the_options() -> None:
     spelled = {field.name for field in fields(LoadOptions)}
-    assert spelled - {field.name for field in fields(LLMOptions)} == {"cache_type", "lora_scaled"}
+    assert spelled - {field.name for field in fields(LLMOptions)} == {"cache_type", "lora_scaled", "mmproj_auto"}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pymtp.chat import Chat
 from pymtp.cli.completion import as_json, note_unused_prefix, print_figures, print_stream
 from pymtp.cli.load import LoadOptions
 from pymtp.cli.options import (
@@ -25,11 +27,25 @@ from pymtp.cli.texts import read_prompt, read_text
 from pymtp.sampling import SamplingParams
 
 
+def chat_with_images(text: str, images: Sequence[Path]) -> Chat:
+    """Return a chat of one message, with the images before the text."""
+    parts = [*({"type": "image", "image": path} for path in images), {"type": "text", "text": text}]
+    return Chat([{"role": "user", "content": parts}])
+
+
 @expand_options
 def generate(
     *,
     prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" for standard input.')] = None,
     file: File = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--image",
+            metavar="FILE",
+            help="Show the model this image: the prompt is then the message of a chat. May be repeated.",
+        ),
+    ] = None,
     prefix: Prefix = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
@@ -69,10 +85,11 @@ def generate(
             logprobs=logprobs,
         )
     with load_options.llm(prefix=prefix) as llm:
+        shown = chat_with_images(text, images) if images else text
         if json_output:
-            completion = llm.generate(text, params)
+            completion = llm.generate(shown, params)
             print(as_json(completion))
         else:
-            completion = print_stream(llm.stream(text, params))
+            completion = print_stream(llm.stream(shown, params))
             print_figures(completion)
         note_unused_prefix(prefix, completion)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pymtp.cli.given import given_option
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
-from pymtp.cli.model_file import model_headers, model_name, show_note
+from pymtp.cli.model_file import model_headers, model_name, show_note, with_projector_beside
 from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
 from pymtp.cli.placing import PlacementOptions, WeightOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
@@ -132,6 +132,7 @@ def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dic
 
 def _show_memory(given: LLMOptions, json_output: bool) -> None:
     given.check_machine()  # before a download of headers
+    given = with_projector_beside(given)
     adapter_bytes = given.adapter_bytes()  # shown separately, because the plan does not count adapters
     with model_headers(given) as local:
         model = None if local.model is None else Path(str(local.model))
@@ -144,10 +145,12 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
             planned = replace(local, n_ctx=ctx)
         planned.check_adapters(header.path)
         if planned.n_gpu_layers == "auto":
-            gpu_layers = planned_layers(model, planned, planned, mtp=planned.takes_head)
+            reserved = planned.projector_memory()
+            gpu_layers = planned_layers(model, planned, planned, mtp=planned.takes_head, reserved=reserved)
         else:
             gpu_layers = planned.layers
         plans = compare_plans(planned, n_gpu_layers=gpu_layers)
+        projector = planned.projector_memory()
     cache_bytes = planned.cache_bytes
     if cache_bytes is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
@@ -169,6 +172,7 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
             "options": options,
             "devices": [plan.as_dict() for plan in plans],
             "adapter_bytes": adapter_bytes,
+            "projector_bytes": sum(projector.values()),
             "host_memory": total,
             "prefixes": asdict(prefixes),
             "build": build,
@@ -181,6 +185,11 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
         print_tables(as_table(plan, descriptions.get(plan.without.device, plan.without.device)))
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
         print_tables(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
+    for gpu, nbytes in projector.items():
+        print_tables(
+            f"The projector takes {nbytes / 2**20:,.1f} MiB more of {gpu or 'host memory'}, and its compute buffers "
+            "after the first image."
+        )
     if adapter_bytes:
         print_tables(
             f"Adapters take {adapter_bytes / 2**20:,.1f} MiB more, on the devices of the tensors that they change."

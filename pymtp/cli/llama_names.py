@@ -110,7 +110,7 @@ IGNORED: Mapping[str, Ignored] = {
         "--threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch",
         Ignored(_HEAD, 1),
     ),
-    **_each("--no-mmproj --no-mmproj-auto", Ignored("models read text only")),
+    **_each("--no-mmproj --no-mmproj-auto", Ignored("this command gives models only text")),
     **_each("-np --parallel", Ignored("this command has no slots", 1)),
     **_each(
         "-n --predict --n-predict",
@@ -129,7 +129,7 @@ IGNORED: Mapping[str, Ignored] = {
 }
 
 _HUB = "-m hf:OWNER/NAME:FILE.gguf downloads a model of the Hugging Face hub"
-_TEXT = "models read text only, no images and no sound"
+_TEXT = "this command gives models only text: --image of `pymtp generate` and /image of `pymtp chat` show images"
 _BIAS = "logit_bias of a request, or of SamplingParams, does this"
 _TEMPLATE = "--chat-template-file FILE sets another template"
 _TOKENS = """--chat-template-kwargs '{"enable_thinking": false}' turns thinking off"""
@@ -144,7 +144,9 @@ REFUSED: Mapping[str, str] = {
     **_each("-hft --hf-token", "set the variable HF_TOKEN"),
     "--offline": "set the variable HF_HUB_OFFLINE to 1",
     **_each("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "--head FILE sets the file of the head"),
-    **_each("-mm --mmproj -mmu --mmproj-url --image --audio", _TEXT),
+    **_each("-mm --mmproj --image", _TEXT),
+    **_each("-mmu --mmproj-url", "--mmproj FILE names a file, and -m hf:… downloads the projector with the model"),
+    "--audio": "models hear no sound",
     **_each("--chat-template --no-jinja", _TEMPLATE),
     **_each("-rea --reasoning --reasoning-effort", _TOKENS),
     **_each("-dev --device -devd --device-draft --spec-draft-device", _DEVICES),

@@ -149,6 +149,28 @@ class PlacementOptions(WeightOptions):
     type_k: CacheTypeK = None
     type_v: CacheTypeV = None
     cache_bytes: Cache = None
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            "--mmproj",
+            "-mm",
+            metavar="FILE",
+            help="The GGUF file of the projector, with which chats may have images.",
+            show_default="the one beside the model",
+        ),
+    ] = None
+    mmproj_auto: Annotated[
+        bool, typer.Option("--mmproj-auto/--no-mmproj", help="Use a projector that is beside the model.")
+    ] = True
+    mmproj_offload: Annotated[
+        bool, typer.Option("--mmproj-offload/--no-mmproj-offload", help="Run the projector on the GPU.")
+    ] = True
+    image_min_tokens: Annotated[
+        int | None, typer.Option(help="Fewest tokens of an image.", show_default="what the projector says")
+    ] = None
+    image_max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of an image.", show_default="what the projector says")
+    ] = None
     offload_kqv: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
     ] = True
@@ -185,6 +207,10 @@ class PlacementOptions(WeightOptions):
         given["flash_attn"] = FLASH_ATTN_WORDS.get(self.flash_attn, self.flash_attn)
         if self.cache_bytes is not None:
             given["cache_bytes"] = self.cache_bytes * 2**20
+        if not given.pop("mmproj_auto"):
+            if self.mmproj is not None:
+                raise InvalidRequestError("--mmproj and --no-mmproj exclude each other: use one of them")
+            given["mmproj"] = False
         return given
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pymtp.cli.load import InferenceOptions
-from pymtp.cli.model_file import model_name
+from pymtp.cli.model_file import model_name, with_projector_beside
 from pymtp.cli.model_sampling import ModelSamplingOptions
 from pymtp.cli.models_file import FileModel, is_given, read_models
 from pymtp.cli.options import (
@@ -272,7 +272,7 @@ MODEL_PARAMS = frozenset(
     [field.name for group in (ServedModelOptions, ModelSamplingOptions) for field in fields(group)]
     + ["n_seq_max", "prefix", "seed", "served_names", "reasoning_budget", "reasoning_budget_message", "effort_budgets"]
 )
-ONE_MODEL = ("prefix", "served_names", "head")  # options that cannot hold for several models
+ONE_MODEL = ("prefix", "served_names", "head", "mmproj")  # options that cannot hold for several models
 
 
 @expand_options
@@ -408,7 +408,7 @@ def _worker_config(
     options = _build(ServedModelOptions, params)
     given_keywords = {**options.keywords(), "n_seq_max": params["n_seq_max"], **(keywords or {})}
     with option_names(ServedModelOptions, **_SERVED):
-        llm = LLMOptions(_worker_model(model), **given_keywords)
+        llm = with_projector_beside(LLMOptions(_worker_model(model), **given_keywords))
         llm.check_machine()
     check_prefix(params["prefix"])
     return WorkerConfig(settings, llm, params["prefix"], tuple(name for name in FITTED if name not in given))

@@ -18,6 +18,7 @@ class ModelFacts:
     template: the source of the chat template, None for none.
     n_ctx: the tokens of a slot. n_seq_max: the number of slots.
     sampling: the default sampling parameters, by the names of SamplingParams.
+    sees_images: whether chats may have images: the model has a projector.
     whole_file: whether `model` has its whole file, and not only the header of a file on the hub.
     """
 
@@ -27,4 +28,5 @@ class ModelFacts:
     n_ctx: int
     n_seq_max: int
     sampling: Mapping[str, Any]
+    sees_images: bool
     whole_file: bool = True

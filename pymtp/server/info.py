@@ -92,6 +92,7 @@ class ModelMeta(BaseModel):
     n_ctx: int
     n_ctx_train: int
     mtp: bool
+    vision: bool
     sampling: dict[str, int | float] = Field(
         description="Default sampling parameters of a chat. Seed -1: a random seed."
     )
@@ -153,6 +154,7 @@ def model_card(facts: ModelFacts, name: str) -> ModelCard:
         n_ctx=facts.n_ctx,
         n_ctx_train=facts.model.n_ctx_train,
         mtp=facts.model.mtp,
+        vision=facts.sees_images,
         sampling=_sampling_defaults(facts),
     )
     return ModelCard(id=name, created=START_TIME, max_model_len=facts.n_ctx, meta=meta)
@@ -191,6 +193,6 @@ def model_props(facts: ModelFacts) -> Props:
         chat_template=facts.template or "",
         bos_token=facts.model.bos_token,
         eos_token=facts.model.eos_token,
-        modalities={"vision": False, "audio": False},
+        modalities={"vision": facts.sees_images, "audio": False},
         build_info=fingerprint(),
     )

@@ -121,6 +121,9 @@ def _planned(header: Model, options: LLMOptions, n_ctx: int | None) -> Plan:
             name = HOST if device.host else device.device
             weights, rest = found.get(name, (0, 0))
             found[name] = weights + device.weights, rest + device.total - device.weights
+        for gpu, nbytes in options.projector_memory().items():
+            weights, rest = found.get(gpu or HOST, (0, 0))
+            found[gpu or HOST] = weights + nbytes, rest
         return found
 
     short = point(low, 1)
@@ -146,7 +149,7 @@ def _planned(header: Model, options: LLMOptions, n_ctx: int | None) -> Plan:
 def _estimated(model: Model, options: LLMOptions) -> Plan:
     """Return a plan of K and V and the states in the host's memory, without compute buffers. It reads no file."""
     files = [model.path, *([] if model.head is None else [Path(model.head)])]
-    weights = sum(part.stat().st_size for file in files for part in split_paths(file))
+    weights = sum(part.stat().st_size for file in files for part in split_paths(file)) + options.mmproj_bytes()
 
     def plan(n_ctx: int, n_seq_max: int) -> dict[str, tuple[int, int]]:
         params, pair = replace(options, n_ctx=n_ctx, n_seq_max=n_seq_max).context_params(model)
@@ -171,6 +174,8 @@ def plan_bytes(options: LLMOptions) -> dict[str, int]:
         devices = _plan(header, options)
     cache = default_cache_bytes(devices) if options.cache_bytes is None else options.cache_bytes
     needed = {HOST: WORKER_BYTES + cache + options.adapter_bytes()}
+    for gpu, nbytes in options.projector_memory().items():
+        needed[gpu or HOST] = needed.get(gpu or HOST, 0) + nbytes
     for device in devices:
         name = HOST if device.host else device.device
         needed[name] = needed.get(name, 0) + device.total
@@ -206,7 +211,7 @@ def _plan(header: Model, options: LLMOptions) -> list[DeviceMemory]:
     planned = replace(options, n_ctx=n_ctx)
     assert not isinstance(options.model, Model)
     layers = (
-        planned_layers(options.model, planned, planned, mtp=header.mtp)
+        planned_layers(options.model, planned, planned, mtp=header.mtp, reserved=options.projector_memory())
         if options.n_gpu_layers == "auto"
         else options.layers
     )

@@ -103,7 +103,9 @@ class Service:
         """Return what the server tells of its model."""
         llm = self.llm.llm
         n_ctx, n_seq_max = llm.context.n_ctx, llm.context.n_seq_max
-        return ModelFacts(llm.model, self.model_names, llm.template_source, n_ctx, n_seq_max, self.sampling)
+        return ModelFacts(
+            llm.model, self.model_names, llm.template_source, n_ctx, n_seq_max, self.sampling, llm.sees_images
+        )
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -111,7 +111,8 @@ def _describe(
         sampling = {**read_sampling_defaults(header.metadata)[0], **settings.sampling}
         template = header.chat_template if options.template_source is None else options.template_source
         n_ctx = whole_ctx(options.n_ctx or header.n_ctx_train)
-        facts = ModelFacts(header, names, template, n_ctx, options.n_seq_max, sampling, whole_file)
+        sees = bool(options.mmproj)
+        facts = ModelFacts(header, names, template, n_ctx, options.n_seq_max, sampling, sees, whole_file)
         answers: dict[str, Any] = {
             "/props": model_props(facts).model_dump(),
             "/api/tags": model_tags(facts),

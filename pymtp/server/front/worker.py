@@ -21,7 +21,7 @@ from pymtp.server.metrics.logs import log
 from pymtp.server.process.listener import BACKLOG
 from pymtp.server.process.model_source import ModelSource
 from pymtp.server.process.supervisor import KILL_DELAY, MAX_TICK, SILENCE_TIMEOUT, WorkerProcess, exit_text
-from pymtp.server.process.worker_config import CARD, FILE, HEAD, READY, WorkerConfig
+from pymtp.server.process.worker_config import CARD, FILE, HEAD, PROJECTOR, READY, WorkerConfig
 from pymtp.server.settings import ServerSettings
 
 # What the front asks a worker that is ready, to tell it later without a request to the worker
@@ -111,7 +111,7 @@ class ModelWorker:
         messages: list[dict[str, Any]] = self._process.read_messages()
         for message in messages:
             if READY in message:
-                self._source.note_loaded(message[FILE], message.get(HEAD))
+                self._source.note_loaded(message[FILE], message.get(HEAD), message.get(PROJECTOR))
                 self.description = replace(self.description, card=message[CARD])
                 if not self._ready.done():
                     self._ready.set_result(None)

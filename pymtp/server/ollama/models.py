@@ -93,6 +93,7 @@ def _capabilities(facts: ModelFacts) -> list[str]:
     found = ["completion", "embedding"]
     found += ["tools"] if "tools" in template else []
     found += ["thinking"] if "<think>" in template else []
+    found += ["vision"] if facts.sees_images else []
     try:
         read_fim_tokens(facts.model)
     except InvalidRequestError:

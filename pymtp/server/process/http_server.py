@@ -23,7 +23,7 @@ from pymtp.server.http.connection import EXTRA_CONNECTIONS, IDLE_TIMEOUT, HttpPr
 from pymtp.server.http.waited import WaitedMiddleware
 from pymtp.server.info import model_card
 from pymtp.server.metrics.logs import log
-from pymtp.server.process.worker_config import CARD, FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
+from pymtp.server.process.worker_config import CARD, FAILED, FILE, HEAD, HEARTBEAT, PROJECTOR, READY, encode_message
 from pymtp.server.settings import ServerSettings
 
 HEARTBEAT_SECONDS = 2  # seconds between two heartbeats
@@ -80,9 +80,11 @@ class HttpServer:
             service = self._app.state.service
             if service.sampling:
                 log.info("default sampling parameters", extra={"fields": service.sampling})
-            model = service.llm.llm.model
+            llm = service.llm.llm
+            model = llm.model
             card = model_card(service.facts, service.model_name).model_dump()
-            self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head, CARD: card})
+            paths = {FILE: str(model.path), HEAD: model.head, PROJECTOR: llm.mmproj}
+            self._send({READY: service.model_name, **paths, CARD: card})
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)

@@ -21,7 +21,8 @@ class ModelSource:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._model_file: str | None = None  # the file of the hub model that a worker has loaded
-        self._head_file: HeadFile | None = None  # the separate head of that model, if any
+        self._head_file: SeparateFile | None = None  # the separate head of that model, if any
+        self._projector: SeparateFile | None = None  # its projector, if any
         self._asks_hub = True  # whether the next worker asks the hub for the files of the model
 
     def next_config(self) -> WorkerConfig:
@@ -34,17 +35,20 @@ class ModelSource:
             return self._config
         llm = self._config.llm
         head = llm.head if self._head_file is None else self._head_file.path
-        return replace(self._config, llm=replace(llm, model=self._model_file, head=head))
+        mmproj = llm.mmproj if self._projector is None else self._projector.path
+        return replace(self._config, llm=replace(llm, model=self._model_file, head=head, mmproj=mmproj))
 
-    def note_loaded(self, file: str, head: str | None) -> None:
+    def note_loaded(self, file: str, head: str | None, projector: str | None = None) -> None:
         """Remember the files that a worker has loaded, if the model comes from the hub.
 
         file: the path of the model's file.
         head: the path of the separate head; None if the model's file contains the head.
+        projector: the path of the projector; None without one.
         """
         if isinstance(self._config.llm.model, str) and is_hub_name(self._config.llm.model):
             self._model_file, self._asks_hub = file, False
-            self._head_file = None if head is None else HeadFile(head)
+            self._head_file = None if head is None else SeparateFile(head)
+            self._projector = None if projector is None else SeparateFile(projector)
 
     def note_failed(self) -> None:
         """Choose what the next worker loads after one that died before it was ready: the files, or what the hub has.
@@ -61,8 +65,9 @@ class ModelSource:
         try:
             with hold_errors(logging.getLogger("pymtp.native")):
                 read_file_info(Path(self._model_file))
-            if self._head_file is not None:
-                self._head_file.check()
+            for file in (self._head_file, self._projector):
+                if file is not None:
+                    file.check()
         except ModelLoadError as error:
             self._asks_hub = True
             log.warning(
@@ -72,19 +77,19 @@ class ModelSource:
             )
 
 
-class HeadFile:
-    """The files of a separate head, and their sizes at the time of loading.
+class SeparateFile:
+    """The files of a separate head or of a projector, and their sizes at the time of loading.
 
-    The check compares only the sizes, because a head cannot be opened without its model.
+    The check compares only the sizes, because neither can be opened without its model.
     """
 
     def __init__(self, path: str) -> None:
-        """path: the file of the head, or its first part if the head is split into several files."""
+        """path: the file, or its first part if it is split into several files."""
         self.path = path
         self._sizes = {part: _size(part) for part in split_paths(Path(path))}
 
     def check(self) -> None:
-        """Raise ModelLoadError if a file of the head is missing, or has another size than at the time of loading."""
+        """Raise ModelLoadError if a file is missing, or has another size than at the time of loading."""
         for part, size in self._sizes.items():
             if (now := _size(part)) != size:
                 state = "no such file" if now is None else f"{now:,} bytes, but {size or 0:,} when it was loaded"

@@ -25,7 +25,16 @@ from pymtp.errors import PymtpError
 from pymtp.server.metrics.logs import log
 from pymtp.server.process.listener import url
 from pymtp.server.process.model_source import ModelSource
-from pymtp.server.process.worker_config import FAILED, FILE, HEAD, READY, WORKER_PROGRAM, WorkerConfig, encode_message
+from pymtp.server.process.worker_config import (
+    FAILED,
+    FILE,
+    HEAD,
+    PROJECTOR,
+    READY,
+    WORKER_PROGRAM,
+    WorkerConfig,
+    encode_message,
+)
 from pymtp.server.settings import ServerSettings
 
 # If a worker has served for this number of seconds before it dies, the next worker starts without delay.
@@ -146,7 +155,7 @@ class Supervisor:
                     for message in worker.read_messages():
                         if READY in message:
                             if self._source is not None:
-                                self._source.note_loaded(message[FILE], message.get(HEAD))
+                                self._source.note_loaded(message[FILE], message.get(HEAD), message.get(PROJECTOR))
                             fields = {"url": self._url, "model": message[READY], "worker": worker.process.pid}
                             if message.get(HEAD) is not None:
                                 fields["head"] = Path(message[HEAD]).name

@@ -30,7 +30,8 @@ run_worker(control, config)
 """
 
 READY, FAILED, HEARTBEAT = "ready", "failed", "beat"  # the keys that tell the kind of a worker's message
-FILE, HEAD = "file", "head"  # further keys of READY, for paths; HEAD is None if the model's file contains the head
+# further keys of READY, for paths; HEAD is None if the model's file contains the head, PROJECTOR without one
+FILE, HEAD, PROJECTOR = "file", "head", "projector"
 CARD = "card"  # a further key of READY: the model's card in /v1/models
 
 
