@@ -99,6 +99,20 @@ def test_image_with_a_new_token_replaces_the_cached_one(prompts: ChatPrompts, mo
     assert again.tokens.count(-3) == N_TOKENS
 
 
+def test_vocabulary_that_adds_a_token_adds_it_once(
+    llm: LLM, prompts: ChatPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = Chat([user("a", part(0), "b", part(1))])
+    wanted, tokenize = prompts.prompt(chat).tokens, llm.model.tokenize
+
+    def with_begin(text: str, *, add_special: bool = True) -> list[int]:
+        return [7] * add_special + tokenize(text, add_special=add_special)
+
+    monkeypatch.setattr(llm.model, "tokenize", with_begin)
+    for _ in range(2):  # the second time, nothing is reused: no cut is safe
+        assert prompts.prompt(chat, ("another key", "")).tokens == [7, *wanted]
+
+
 def test_marker_in_a_text_is_no_image_unless_the_chat_has_it(prompts: ChatPrompts) -> None:
     images = prompts.collect_images()
     marker = content(images, user(part()))

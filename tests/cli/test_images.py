@@ -59,9 +59,9 @@ def test_of_several_projectors_beside_a_model_none_is_taken(folder: Path, tmp_pa
     for name in ("model.gguf", "mmproj-model-f16.gguf"):
         shutil.copy(folder / name, tmp_path / name)
     shutil.copy(folder / "mmproj-model-f16.gguf", tmp_path / "mmproj-b.gguf")
-    done = run(*GENERATE, "-m", str(tmp_path / "model.gguf"))
-    assert done.returncode == 0
+    done = run(*GENERATE, "-m", str(tmp_path / "model.gguf"), "--image", str(folder / "a.png"))
     assert "note: there are 2 projectors beside" in done.stderr
+    assert "without a projector" in done.stderr.splitlines()[-1]
 
 
 def test_memory_plan_counts_the_projector(folder: Path) -> None:

@@ -66,10 +66,13 @@ def test_least_recently_used_rows_make_room_for_new_ones(encoder: ImageEncoder) 
 
 
 def test_rows_larger_than_the_cache_are_not_kept(projector: ScriptedProjector) -> None:
-    encoder = ImageEncoder(projector, 100)
+    encoder = ImageEncoder(projector, 400)
+    encoder.encode({-1: image(0)}, KEY)
     for _ in range(2):
-        encoder.encode({-1: image(0)}, KEY)
-    assert (encoder.n_encoded, encoder.nbytes) == (2, 0)
+        encoder.encode({-2: image(1, 80, 32)}, KEY)
+    assert (encoder.n_encoded, encoder.nbytes) == (3, 320)
+    encoder.encode({-1: image(0)}, KEY)
+    assert encoder.n_encoded == 3
 
 
 def test_threads_that_need_one_image_encode_it_once(encoder: ImageEncoder, projector: ScriptedProjector) -> None:

@@ -8,8 +8,12 @@ import pytest
 from helpers.engines import EngineHarness
 from helpers.images import ScriptedProjector, SeeingContext, image
 
+from pymtp.chat import Chat
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.engine.image_encoder import ImageEncoder
+from pymtp.engine.prefix_files import common_prefix
 from pymtp.engine.request import NO_IMAGES, Request
+from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 
 CACHE_BYTES = 10**6
 
@@ -124,3 +128,15 @@ def test_kept_rows_take_room_from_cached_prefixes() -> None:
     harness.run()
     assert encoder.nbytes == 20 * 4 * 4
     assert harness.engine.prefix_cache.store.eviction.limit == CACHE_BYTES - encoder.nbytes
+
+
+@pytest.mark.parametrize(("n_after", "n_saved"), [(1, 51), (4, 51), (30, 50 + 30 - TAIL_TOKENS)])
+def test_common_prefix_ends_behind_its_last_image(n_after: int, n_saved: int) -> None:
+    class Prompts:
+        def prompt(self, chat: Chat) -> ChatPrompt:
+            last = len(chat.messages[-1]["content"])
+            return ChatPrompt([*text(0, 30), *[-1] * 20, *text(1, n_after), last], (), images={-1: image()})
+
+    saved = common_prefix(Prompts(), Chat([{"role": "user", "content": [{"type": "text", "text": "a"}]}]))  # type: ignore[arg-type]
+    assert len(saved.tokens) == n_saved
+    assert saved.images == {-1: image()}

@@ -80,7 +80,8 @@ def test_image_is_turned_as_its_exif_data_say(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")  # pytest undoes the filter of pymtp
 def test_damaged_exif_data_turn_nothing() -> None:
-    assert Image.read(saved(exif=b"Exif\0\0II*\0\xff\xff\xff\xff")).pixels().tolist() == RED.tolist()
+    for exif in (b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense"):
+        assert Image.read(saved(exif=exif)).pixels().tolist() == RED.tolist()
 
 
 def test_transparent_pixels_are_white() -> None:

@@ -12,7 +12,7 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import LLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -152,6 +152,31 @@ def test_bad_images_are_refused_and_the_llm_stays_usable(seeing: LLM, tmp_path: 
     with pytest.raises(InvalidRequestError, match="without images"):
         seeing.chat(ABOUT_TWO, GREEDY, prompt_logprobs=1)
     assert seeing.chat([user(image(0))], GREEDY).token_ids
+
+
+def test_prompt_that_is_too_long_is_refused_before_its_images_are_encoded(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj, n_ctx=256) as llm:
+        assert llm._images is not None
+        with pytest.raises(ContextFullError, match="n_ctx is 256"):
+            llm.chat([user({"type": "image", "image": picture(0, 640, 640)})], GREEDY)
+        assert llm._images.n_encoded == 0
+
+
+def test_cancel_ends_a_request_whose_images_are_being_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make_llm(mmproj=mmproj) as llm:
+        assert llm._images is not None
+        projector = llm._images.projector
+        encode = projector.encode
+
+        def cancelled(pixels: Any) -> Any:
+            llm.cancel()
+            return encode(pixels)
+
+        monkeypatch.setattr(projector, "encode", cancelled)
+        done = llm.chat(ABOUT_TWO, GREEDY)
+        assert (done.finish_reason, done.token_ids, llm._images.n_encoded) == ("cancelled", [], 1)
+        monkeypatch.undo()
+        assert llm.chat(ABOUT_TWO, GREEDY).finish_reason != "cancelled"
 
 
 def test_image_tokens_have_bounds(mmproj: Path) -> None:

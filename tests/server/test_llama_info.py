@@ -7,7 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import shipped
 from helpers.servers import LONG, Server
+
+from pymtp.server.facts import ModelFacts
+from pymtp.server.info import model_card, model_props
+from pymtp.server.ollama.models import model_details
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -61,6 +66,14 @@ def test_props_name_the_model_and_its_end_token(server: Server) -> None:
     props = httpx.get(f"{server.url}/props", timeout=LONG).json()
     assert (props["model_alias"], props["eos_token"]) == ("demo", "<|im_end|>")
     assert props["total_slots"] == server.llm.context.n_seq_max
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_props_card_and_capabilities_say_if_a_model_sees_images(sees: bool) -> None:
+    facts = ModelFacts(shipped(), ("m",), "", 64, 1, {}, sees)
+    assert model_props(facts).modalities["vision"] is sees
+    assert model_card(facts, "m").meta.vision is sees
+    assert ("vision" in model_details(facts)["capabilities"]) is sees
 
 
 def test_slots_and_metrics_can_be_switched_off(new_server: Callable[..., Server]) -> None:
