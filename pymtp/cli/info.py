@@ -59,7 +59,7 @@ def info(
         raise InvalidRequestError("--memory and --prices exclude each other: use one of them")
     if not memory:
         _check_needs_memory(context, ALWAYS_ALLOWED | PRICES_ALLOW if prices else ALWAYS_ALLOWED)
-    options = placing.options(model_name(name), n_seq_max=n_seq_max)
+    options = with_projector_beside(placing.options(model_name(name), n_seq_max=n_seq_max))
     if memory:
         with option_names(PlacementOptions):
             _show_memory(options, json_output)
@@ -70,12 +70,12 @@ def info(
         if file and is_prefix(file):
             kind, about = "prefix", about_prefix(file)
         else:
-            kind, about = "model", _about_model(file, local.head)
+            kind, about = "model", _about_model(file, local.head, local.mmproj or None)
     if prices:
         if kind == "prefix":
             raise InvalidRequestError(f"{name} is a prefix, not a model: --prices is for models")
         add_prices(about, load_and_measure(name, placing))
-    for key in ("file", "head_file"):
+    for key in ("file", "head_file", "projector_file"):
         if name and is_hub_name(name) and key in about and not (path := Path(str(about[key]))).exists():
             about[key] = f"{path.name} of {name}"  # only a header was downloaded, into a temporary file
     if json_output:
@@ -100,7 +100,9 @@ def _check_needs_memory(context: typer.Context, allowed: set[str]) -> None:
         raise InvalidRequestError(f"{option} has an effect only with --memory: add --memory")
 
 
-def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dict[str, object]:
+def _about_model(
+    model: Path | None, head: str | os.PathLike[str] | None, projector: str | os.PathLike[str] | None
+) -> dict[str, object]:
     with Model(model, vocab_only=True, head=head) as loaded:
         sampling, notes = read_sampling_defaults(loaded.metadata)
         for note in notes:
@@ -108,6 +110,7 @@ def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dic
         return {
             "file": str(loaded.path),
             **({} if loaded.head is None else {"head_file": loaded.head}),
+            **({} if projector is None else {"projector_file": str(projector)}),
             "name": loaded.metadata.get("general.name", ""),
             "about": loaded.metadata.get("general.description", ""),
             "architecture": loaded.architecture,
@@ -132,7 +135,6 @@ def _about_model(model: Path | None, head: str | os.PathLike[str] | None) -> dic
 
 def _show_memory(given: LLMOptions, json_output: bool) -> None:
     given.check_machine()  # before a download of headers
-    given = with_projector_beside(given)
     adapter_bytes = given.adapter_bytes()  # shown separately, because the plan does not count adapters
     with model_headers(given) as local:
         model = None if local.model is None else Path(str(local.model))

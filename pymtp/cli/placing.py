@@ -160,7 +160,8 @@ class PlacementOptions(WeightOptions):
         ),
     ] = None
     mmproj_auto: Annotated[
-        bool, typer.Option("--mmproj-auto/--no-mmproj", help="Use a projector that is beside the model.")
+        bool,
+        typer.Option("--mmproj-auto/--no-mmproj", help="Use the projector beside the model, or of its repository."),
     ] = True
     mmproj_offload: Annotated[
         bool, typer.Option("--mmproj-offload/--no-mmproj-offload", help="Run the projector on the GPU.")

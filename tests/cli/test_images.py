@@ -64,6 +64,13 @@ def test_of_several_projectors_beside_a_model_none_is_taken(folder: Path, tmp_pa
     assert "without a projector" in done.stderr.splitlines()[-1]
 
 
+def test_info_names_the_projector_beside_the_model(folder: Path) -> None:
+    about = json.loads(run("info", str(folder / "model.gguf"), "--json").stdout)["model"]
+    assert about["projector_file"] == str(folder / "mmproj-model-f16.gguf")
+    without = json.loads(run("info", str(folder / "model.gguf"), "--no-mmproj", "--memory", "--json").stdout)
+    assert without["projector_bytes"] == 0
+
+
 def test_memory_plan_counts_the_projector(folder: Path) -> None:
     size = (folder / "mmproj-model-f16.gguf").stat().st_size
     shown = run("info", str(folder / "model.gguf"), "--memory").stdout
