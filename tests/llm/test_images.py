@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -112,6 +113,18 @@ def test_saved_prefix_names_its_images_and_continues_in_another_llm(mmproj: Path
         assert again.stats.cached_tokens == n
         assert again.token_ids == wanted.token_ids
         assert again.prompt_token_ids != wanted.prompt_token_ids  # the images have other numbers
+
+
+def test_async_llm_sees_images_and_saves_them(seeing: LLM, mmproj: Path, tmp_path: Path) -> None:
+    async def chat() -> tuple[list[str], int]:
+        async with AsyncLLM(seeing.model, mmproj=mmproj, n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
+            chats = [llm.chat(ABOUT_TWO, GREEDY), llm.chat([user(image(0), TEXTS[1])], GREEDY)]
+            texts = [done.text for done in await asyncio.gather(*chats)]
+            return texts, await llm.save_prefix(ABOUT_TWO, tmp_path / "a.prefix")
+
+    texts, n = asyncio.run(chat())
+    assert texts == [seeing.chat(messages, GREEDY).text for messages in (ABOUT_TWO, [user(image(0), TEXTS[1])])]
+    assert seeing.load_prefix(tmp_path / "a.prefix") == n
 
 
 def test_prefix_that_ends_with_an_image_holds_it(mmproj: Path, tmp_path: Path) -> None:
