@@ -134,12 +134,15 @@ def _openers() -> dict[str, Callable[[io.BytesIO], PillowImage]]:
     """Import Pillow's plugins, and return for each format the function that opens its files."""
     from PIL.BmpImagePlugin import BmpImageFile
     from PIL.GifImagePlugin import GifImageFile
+    from PIL.Image import DecompressionBombWarning
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
     from PIL.WebPImagePlugin import WebPImageFile
 
-    # Pillow warns of damaged EXIF data, which do no harm: files of clients would fill the standard error of a server.
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+    # Pillow warns of damaged EXIF data, which do no harm, and of GIF images that are refused anyway: files of clients
+    # would fill the standard error of a server.
+    for category in (UserWarning, DecompressionBombWarning):
+        warnings.filterwarnings("ignore", category=category, module=r"PIL\.")
     return {"PNG": PngImageFile, "JPEG": JpegImageFile, "GIF": GifImageFile, "WebP": WebPImageFile, "BMP": BmpImageFile}
 
 

@@ -6,6 +6,8 @@ import base64
 import io
 import os
 import pickle
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,22 @@ def test_image_is_turned_as_its_exif_data_say(kind: str) -> None:
 def test_damaged_exif_data_turn_nothing() -> None:
     for exif in (b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense"):
         assert Image.read(saved(exif=exif)).pixels().tolist() == RED.tolist()
+
+
+def test_huge_gif_is_refused_without_a_line_on_the_standard_error() -> None:
+    data = bytearray(saved(kind="GIF"))
+    frame = data.index(b"\x2c", 13)
+    data[frame + 5 : frame + 9] = (12_000).to_bytes(2, "little") * 2
+    code = f"""
+from pymtp.images import Image
+try:
+    Image.read({bytes(data)!r})
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "144000000 pixels; at most 50000000 are allowed" in done.stdout
+    assert done.stderr == ""
 
 
 def test_transparent_pixels_are_white() -> None:
