@@ -34,6 +34,17 @@ _ABSENT = {
     "INT8": "tokenizer.ggml.precompiled_charsmap",
     "STRING": ".rope.scaling.type .classifier.output_labels",
 }
+# the same of projectors
+_ABSENT_VISION = {
+    "BOOL": "clip.has_audio_encoder clip.has_gen_audio_encoder clip.use_silu",
+    "UINT32": "clip.vision.attention.head_dim clip.vision.attention.head_count_kv clip.vision.n_wa_pattern "
+    "clip.vision.window_size clip.vision.image_min_pixels clip.vision.image_max_pixels "
+    "clip.vision.preproc_max_tiles clip.vision.projector.scale_factor clip.minicpmv_version general.alignment",
+    "INT32": "clip.vision.feature_layer clip.vision.image_grid_pinpoints clip.vision.wa_layer_indexes",
+    "STRING": "clip.vision.projector_type clip.audio.projector_type clip.vision.mm_patch_merge_type",
+}
+_PROJECTORS = (b"qwen2vl_merger", b"qwen2.5vl_merger", b"mlp", b"ldp", b"resampler", b"adapter", b"gemma3", b"pixtral")
+_PROJECTORS += (b"idefics3", b"internvl", b"llama4", b"ultravox", b"qwen2a", b"lfm2", b"kimivl", b"glm4v", b"cogvlm")
 _PATTERNS = (b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\xff\xff", b"\0\0\0\0")  # of data: NaN, infinite, …
 
 
@@ -47,7 +58,11 @@ def _damaged_value(rng: Random, kind: int, old: bytes) -> bytes:
     if kind == STRING:
         half = len(old) // 2
         ends = (b"", old + bytes([rng.randrange(256)]), old[:-1], b"\xff\xfe" + old, old[:half] + b"\0" + old[half:])
-        others = (rng.choice(_WORDS), rng.randbytes(rng.choice((1, 3, 40, 5000))), _flipped(rng, old, 1))
+        others = (
+            rng.choice(_PROJECTORS if old.endswith(b"_merger") else _WORDS),
+            rng.randbytes(rng.choice((1, 3, 40, 5000))),
+            _flipped(rng, old, 1),
+        )
         return rng.choice((*ends, *others))
     if kind not in SIZES:
         return old
@@ -76,6 +91,11 @@ def _changed_list(rng: Random, old: list[Any]) -> list[Any]:
     return rng.choice((old[:one], old[:one] + old[one + 1 :], more, [], old[::-1], swapped, swapped, swapped))
 
 
+def _is_projector(file: GGUF) -> bool:
+    """Tell whether a file is a projector, or was before its damage."""
+    return any(tensor.name.startswith(b"v.") for tensor in file.tensors)
+
+
 def _change_key(rng: Random, file: GGUF) -> Key:
     """Change a value, the type, or the elements of a key."""
     key = rng.choice(file.keys)
@@ -100,7 +120,7 @@ def _change_key(rng: Random, file: GGUF) -> Key:
 
 def _change_number(rng: Random, file: GGUF) -> Key:
     """Change a number of the architecture, which decides on shapes."""
-    key = rng.choice([key for key in file.keys if not key.is_array and key.name.startswith(b"qwen")])
+    key = rng.choice([key for key in file.keys if not key.is_array and key.name.startswith((b"qwen", b"clip."))])
     key.values[0] = _damaged_value(rng, key.kind, key.values[0])
     return key
 
@@ -117,6 +137,8 @@ def _change_members(rng: Random, file: GGUF) -> Any:
             parts.insert(rng.randrange(len(parts) + 1), replace(part, name=name))
         case 3:
             names = (other.name, part.name * 4, b"output.weight", b"blk.0.attn_q.weight")
+            if _is_projector(file):
+                names += (b"v.class_embd", b"v.pre_ln.weight", b"v.deepstack.0.fc1.weight", b"v.blk.0.attn_q.weight")
             part.name = rng.choice((_flipped(rng, part.name, 1), b"", rng.choice(names)))
         case _:
             part.name, other.name = other.name, part.name
@@ -124,7 +146,8 @@ def _change_members(rng: Random, file: GGUF) -> Any:
 
 
 def _add_key(rng: Random, file: GGUF) -> Key:
-    of_type, name = rng.choice([(kind, name) for kind, names in _ABSENT.items() for name in names.split()])
+    absent = _ABSENT_VISION if _is_projector(file) else _ABSENT
+    of_type, name = rng.choice([(kind, name) for kind, names in absent.items() for name in names.split()])
     kind, arch = int(GGUFValueType[of_type]), file.keys[0].values[0] if name[0] == "." else b""
     n = rng.choice((None, None, None, 0, 1, 5))
     old = b"linear" if kind == STRING else bytes(SIZES[kind])

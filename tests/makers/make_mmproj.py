@@ -94,8 +94,8 @@ def _weights(tensor: Tensor, kind: GGMLQuantizationType, key: tuple[int, int]) -
         small = values * np.float32(0.3 if len(tensor.ne) > 1 else 0.1)
         return (small + np.float32(1) if _is_scale(tensor) else small).view(np.uint8)
     if tensor.name.startswith("v.patch_embd"):
-        inputs = math.prod(tensor.ne[:-1]) * FRAMES
-        tensor = Tensor(tensor.name, (inputs, tensor.ne[-1] // FRAMES))
+        inputs, rows = math.prod(tensor.ne[:-1]) * FRAMES, -(-tensor.ne[-1] // FRAMES)
+        return _chunks(Tensor(tensor.name, (inputs, rows)), kind, key)[: n_bytes(tensor.size, kind)]
     return _chunks(tensor, kind, key)
 
 

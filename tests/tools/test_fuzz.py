@@ -14,18 +14,24 @@ from typing import Any
 import fuzz
 import fuzz_grammars
 import fuzz_heads
+import fuzz_images
 import fuzz_models
 import fuzz_prefixes
+import fuzz_projectors
 import fuzz_requests
+import numpy as np
 import pytest
 from fuzz_heads import RECIPES, Base, generate_tokens
 
 from pymtp import LLM, PymtpError
 from pymtp.context.context import Context
+from pymtp.images import Image
 from pymtp.prefix_cache.file import PrefixFile
 from pymtp.sampling import Sampler
 
-SUBJECTS = {"models": 16, "heads": 8, "prefixes": 1, "requests": 1, "grammars": 1}  # with attempts
+# with attempts
+SUBJECTS = {"models": 16, "heads": 8, "projectors": 24, "prefixes": 1, "requests": 1, "grammars": 1, "images": 1}
+FILES = ("models", "heads", "projectors")  # an attempt has one
 
 
 def made(subject: Callable[[Path], Any], attempts: int, folder: Path, seed: int = 0) -> fuzz.Results:
@@ -108,14 +114,16 @@ def test_odd_input_is_refused_or_works(subject: str, tmp_path: Path) -> None:
     make = {
         "models": fuzz_models.Fuzzed,
         "heads": fuzz_heads.Fuzzed,
+        "projectors": fuzz_projectors.Fuzzed,
         "prefixes": fuzz_prefixes.Fuzzed,
         "requests": fuzz_requests.Fuzzed,
         "grammars": fuzz_grammars.Fuzzed,
+        "images": fuzz_images.Fuzzed,
     }[subject]
     results = made(make, SUBJECTS[subject], tmp_path)
     assert results.findings == []
     assert results.counts["worked"] + results.counts["refused"] == SUBJECTS[subject]
-    if subject in ("models", "heads"):
+    if subject in FILES:
         assert min(results.counts["worked"], results.counts["refused"]) > SUBJECTS[subject] / 20
     else:
         refused = {name: n for name, n in results.counts.items() if name.endswith(" refused")}
@@ -191,6 +199,37 @@ def test_fuzzer_finds_a_damaged_prefix_file_that_is_not_refused(
     monkeypatch.setattr(PrefixFile, "_checksum", lambda self, _: self._read("sum").tobytes())
     (finding,) = made(fuzz_prefixes.Fuzzed, 1, tmp_path).findings
     assert "a damaged file was not refused" in finding.said
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda image: 1 / 0, "ZeroDivisionError"),
+        (lambda image: np.zeros((image.height, image.width, 4), np.uint8), "AssertionError"),
+        (
+            lambda image: np.random.default_rng().integers(0, 256, (image.height, image.width, 3), np.uint8),
+            "another end",
+        ),
+    ],
+)
+def test_fuzzer_finds_an_image_that_is_decoded_wrongly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[[Image], Any], said: str
+) -> None:
+    monkeypatch.setattr(Image, "pixels", broken)
+    (finding,) = made(fuzz_images.Fuzzed, 1, tmp_path).findings
+    assert said in finding.said
+
+
+def test_fuzzer_finds_memory_that_images_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, kept = Image.pixels, list[Any]()
+
+    def leaking(image: Image) -> Any:
+        kept.append(bytearray(2**20))
+        return pixels(image)
+
+    monkeypatch.setattr(Image, "pixels", leaking)
+    (finding,) = made(fuzz_images.Fuzzed, 1, tmp_path).findings
+    assert "memory grew by" in finding.said
 
 
 def test_fuzzer_finds_a_context_that_a_request_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

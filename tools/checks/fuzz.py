@@ -2,15 +2,19 @@
 
     python tools/checks/fuzz.py models -n 100000 --jobs 2 --out build/fuzz
     python tools/checks/fuzz.py heads -n 10000
+    python tools/checks/fuzz.py projectors -n 2000
     python tools/checks/fuzz.py prefixes -n 20000
     python tools/checks/fuzz.py requests -n 20000 --seed 1
     python tools/checks/fuzz.py grammars -n 20000
+    python tools/checks/fuzz.py images -n 5000
 
-models    Damaged model files: refused, or tokens are generated.
-heads     Models with heads in files that do not fit or are damaged: refused, or the model's own tokens are generated.
-prefixes  Damaged prefix files: refused, or loaded with a correct checksum; a sound prefix keeps its logits.
-requests  Invalid and valid calls in any order, from threads, with close() in between: the same results afterwards.
-grammars  Odd grammars and JSON schemas: refused, or followed, in time.
+models      Damaged model files: refused, or tokens are generated.
+heads       Models with heads in files that do not fit or are damaged: refused, or the model's own tokens are generated.
+projectors  Damaged projectors: refused, or images are encoded.
+prefixes    Damaged prefix files: refused, or loaded with a correct checksum; a sound prefix keeps its logits.
+requests    Invalid and valid calls in any order, from threads, with close() in between: the same results afterwards.
+grammars    Odd grammars and JSON schemas: refused, or followed, in time.
+images      Odd and damaged images: refused, or encoded, twice with the same end and no more memory.
 
 The modules fuzz_<subject>.py say more. Each attempt runs in a forked process of its own. It may succeed or raise
 PymtpError. A finding is anything else: a signal, another exception, output on stderr, or too many seconds. If an
@@ -49,7 +53,8 @@ from rich.progress import track
 
 from pymtp import PymtpError
 
-SubjectName = Enum("SubjectName", {n: n for n in ("models", "heads", "prefixes", "requests", "grammars")}, type=str)
+SUBJECTS = ("models", "heads", "projectors", "prefixes", "requests", "grammars", "images")
+SubjectName = Enum("SubjectName", {n: n for n in SUBJECTS}, type=str)
 Note = Callable[[str], None]  # remembers the words for the finding if the process dies
 Attempt = Callable[[Note], "dict[str, int] | None"]  # returns counts, if it has any
 WORKED, REFUSED, FAILED = 0, 3, 4
