@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ import same_text
 import together
 from conftest import make_llm
 from makers.demo_corpus import held_out_prompts
+from makers.make_mmproj import make_mmproj
 from random_requests import RequestGenerator
+from run_requests import by_steps
 
 from pymtp import SamplingParams
 from pymtp.context.context import Context
 from pymtp.context.state import SequenceState
 from pymtp.model.model import Model, demo_model
+from pymtp.model.projector import Projector
 from pymtp.prefix_cache.checkpoints import EvictionPolicy
 from pymtp.sampling import Sampler
 
@@ -76,14 +80,14 @@ def test_check_finds_drafts_that_a_second_run_changes() -> None:
 
 
 def played(
-    model: Model, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch, *, cached: bool
+    model: Model, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch, *, cached: bool, mmproj: Path | None = None
 ) -> together.GameResults:
     monkeypatch.setattr(together, "PLAYS", 2)
     monkeypatch.setattr(together, "REQUESTS", 4)
     found = together.GameResults("shipped")
     texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
     for seed in seeds:
-        together.Game(model, texts, seed, found, cached=cached).play()
+        together.Game(model, texts, seed, found, cached=cached, mmproj=mmproj).play()
     return found
 
 
@@ -116,6 +120,36 @@ def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pyte
     assert found.counts["by_steps"]
     assert found.counts["by_threads"]
     assert all(found.counts[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted", "files"))
+
+
+@pytest.fixture(scope="module")
+def mmproj(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_mmproj("demo", tmp_path_factory.mktemp("models") / "mmproj.gguf")
+
+
+@pytest.mark.parametrize(("cached", "seed"), [(False, 3), (True, 4)])
+def test_prompts_with_images_generate_the_same_tokens_as_alone(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mmproj: Path, cached: bool, seed: int
+) -> None:
+    found = played(model, [seed], monkeypatch, cached=cached, mmproj=mmproj)
+    assert not found.differences
+    assert found.counts["tokens"] > 25
+    assert found.counts["images"] > 5
+    assert all(found.counts[name] for name in ("hits", "found", "copied") if cached)
+
+
+def test_check_finds_an_image_that_is_encoded_otherwise(
+    model: Model, monkeypatch: pytest.MonkeyPatch, mmproj: Path
+) -> None:
+    encode, calls = Projector.encode, [0]
+
+    def other(self: Projector, pixels: Any) -> Any:
+        calls[0] += 1
+        return encode(self, pixels if calls[0] % 2 else 255 - pixels)
+
+    monkeypatch.setattr(Projector, "encode", other)
+    found = played(model, [3], monkeypatch, cached=False, mmproj=mmproj)
+    assert found.counts["differ"]
 
 
 def test_check_finds_a_wrong_state(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +193,5 @@ def test_no_other_thread_takes_steps_in_a_game_by_steps(monkeypatch: pytest.Monk
         monkeypatch.setattr(llm._engine, "step", noted_step)
         numbers = random.Random(0)
         specs = RequestGenerator(llm.model, numbers, [[1, 2, 3]], 256, 64).make_many(2, 1)
-        together.by_steps(llm, specs, numbers)
+        by_steps(llm, specs, numbers)
     assert set(steps) == {threading.current_thread().name}

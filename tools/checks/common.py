@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.gguf_variants import rewrite
+from makers.make_mmproj import make_mmproj
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 from makers.random_weights import TYPES
@@ -63,6 +64,13 @@ def model_file(name: str, folder: Path) -> Path:
         else:
             make_model(EXPERTS if which == "experts" else DENSE, path, weight_type=kind, threads=1)
     return path
+
+
+def mmproj_file(name: str, folder: Path) -> Path:
+    """Return a projector for one of MODELS, which is made in the folder if it does not exist."""
+    preset = "demo" if name in SHIPPED else "7m"  # which is as wide as DENSE and EXPERTS
+    path = folder / f"mmproj-{preset}.gguf"
+    return path if path.exists() else make_mmproj(preset, path)
 
 
 def differing(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp import Completion, SamplingParams
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.engine.request import Request
 from pymtp.errors import PymtpError
+from pymtp.images import Image
 from pymtp.model.model import Model
 from pymtp.sampling import TokenLogprobs
 from pymtp.stats import Stats
@@ -38,6 +40,7 @@ class RequestSpec:
     arrival_step: the step of the engine, or the unit of time, at which it arrives.
     cancel_after: the number of tokens after which the caller cancels it; None for never.
     branch_points: those of LLM._submit.
+    images: those of the prompt by their tokens.
     """
 
     number: int
@@ -48,6 +51,12 @@ class RequestSpec:
     arrival_step: int
     cancel_after: int | None
     branch_points: tuple[int, ...]
+    images: Mapping[int, Image] = field(default_factory=dict)
+
+    @property
+    def given(self) -> list[int] | ChatPrompt:
+        """Return the prompt as an LLM takes it."""
+        return ChatPrompt(self.prompt, (), images=self.images) if self.images else self.prompt
 
     @property
     def completions_params(self) -> list[SamplingParams]:
@@ -129,16 +138,25 @@ class RequestGenerator:
         numbers = self._numbers
         call: Call = numbers.choice(("generate", "list", "stream", "stream"))
         params = self._params(several=call != "stream")
-        prompt = self._prompt()
+        prompt = self.whole(self._prompt())
         if numbers.random() < 0.02 and params.grammar is None:  # runs to the end of the context
             params = replace(params, max_tokens=None, ignore_eos=True, stop=())
-            prompt = (prompt * self._n_ctx)[: self._n_ctx - numbers.randint(1, 60)]
+            prompt = self.whole((prompt * self._n_ctx)[: self._n_ctx - numbers.randint(1, 60)])
         self._keep(prompt)
         cancel_after = numbers.randint(1, 60) if numbers.random() < 0.15 else None
         priority = numbers.choice((-1, 0, 0, 0, 1))
         branch_points = {numbers.randint(1, len(prompt)) for _ in range(numbers.choice((0, 0, 0, 1, 2)))}
         where = tuple(sorted(branch_points))
-        return RequestSpec(number, prompt, params, priority, call, arrival_step, cancel_after, where)
+        images = self.images_of(prompt)
+        return RequestSpec(number, prompt, params, priority, call, arrival_step, cancel_after, where, images)
+
+    def whole(self, prompt: list[int]) -> list[int]:
+        """Return a prompt that an LLM takes, for one that was cut anywhere. A prompt of text is taken as it is."""
+        return prompt
+
+    def images_of(self, prompt: Sequence[int]) -> Mapping[int, Image]:
+        """Return the images of a prompt by their tokens."""
+        return {}
 
     def answered(self, spec: RequestSpec, found: Outcome) -> None:
         """Add the text that was generated for a prompt: later prompts may continue it."""

@@ -10,6 +10,7 @@ drafts     Held-out prompts at each depth of --depths, against plain decoding, a
 company    Random requests of all kinds (random_requests.py) that one LLM runs together (together.py), with 2 to 8
            sequences. Against each of them alone, in half of the games without drafts.
 prefixes   The same requests with prefixes that sequences, host memory and files hold. Against no prefix cache.
+images     Requests about images, as in `company` and `prefixes` by turns. Against each of them alone.
 http       Requests of all APIs to a server under load (http_load.py). Against LLM.generate.
 
 The first samples greedily and at two temperatures, with every filter, and also with penalties, a bias and a logits
@@ -41,7 +42,7 @@ from rich.progress import track
 from pymtp import LLM, SamplingParams
 from pymtp.model.model import Model
 
-Vary = Enum("Vary", {name: name for name in ("drafts", "company", "prefixes", "http")}, type=str)
+Vary = Enum("Vary", {name: name for name in ("drafts", "company", "prefixes", "images", "http")}, type=str)
 
 
 def process(tokens: NDArray[np.int32], row: NDArray[np.float32]) -> None:
@@ -65,7 +66,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 PREFIX_MODELS = (*SHIPPED, *(f"{kind} dense" for kind in ("f32", "f16", "q8_0", "q4_0", "q4_k")))
 PREFIX_MODELS += ("f16 experts", "q4_k experts")
+IMAGE_MODELS = (*SHIPPED, "f32 dense", "q4_0 dense", "q4_k dense", "f16 experts")
 
+GAME_MODELS = {"company": MODELS, "prefixes": PREFIX_MODELS, "images": IMAGE_MODELS}
 
 # for each of WAYS, of each text: the tokens, the number of drafts, and how many were accepted by their position
 Texts = dict[str, list[tuple[list[int], int, list[int]]]]
@@ -129,13 +132,11 @@ def compare_drafts(
     return rows
 
 
-def compare_games(
-    names: Sequence[str], tokens: int, seed: int, processes: int, *, cached: bool
-) -> dict[str, dict[str, Any]]:
+def compare_games(names: Sequence[str], tokens: int, seed: int, processes: int, kind: str) -> dict[str, dict[str, Any]]:
     """Play games with each model until enough tokens are compared; print the differences, and return the rows."""
     each = -(-tokens // len(names))
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [(name, Path(folder), each, seed + 1000 * i, cached) for i, name in enumerate(names)]
+        jobs = [(name, Path(folder), each, seed + 1000 * i, kind) for i, name in enumerate(names)]
         results = list(in_processes(together.play_games, jobs, processes))
     for one in results:
         for difference in one.differences:
@@ -163,9 +164,8 @@ def main(
     kind = vary.value
     if kind == "http":
         rows = http_load.same_text(None if not models else Path(models[0]), tokens, seed)
-    elif kind in ("company", "prefixes"):
-        names = models or (MODELS if kind == "company" else PREFIX_MODELS)
-        rows = compare_games(names, tokens, seed, processes, cached=kind == "prefixes")
+    elif kind in GAME_MODELS:
+        rows = compare_games(models or GAME_MODELS[kind], tokens, seed, processes, kind)
     else:
         options = {"type_k": cache_type, "type_v": cache_type, "flash_attn": flash_attn}
         given = [int(depth) if depth.isdigit() else depth for depth in depths.split(",")]

@@ -37,7 +37,8 @@ from common import SCREEN, ModelFile, Output, Seed, resident, run_command, write
 from helpers.holding import check_prefix_cache
 from makers.demo_corpus import held_out_prompts
 from random_requests import Outcome, RequestGenerator, RequestSpec
-from together import Alone, by_threads
+from run_requests import by_threads
+from together import Alone
 
 from pymtp import LLM, Model, NativeError, SamplingParams
 from pymtp.context.context import Context

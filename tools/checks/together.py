@@ -1,4 +1,4 @@
-"""Games of random requests on one LLM, each repeated alone: same_text.py --vary company, and --vary prefixes.
+"""Games of random requests on one LLM, each repeated alone: same_text.py --vary company, prefixes and images.
 
 Requests arrive together by steps of the engine, one after the other, and from threads with an event loop; some are
 cancelled, some fail. With a prefix cache, the host memory for prefixes is none, too little, or ample, and between two
@@ -7,43 +7,40 @@ and no cache, in some of the games without drafts or with another n_ubatch. Toke
 text and finish reason must be the same, for a cancelled request the beginning; where each has room for its drafts, also
 the drafted and accepted tokens. The host memory in the figures must stay within cache_bytes.
 
+With images, prompts are those of image_requests.py, and every other game has a prefix cache. All LLMs number the images
+alike, and each encodes them itself.
+
 Games with threads, and games that choose depths by measured times, may run differently each time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common import model_file
+from common import mmproj_file, model_file
+from image_requests import ImagePool, ImageRequestGenerator
 from makers.demo_corpus import held_out_prompts
-from random_requests import Outcome, RequestGenerator, RequestSpec, describe_error, outcome
+from random_requests import Outcome, RequestGenerator, RequestSpec
+from run_requests import by_steps, by_threads, one_by_one
 
-from pymtp import LLM, AsyncLLM, InvalidRequestError, Model, PymtpError, SamplingParams
-from pymtp.engine.request import Request, Waiter
-from pymtp.engine.scheduler import MAX_UNREAD_PIECES
-from pymtp.sampling import TokenLogprobs
+from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 
 PLAYS = 3  # per game
 REQUESTS = 16  # per play
 SPAN = 20  # steps within which requests arrive
-MOMENT = 0.002  # seconds per step, for threads
-CANCELS = 0.002  # share of requests of threads before which all running ones are cancelled
 BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # cache_bytes in states of a sequence; None for the default
 CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
 FIGURES = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")  # of the prefix cache
-COLUMNS = ("requests", "cancelled", "failed", "tokens", "logprobs", "drafts", "accepted", *FIGURES, "files", "differ")
-
-Outcomes = dict[tuple[int, int], Outcome]  # by request number and completion
+COLUMNS = ("requests", "cancelled", "failed", "tokens", "logprobs", "drafts", "accepted", *FIGURES, "files")
+COLUMNS += ("images", "differ")
 
 
 @dataclass
@@ -84,194 +81,48 @@ def any_settings(numbers: random.Random) -> dict[str, Any]:
     return settings | {"draft_tokens": "auto" if drafts in by_text else drafts, "draft_text": by_text.get(drafts, 0)}
 
 
-def by_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
-    """Run the engine step by step, so that `numbers` decides on everything."""
-    with held_thread(llm):
-        return _run_steps(llm, specs, numbers)
-
-
-@contextmanager
-def held_thread(llm: LLM) -> Iterator[None]:
-    """Keep the engine's thread in a call: after a play of threads, it would take steps beside those of this thread."""
-    held, release = threading.Event(), threading.Event()
-    keeper = threading.Thread(target=llm._engine_thread.call, args=(lambda: (held.set(), release.wait()),))
-    keeper.start()
-    held.wait()
-    try:
-        yield
-    finally:
-        release.set()
-        keeper.join()
-
-
-def _run_steps(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
-    coming = list(specs)
-    asked: dict[int, list[Request]] = {}
-    for step in range(1_000_000):
-        while coming and coming[0].arrival_step <= step:
-            spec = coming.pop(0)
-            asked[spec.number] = llm._submit(
-                [spec.prompt],
-                spec.params,
-                Waiter(),
-                priority=spec.priority,
-                max_unread=MAX_UNREAD_PIECES if spec.call == "stream" else None,
-                branch_points=[spec.branch_points] if spec.branch_points else (),
-            )
-        for spec in specs:
-            for request in asked.get(spec.number, ()):
-                if spec.cancel_after is not None and len(request.tokens) >= spec.cancel_after:
-                    llm._engine.cancel(request)
-                if numbers.random() < 0.8:  # otherwise, its reader is slow
-                    request.unread.clear()
-        llm._engine.step()
-        if not coming and all(request.ended for requests in asked.values() for request in requests):
-            break
-    return {(n, i): outcome(request) for n, requests in asked.items() for i, request in enumerate(requests)}
-
-
-def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> Outcomes:
-    """Run each request after the one before it has ended."""
-    found: Outcomes = {}
-    for spec in specs:
-        found |= by_steps(llm, [replace(spec, arrival_step=0)], numbers)
-    return found
-
-
-def by_threads(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random, *, loop: bool = True) -> Outcomes:
-    """Make the requests from threads at once, and from the coroutines of an event loop.
-
-    Streams are closed or dropped, tasks are cancelled, now and then all requests are. Requests whose caller was told
-    nothing are not in the result: those of dropped streams and of cancelled tasks.
-    """
-    found: Outcomes = {}
-    parts: list[list[RequestSpec]] = [[] for _ in range(4)]
-    for spec in specs:
-        numbers.choice(parts).append(spec)
-    in_loop = parts.pop() if loop else []
-    threads = [threading.Thread(target=_work, args=(llm, part, numbers.getrandbits(64), found)) for part in parts]
-    for thread in threads:
-        thread.start()
-    asyncio.run(_loop(llm, in_loop, found))
-    for thread in threads:
-        thread.join()
-    return found
-
-
-def _work(llm: LLM, part: list[RequestSpec], seed: int, found: Outcomes) -> None:
-    """Make requests one after the other, or several prompts in a list."""
-    numbers = random.Random(seed)
-    while part:
-        group = [part.pop(0)]
-        while group[0].call == "list" and len(group) < 6 and part and part[0].call == "list":
-            group.append(part.pop(0))
-        time.sleep(MOMENT * (group[0].arrival_step % 10))
-        if numbers.random() < CANCELS:
-            llm.cancel()
-        if group[0].call == "stream":
-            _read(llm, group[0], numbers, found)
-        else:
-            _generate(llm, group, found)
-
-
-def _generate(llm: LLM, group: Sequence[RequestSpec], found: Outcomes) -> None:
-    prompts, params = [spec.prompt for spec in group], [spec.params for spec in group]
-    try:
-        _keep(group, llm.generate(prompts, params, priority=group[0].priority), found)
-    except PymtpError as error:
-        _keep(group, error.completions, found)
-
-
-def _keep(group: Sequence[RequestSpec], done: Sequence[Any], found: Outcomes) -> None:
-    for spec, one in zip(group, done, strict=True):
-        if isinstance(one, PymtpError):  # the tokens before an error are not returned
-            failed = Outcome([], "", "failed", None, describe_error(one))
-            found.update({(spec.number, i): failed for i in range(spec.params.n)})
-        else:
-            found.update({(spec.number, i): outcome(completion) for i, completion in enumerate((one, *one.others))})
-
-
-def _read(llm: LLM, spec: RequestSpec, numbers: random.Random, found: Outcomes) -> None:
-    tokens, error = 0, ""
-    stream = llm.stream(spec.prompt, spec.params, priority=spec.priority)
-    try:
-        for piece in stream:
-            tokens += len(piece.token_ids)
-            time.sleep(numbers.choice((0.0, 0.0, 0.0, 0.005)))
-            if spec.cancel_after is not None and tokens >= spec.cancel_after:
-                if numbers.random() < 0.5:
-                    return  # the stream is dropped
-                stream.close()
-                break
-    except PymtpError as raised:
-        error = describe_error(raised)
-    done = outcome(stream.completion)
-    found[spec.number, 0] = replace(done, reason="failed", error=error) if error else done
-
-
-async def _loop(llm: LLM, part: Sequence[RequestSpec], found: Outcomes) -> None:
-    async with AsyncLLM(llm) as shared:
-
-        async def ask(spec: RequestSpec) -> None:
-            await asyncio.sleep(MOMENT * spec.arrival_step)
-            longest = None if spec.cancel_after is None else MOMENT * spec.cancel_after
-            call = _pieces if spec.call == "stream" else _whole
-            with suppress(TimeoutError):  # the task was cancelled
-                await asyncio.wait_for(call(shared, spec, found), longest)
-
-        await asyncio.gather(*(ask(spec) for spec in part))
-
-
-async def _whole(llm: AsyncLLM, spec: RequestSpec, found: Outcomes) -> None:
-    try:
-        _keep([spec], [await llm.generate(spec.prompt, spec.params, priority=spec.priority)], found)
-    except PymtpError as error:
-        _keep([spec], [error], found)
-
-
-async def _pieces(llm: AsyncLLM, spec: RequestSpec, found: Outcomes) -> None:
-    tokens: list[int] = []
-    logprobs: list[TokenLogprobs] | None = None if spec.params.logprobs is None else []
-    error = ""
-    try:
-        async for piece in llm.stream(spec.prompt, spec.params, priority=spec.priority):
-            tokens += piece.token_ids
-            if logprobs is not None:
-                logprobs += piece.logprobs or []
-    except PymtpError as raised:
-        error = describe_error(raised)
-    # pieces do not give the finish reason: they are compared as a beginning
-    found[spec.number, 0] = Outcome(tokens, "", "failed" if error else "pieces", logprobs, error)
-
-
 class Alone:
     """The outcomes of an LLM with one sequence and no prefix cache, each generated once."""
 
     def __init__(self, model: Model, settings: dict[str, Any]) -> None:
-        self._llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
-        self.close = self._llm.close
+        self.llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
+        self.close = self.llm.close
         self._outcomes: dict[tuple[tuple[int, ...], str], Outcome] = {}
-        self.state_bytes: int = self._llm.context.state.max_bytes
+        self.state_bytes: int = self.llm.context.state.max_bytes
 
     def __call__(self, spec: RequestSpec, params: SamplingParams) -> Outcome:
         asked = (tuple(spec.prompt), repr(params))
         if asked not in self._outcomes:
             alone = replace(spec, params=params, cancel_after=None, branch_points=())
-            (self._outcomes[asked],) = one_by_one(self._llm, [alone], random.Random(0)).values()
+            (self._outcomes[asked],) = one_by_one(self.llm, [alone], random.Random(0)).values()
         return self._outcomes[asked]
 
 
 class Game:
-    """Requests that share prompts, and the LLMs that run them together. cached: with a prefix cache."""
+    """Requests that share prompts, and the LLMs that run them together.
+
+    cached: with a prefix cache. mmproj: a projector of the model; the prompts then have images.
+    """
 
     def __init__(
-        self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: GameResults, *, cached: bool
+        self,
+        model: Model,
+        texts: Sequence[Sequence[int]],
+        seed: int,
+        found: GameResults,
+        *,
+        cached: bool,
+        mmproj: Path | None = None,
     ) -> None:
         self.model, self.found, self.seed, self.cached = model, found, seed, cached
         self.numbers = random.Random(seed)
+        pieces = [model.detokenize(text[:400]) for text in texts] if mmproj else []
+        self.pool = ImagePool(random.Random(seed), pieces) if mmproj else None
+        self.loaded: dict[str, Any] = {"mmproj": mmproj} if mmproj else {}
         self.settings = any_settings(self.numbers)
         self.n_seq_max = self.numbers.randint(1, 6) if cached else self.numbers.randint(2, 8)
-        self.makes = RequestGenerator(model, self.numbers, texts, self.settings["n_ctx"], self.settings["n_ubatch"])
+        make = ImageRequestGenerator if mmproj else RequestGenerator
+        self.makes = make(model, self.numbers, texts, self.settings["n_ctx"], self.settings["n_ubatch"])
 
     def play(self) -> None:
         """Run all plays, each with the cache that the ones before left."""
@@ -279,7 +130,9 @@ class Game:
         others: Sequence[dict[str, Any]] = ({"n_batch": 512, "n_ubatch": 512},)
         others = others if self.cached else (*others, {"draft_tokens": 0, "draft_text": 0})
         apart = self.settings | numbers.choice(({}, *others))
-        with closing(Alone(self.model, apart)) as alone, tempfile.TemporaryDirectory() as folder:
+        with closing(Alone(self.model, apart | self.loaded)) as alone, tempfile.TemporaryDirectory() as folder:
+            if self.pool is not None and isinstance(self.makes, ImageRequestGenerator):
+                self.makes.read(alone.llm, self.pool)
             budget = numbers.choice(BUDGETS)
             limit = None if budget is None else int(budget * alone.state_bytes)
             memory: dict[str, Any] = {"cache_bytes": limit} if self.cached else {"cache_prompt": False}
@@ -288,7 +141,10 @@ class Game:
             while left:
                 here = min(left, numbers.randint(1, PLAYS - 1))
                 left -= here
-                with LLM(self.model, n_seq_max=self.n_seq_max, **memory, **self.settings) as llm:
+                options = memory | self.settings | self.loaded
+                with LLM(self.model, n_seq_max=self.n_seq_max, **options) as llm:
+                    if self.pool is not None:
+                        self.pool.number(llm)
                     for path in files:
                         self._load(llm, path, limit)
                     for _ in range(here):
@@ -300,6 +156,13 @@ class Game:
 
     def _save(self, llm: LLM, folder: Path) -> list[Path]:
         """Save some prefixes of later prompts to files."""
+        if self.pool is not None:
+            path = folder / f"{self.numbers.getrandbits(64):x}"
+            chat = self.numbers.choice(self.pool.chats)
+            if len(llm.chat_prompts.prompt(chat).tokens) > self.settings["n_ctx"]:
+                return []
+            llm.save_prefix(chat, path)
+            return [path]
         some = self.numbers.sample(self.makes.known, min(len(self.makes.known), self.numbers.randint(1, 3)))
         paths = [folder / f"{self.numbers.getrandbits(64):x}" for _ in some]
         for tokens, path in zip(some, paths, strict=True):
@@ -338,6 +201,7 @@ class Game:
             beside = [spec] if way is one_by_one else specs
             fixed = way is not by_threads and self.settings["draft_tokens"] != "auto"
             room = fixed and (len(beside) == spec.params.n == 1 or self._has_room(beside))
+            self.found.counts["images"] += len(spec.images)
             where = f"{way.__name__}, request {number}.{i} of {len(spec.prompt)} tokens"
             self._compare(one, whole, where, same_drafts=same_depths and room)
 
@@ -366,17 +230,19 @@ class Game:
         self.found.differences.append(f"{again}, {where}: {difference}")
 
 
-def play_games(job: tuple[str, Path, int, int, bool]) -> GameResults:
+def play_games(job: tuple[str, Path, int, int, str]) -> GameResults:
     """Play games with one model until enough tokens are compared.
 
-    job: the name of the model, the folder of models, how many tokens, the first seed, and whether prefixes are cached.
+    job: the name of the model, the folder of models, how many tokens, the first seed, and what same_text.py varies.
     """
-    name, folder, tokens, seed, cached = job
+    name, folder, tokens, seed, kind = job
     found, started = GameResults(name), time.perf_counter()
     with closing(Model(model_file(name, folder))) as model:
         texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+        mmproj = mmproj_file(name, folder) if kind == "images" else None
         while found.counts["tokens"] < tokens:
-            Game(model, texts, seed, found, cached=cached).play()
+            cached = kind == "prefixes" or (kind == "images" and seed % 2 == 0)
+            Game(model, texts, seed, found, cached=cached, mmproj=mmproj).play()
             seed += 1
     found.seconds = time.perf_counter() - started
     return found
