@@ -38,3 +38,11 @@ def test_shim_serves_the_models_of_the_router_where_none_is_named() -> None:
     assert file is not None
     assert 'model = "m.gguf"' in Path(file).read_text()
     assert option(found, "--models-max") == "2"
+
+
+def test_shim_gives_a_projector_to_the_model_that_sees() -> None:
+    given = ["--hf-repo", "ggml-org/tinygemma3-GGUF:Q8_0", "--media-path", "../tools"]
+    found = serve_arguments(given, "m", "p")
+    assert (option(found, "--mmproj"), option(found, "--media-path")) == ("p", "../tools")
+    for blind in (["--hf-repo", "a/b"], [*given, "--no-mmproj"]):
+        assert not {"--mmproj", "--allow-image-urls"} & set(serve_arguments(blind, "m", "p"))

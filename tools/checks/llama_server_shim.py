@@ -1,7 +1,9 @@
 """Start `pymtp serve` with the options of llama-server: the tests of llama.cpp's server run it as their llama-server.
 
-The model is always the file that PYMTP_SHIM_MODEL names, whatever model the tests ask for. Options without a
-counterpart are left out, which the tests that are about them then notice.
+The model is always the file that PYMTP_SHIM_MODEL names, whatever model the tests ask for. Where they ask for one that
+sees images, it gets the projector that PYMTP_SHIM_MMPROJ names, and may fetch images from PYMTP_SHIM_IMAGES, where
+llama_server_plugin.py serves them. Options without a counterpart are left out, which the tests that are about them then
+notice.
 """
 
 from __future__ import annotations
@@ -21,16 +23,21 @@ ROUTER_MODELS = (
 )
 
 
-def serve_arguments(given: list[str], model: str) -> list[str]:
-    """Return the arguments of `pymtp serve` for arguments of llama-server."""
+SEEING = "tinygemma3"  # the tests' model with a projector
+
+
+def serve_arguments(given: list[str], model: str, mmproj: str = "") -> list[str]:
+    """Return the arguments of `pymtp serve` for arguments of llama-server. mmproj: the model's projector."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("host", "port", "temp", "seed", "alias", "ctx-size", "parallel", "threads", "api-key"):
         parser.add_argument(f"--{name}")
     for name in ("batch-size", "ubatch-size", "chat-template-file", "cors-origins", "sleep-idle-seconds", "lora"):
         parser.add_argument(f"--{name}")
-    for name in ("models-max", "pooling", "spec-draft-n-max", "reasoning", "model", "model-url", "hf-repo", "hf-file"):
+    for name in ("models-max", "pooling", "spec-draft-n-max", "reasoning", "media-path"):
         parser.add_argument(f"--{name}")
-    for name in ("no-ui", "kv-unified", "metrics", "no-slots", "no-models-autoload"):
+    for name in ("model", "model-url", "hf-repo", "hf-file"):
+        parser.add_argument(f"--{name}")
+    for name in ("no-ui", "kv-unified", "metrics", "no-slots", "no-models-autoload", "no-mmproj"):
         parser.add_argument(f"--{name}", action="store_true")
     options, _ = parser.parse_known_args(given)
 
@@ -38,6 +45,9 @@ def serve_arguments(given: list[str], model: str) -> list[str]:
         arguments = ["-m", alias_file(model, options.alias) if options.alias else model]
     else:
         arguments = ["--models", models_file(model)]
+    if mmproj and SEEING in (options.hf_repo or "") and not options.no_mmproj:
+        arguments += ["--mmproj", mmproj, "--allow-image-urls", os.environ.get("PYMTP_SHIM_IMAGES", "127.0.0.1")]
+        arguments += ["--media-path", options.media_path] if options.media_path else []
     same = {"host": "host", "port": "port", "temp": "temp", "seed": "seed", "threads": "threads"}
     same |= {"sleep_idle_seconds": "idle-seconds", "models_max": "models-max", "spec_draft_n_max": "draft-tokens"}
     same |= {"pooling": "pooling", "api_key": "api-key", "chat_template_file": "chat-template-file"}
@@ -93,7 +103,8 @@ def folder(model: str) -> Path:
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "pymtp", "serve", *serve_arguments(sys.argv[1:], os.environ["PYMTP_SHIM_MODEL"])]
+    files = (os.environ["PYMTP_SHIM_MODEL"], os.environ.get("PYMTP_SHIM_MMPROJ", ""))
+    command = [sys.executable, "-m", "pymtp", "serve", *serve_arguments(sys.argv[1:], *files)]
     print("shim:", " ".join(command), flush=True)
     os.execv(sys.executable, command)
 

@@ -3,8 +3,8 @@
 The tests are those of a checkout (tools/server/tests), at about the pinned commit: the source distribution that
 vendor/requirements.txt pins has them, too. Their requests and expectations stay as they are. A shim in place of
 llama-server maps its options, and every test gets one small model of ours: the shipped one, with the tokens of a
-vocabulary that can fill in text. So tests that expect the texts or token counts of their own models must fail; they are
-counted apart.
+vocabulary that can fill in text, and a projector of random weights. So tests that expect the texts or token counts of
+their own models must fail; they are counted apart. Images come from this machine (llama_server_plugin.py).
 
 They need the packages requests, filelock and aiohttp.
 
@@ -28,6 +28,7 @@ import typer
 from common import SCREEN, run_command
 from llama_server_reasons import REASONS
 from makers.fim_model import write_fim_model
+from makers.make_mmproj import make_mmproj
 from rich.table import Table
 
 CHECKS = Path(__file__).resolve().parent
@@ -46,6 +47,7 @@ def main(
         environment = os.environ | {
             "LLAMA_SERVER_BIN_PATH": str(write_shim(Path(folder))),
             "PYMTP_SHIM_MODEL": str(write_fim_model(Path(folder) / "model.gguf")),
+            "PYMTP_SHIM_MMPROJ": str(make_mmproj("demo", Path(folder) / "mmproj.gguf")),
             "PYTHONPATH": os.pathsep.join([str(CHECKS), os.environ.get("PYTHONPATH", "")]),
         }
         options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "llama_server_plugin", "--tb=line"]
