@@ -26,8 +26,9 @@ void log_by_llama(ggml_log_level level, const char * text, void *) {
     ggml_log_callback callback = nullptr;
     void *            data     = nullptr;
     llama_log_get(&callback, &data);
-    // What the encoder says of each image is of no interest to users.
-    callback(level == GGML_LOG_LEVEL_INFO ? GGML_LOG_LEVEL_DEBUG : level, text, data);
+    // Its warnings are the same for each projector of a kind, and what it says of each image is of no interest.
+    callback(level == GGML_LOG_LEVEL_INFO ? GGML_LOG_LEVEL_DEBUG :
+            level == GGML_LOG_LEVEL_WARN ? GGML_LOG_LEVEL_INFO : level, text, data);
 }
 
 struct clip_deleter {
