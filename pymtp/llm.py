@@ -24,7 +24,7 @@ from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
-from pymtp.engine.image_encoder import CACHE_SHARE, ImageEncoder, ImageProjector
+from pymtp.engine.image_encoder import CACHE_SHARE, EncodedImage, ImageEncoder, ImageProjector
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
@@ -448,6 +448,11 @@ class LLM(HubMixin):
         tokens = self._maker.prompt_tokens(prompt)  # type: ignore[arg-type] # checks the type
         self._maker.check_length(tokens)
         return tokens
+
+    def _embedding_images(self, prompt: ChatPrompt) -> Mapping[int, EncodedImage]:
+        """Encode the images of a prompt to embed. Private to pymtp, for the server."""
+        self._engine_thread.check_usable()
+        return self._maker.encoded(prompt)
 
     def _make_requests(
         self, prompts: Sequence[Prompt], params: Params, waiter: Waiter, **options: Any

@@ -100,6 +100,14 @@ class ChatPrompts:
         branch_points = {self._stable_tokens(text, length) for length in shared_lengths}
         return ChatPrompt(text.tokens, tuple(sorted(branch_points - {0})), end, shown)
 
+    def text_prompt(self, text: str, images: ChatImages) -> ChatPrompt:
+        """Tokenize a text that is no chat, and has the markers of images. Nothing is looked up, and nothing is kept.
+
+        Raises ContextFullError for a text that cannot fit into the context, however it is tokenized.
+        """
+        tokenized = self._tokenize(self._model.normalized(text).encode(), None, images)
+        return ChatPrompt(tokenized.tokens, (), images=images.among(tokenized.image_tokens))
+
     def _check_messages(self, messages: Sequence[Message]) -> None:
         """Raise ContextFullError for messages that are too long to render: templates drop thinking and outer spaces."""
         contents = (message.get("content") for message in messages)

@@ -120,8 +120,22 @@ class ServerOptions:
             min=1,
             metavar="MIB",
             help="Memory for the bodies of all requests together.",
-            show_default="four times --max-body",
+            show_default="twice --max-body",
         ),
+    ] = None
+    allow_image_urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-image-urls",
+            metavar="HOST[:PORT]",
+            help='Fetch images of http(s) URLs from this host, "*" for any with a public address. May be given several '
+            "times.",
+            show_default="none",
+        ),
+    ] = None
+    media_path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Read images of file: URLs that are in this folder.", show_default="none"),
     ] = None
     request_timeout: Annotated[
         float | None,
@@ -178,6 +192,8 @@ class ServerOptions:
         given["max_body_bytes"] *= MIB
         if self.max_bodies_bytes is not None:
             given["max_bodies_bytes"] *= MIB
+        if self.media_path is not None:
+            given["media_path"] = _folder("--media-path", self.media_path)
         given["reasoning_budget"] = None if self.reasoning_budget < 0 else self.reasoning_budget
         given["effort_budgets"] = parse_effort_budgets("--effort-budgets", self.effort_budgets)
         with option_names(ServerOptions):
@@ -195,6 +211,13 @@ class ServerOptions:
         if not keys:
             raise InvalidRequestError(f"{file} has no key in it")
         return keys
+
+
+def _folder(option: str, path: Path) -> str:
+    """Return the absolute path of a folder. Raises InvalidRequestError if there is none."""
+    if not path.is_dir():
+        raise InvalidRequestError(f"{option} {shown(str(path))} must be a folder")
+    return absolute_path(str(path))
 
 
 def parse_effort_budgets(option: str, text: str) -> dict[str, int]:

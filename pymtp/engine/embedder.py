@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -15,7 +15,9 @@ from pymtp.context.context import Context
 from pymtp.context.host_memory import free_host_memory
 from pymtp.context.memory import PARTS, DeviceMemory, least_memory
 from pymtp.context.options import ContextOptions
+from pymtp.engine.image_encoder import EncodedImage, Rows, rows_among
 from pymtp.engine.logprobs import logprobs_of
+from pymtp.engine.request import NO_IMAGES
 from pymtp.engine.thread import EngineThread
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.native.process import tell_of_forks
@@ -23,6 +25,7 @@ from pymtp.sampling import TokenLogprobs
 from pymtp.validation import shown
 
 Pooling: TypeAlias = Literal["last", "mean"]
+Compute: TypeAlias = Callable[[Context, Sequence[int], Mapping[int, Rows]], NDArray[np.float32]]
 # Tokens of a call on the engine's thread. Every token is an output with logits, which no embedding needs: at 64 tokens
 # they take 64 MB with a vocabulary of 250,000, and requests beside wait no longer than for a share of a prompt.
 CHUNK = 64
@@ -55,12 +58,17 @@ class Embedder:
         self._lock = threading.RLock()
 
     def embed(
-        self, tokens: Sequence[int], pooling: Pooling, cancelled: Callable[[], bool] = lambda: False
+        self,
+        tokens: Sequence[int],
+        pooling: Pooling,
+        cancelled: Callable[[], bool] = lambda: False,
+        images: Mapping[int, EncodedImage] = NO_IMAGES,
     ) -> NDArray[np.float32]:
         """Return the pooled hidden states of a prompt, after the final norm, scaled to length 1. Shape (n_embd,).
 
         pooling: "last" for the state of the last token, "mean" for the mean of all.
         cancelled: is asked between chunks of CHUNK tokens.
+        images: the images of the prompt by their tokens.
 
         Raises InvalidRequestError for another pooling and in a handler that interrupts `embed`, ContextFullError if
         there is no memory for the prompt, CancelledError if `cancelled` returns true or after cancel() of the engine's
@@ -75,16 +83,21 @@ class Embedder:
             np.add(total, rows.sum(axis=0, dtype=np.float64), out=total)
             last = rows[-1]
 
-        self._run(tokens, _embeddings, add, cancelled)
+        self._run(tokens, _embeddings, add, cancelled, images)
         return normalized(total / len(tokens) if pooling == "mean" else last)
 
-    def embed_tokens(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> NDArray[np.float32]:
+    def embed_tokens(
+        self,
+        tokens: Sequence[int],
+        cancelled: Callable[[], bool] = lambda: False,
+        images: Mapping[int, EncodedImage] = NO_IMAGES,
+    ) -> NDArray[np.float32]:
         """Return the hidden states of a prompt, after the final norm. Shape (len(tokens), n_embd).
 
-        cancelled: see `embed`, which also raises the same errors.
+        cancelled, images: see `embed`, which also raises the same errors.
         """
         chunks: list[NDArray[np.float32]] = []
-        self._run(tokens, _embeddings, chunks.append, cancelled)
+        self._run(tokens, _embeddings, chunks.append, cancelled, images)
         return np.concatenate(chunks)
 
     def logprobs(
@@ -99,15 +112,16 @@ class Embedder:
         def add(rows: NDArray[np.float32]) -> None:
             found.extend([logprobs_of(row, tokens[len(found) + i], n_top) for i, row in enumerate(rows)])
 
-        self._run(tokens[:-1], _logits, add, cancelled)
+        self._run(tokens[:-1], _logits, add, cancelled, NO_IMAGES)
         return found
 
     def _run(
         self,
         tokens: Sequence[int],
-        compute: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+        compute: Compute,
         add: Callable[[NDArray[np.float32]], None],
         cancelled: Callable[[], bool],
+        images: Mapping[int, EncodedImage],
     ) -> None:
         """Compute a prompt in chunks.
 
@@ -122,7 +136,7 @@ class Embedder:
             for start in range(0, len(tokens), CHUNK):
                 if cancelled() or self._engine_context.cancels > n_cancels:
                     raise CancelledError("the computation of the prompt was cancelled")
-                rows = self._thread.call(partial(_compute, context, tokens, start, compute))
+                rows = self._thread.call(partial(_compute, context, tokens, start, compute, images))
                 self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
                 add(rows)
 
@@ -171,21 +185,28 @@ def _compute(
     context: Context,
     tokens: Sequence[int],
     start: int,
-    compute: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+    compute: Compute,
+    images: Mapping[int, EncodedImage],
 ) -> NDArray[np.float32]:
     """Compute the next chunk of a prompt, and return its outputs. Runs on the engine's thread."""
     if start == 0:
         context.clear()
-    return compute(context, tokens[start : start + CHUNK])
+        for token, image in images.items():
+            context.add_image(token, image.nx, image.ny)
+    chunk = tokens[start : start + CHUNK]
+    return compute(context, chunk, rows_among(images, chunk) if images else {})
 
 
-def _embeddings(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Compute tokens, and return their hidden states."""
-    context.prefill(tokens)
+def _embeddings(context: Context, tokens: Sequence[int], rows: Mapping[int, Rows]) -> NDArray[np.float32]:
+    """Compute tokens, and return their hidden states. rows: those of the images among the tokens."""
+    if rows:
+        context.prefill(tokens, images=rows)
+    else:
+        context.prefill(tokens)
     return context.embeddings()
 
 
-def _logits(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
+def _logits(context: Context, tokens: Sequence[int], _: Mapping[int, Rows]) -> NDArray[np.float32]:
     """Compute tokens, and return their logits."""
     return context.prefill_logits(tokens)
 

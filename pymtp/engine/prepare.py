@@ -141,6 +141,11 @@ class RequestMaker:
             for i in range(params.n)
         ]
 
+    def encoded(self, prompt: ChatPrompt) -> Mapping[int, EncodedImage]:
+        """Encode the images of a prompt that is no request. Raises the errors of `make` for such a prompt."""
+        self.check_length(prompt.tokens)
+        return self._encoded(self._checked_tokens(prompt), SamplingParams(), lambda: False)
+
     def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Tokenize a string, or check token ids.
 

@@ -24,6 +24,7 @@ from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.openai.generate_request import Output
 from pymtp.openai.prompt_only import is_prompt_only, without_text
+from pymtp.openai.prompt_texts import tokens_text
 from pymtp.openai.request_body import CHAT, excludes_reasoning, text_prompts
 from pymtp.openai.timings import PromptProgress, Timings, timings
 from pymtp.sampling import TokenLogprobs
@@ -257,7 +258,7 @@ def build_response(
 def _verbose(done: Completion, model: Model) -> dict[str, Any]:
     """Return the prompt and the whole text of a completion, under the names of llama.cpp's server."""
     return {
-        "prompt": model.detokenize(done.prompt_token_ids, special=True),
+        "prompt": tokens_text(done.prompt_token_ids, model),
         "content": done.text,
         "tokens_evaluated": len(done.prompt_token_ids),
         "tokens_predicted": len(done.token_ids),

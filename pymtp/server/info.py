@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from pymtp.native.build_info import build_info
+from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.request_body import CHAT, read_params
 from pymtp.openai.response_body import fingerprint
 from pymtp.samplers import SAMPLER_RULES
@@ -92,7 +93,7 @@ class ModelMeta(BaseModel):
     n_ctx: int
     n_ctx_train: int
     mtp: bool
-    vision: bool
+    vision: bool = Field(description="Whether the model sees images.")
     sampling: dict[str, int | float] = Field(
         description="Default sampling parameters of a chat. Seed -1: a random seed."
     )
@@ -107,9 +108,21 @@ class ModelCard(BaseModel):
     meta: ModelMeta
 
 
+class LlamaModel(BaseModel):
+    """A model in the form of llama.cpp's server."""
+
+    name: str
+    model: str
+    type: Literal["model"] = "model"
+    capabilities: list[Literal["completion", "multimodal"]]
+
+
 class ModelList(BaseModel):
+    """The names of the model, in OpenAI's form and in that of llama.cpp's server."""
+
     object: Literal["list"] = "list"
     data: list[ModelCard]
+    models: list[LlamaModel]
 
 
 class Props(BaseModel):
@@ -123,6 +136,7 @@ class Props(BaseModel):
     bos_token: str
     eos_token: str
     modalities: dict[str, bool]
+    media_marker: str
     build_info: str
     is_sleeping: bool = False
 
@@ -132,7 +146,10 @@ class Props(BaseModel):
 async def models(service: ServiceDep) -> ModelList:
     """List the model once under each of its names."""
     facts = service.facts
-    return ModelList(data=[model_card(facts, name) for name in facts.names])
+    return ModelList(
+        data=[model_card(facts, name) for name in facts.names],
+        models=[LlamaModel(name=name, model=name, capabilities=_capabilities(facts)) for name in facts.names],
+    )
 
 
 @router.get("/v1/models/{name:path}", tags=["OpenAI"], responses=error_responses())
@@ -145,6 +162,10 @@ async def model(
             f"there is no model {shown(name)}; the model's names are {', '.join(service.model_names)}"
         )
     return model_card(service.facts, name)
+
+
+def _capabilities(facts: ModelFacts) -> list[Literal["completion", "multimodal"]]:
+    return ["completion", "multimodal"] if facts.sees_images else ["completion"]
 
 
 def model_card(facts: ModelFacts, name: str) -> ModelCard:
@@ -193,6 +214,7 @@ def model_props(facts: ModelFacts) -> Props:
         chat_template=facts.template or "",
         bos_token=facts.model.bos_token,
         eos_token=facts.model.eos_token,
-        modalities={"vision": facts.sees_images, "audio": False},
+        modalities={"vision": facts.sees_images, "video": False, "audio": False},
+        media_marker=MEDIA_MARKER,
         build_info=fingerprint(),
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+# A text, or a list of text parts and image parts in OpenAI's form
+Content: TypeAlias = "str | Sequence[dict[str, Any]]"
 # Fields that are collected as lists of strings, and joined at the end: to add each to a string could take minutes
 _PIECES = ("content", "reasoning_content")
 
@@ -23,7 +26,7 @@ class MessageBuilder:
     def messages(self) -> list[dict[str, Any]]:
         """Return all messages. A message without content has the content ""."""
         return [
-            {"content": "", **message, **{name: "".join(message[name]) for name in _PIECES if name in message}}
+            {"content": "", **message, **{name: _joined(message[name]) for name in _PIECES if name in message}}
             for message in self._messages
         ]
 
@@ -31,13 +34,13 @@ class MessageBuilder:
         """Add a system message."""
         self._messages.append({"role": "system", "content": [text]})
 
-    def add_user(self, text: str) -> None:
+    def add_user(self, content: Content) -> None:
         """Add a user message."""
-        self._messages.append({"role": "user", "content": [text]})
+        self._messages.append({"role": "user", "content": content})
 
-    def add_tool_result(self, call_id: str, text: str) -> None:
+    def add_tool_result(self, call_id: str, content: Content) -> None:
         """Add the result of a tool call."""
-        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
     def add_reasoning(self, text: str) -> None:
         """Add thinking to the assistant's last message; start a new one if it already has content or tool calls."""
@@ -71,6 +74,11 @@ class MessageBuilder:
     def _start_assistant(self) -> dict[str, Any]:
         self._messages.append({"role": "assistant"})
         return self._messages[-1]
+
+
+def _joined(pieces: Any) -> Any:
+    """Return the text of the pieces of the assistant's text; the content of another role unchanged."""
+    return "".join(pieces) if isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces) else pieces
 
 
 def encode_thinking(text: str) -> str:

@@ -10,7 +10,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,8 +23,9 @@ from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputPars
 from pymtp.context.memory import DeviceMemory
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling, add_memory
+from pymtp.engine.image_encoder import EncodedImage
 from pymtp.engine.prepare import Prompt
-from pymtp.engine.request import Caller, Completion, current_caller
+from pymtp.engine.request import NO_IMAGES, Caller, Completion, current_caller
 from pymtp.errors import CancelledError, InvalidRequestError
 from pymtp.openai.generate_request import (
     GenerateRequest,
@@ -40,16 +41,20 @@ from pymtp.server.facts import ModelFacts
 from pymtp.server.heap import HEAP
 from pymtp.server.http.left_out import note_left_out
 from pymtp.server.http.waited import waited_seconds
+from pymtp.server.image_parts import image_urls
+from pymtp.server.images.reader import ImageReader
 from pymtp.server.metrics.registry import Metrics, RequestMetrics
 from pymtp.server.rate import Rate
 from pymtp.server.settings import ServerSettings
+from pymtp.server.timeout import run_with_timeout
 from pymtp.stats import Stats
 from pymtp.validation import shown
 
 T = TypeVar("T")
 # Seconds that the preparation of a request (template, tokens, grammar) may take, with the time until a thread is free.
-# The slowest known body of the maximum size, 16 MiB of spaces, takes half of this.
+# The slowest known prompt of MAX_TEXT_BYTES, of spaces, takes half of this.
 PREPARE_TIMEOUT = 60.0
+MAX_TEXT_BYTES = 2**24  # of a body of a chat beside its images, and of another prompt
 # The number of unread pieces after which a completion waits for its slow client. It is practically unlimited, because a
 # waiting completion would occupy its slot, and because a request keeps all of its pieces in memory anyway.
 MAX_BUFFERED_PIECES = 2**31
@@ -91,6 +96,7 @@ class Service:
         self._rate = Rate()  # counts the completions that finish
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         self._embedding = asyncio.Lock()
+        self._images = ImageReader(settings)
         metrics.register_engine(llm, self.model_name)
 
     @property
@@ -149,9 +155,15 @@ class Service:
             raise InvalidRequestError("the server has --pooling none, which only /embedding knows", "pooling")
         return pooling
 
-    async def embed(self, prompts: Sequence[Sequence[int]], pooling: Pooling | None) -> list[NDArray[np.float32]]:
+    async def embed(
+        self,
+        prompts: Sequence[Sequence[int]],
+        pooling: Pooling | None,
+        images: Sequence[Mapping[int, EncodedImage]] = (),
+    ) -> list[NDArray[np.float32]]:
         """Return the embeddings of prompts, one after the other; those of other requests come between them.
 
+        images: the images of each prompt by their tokens; empty for prompts without images.
         pooling: None for the vectors of all tokens of a prompt, shape (n_tokens, n_embd).
 
         Raises QueueFullError, RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.
@@ -161,13 +173,13 @@ class Service:
 
         async def embed_all() -> list[NDArray[np.float32]]:
             vectors = []
-            for prompt in prompts:
+            for prompt, seen in zip(prompts, images or [NO_IMAGES] * len(prompts), strict=True):
                 async with self._embedding:  # one thread at most waits for the embedder
                     embedder = self.llm.llm._embedder
                     if pooling is None:
-                        call = partial(embedder.embed_tokens, prompt, stopped.is_set)
+                        call = partial(embedder.embed_tokens, prompt, stopped.is_set, seen)
                     else:
-                        call = partial(embedder.embed, prompt, pooling, stopped.is_set)
+                        call = partial(embedder.embed, prompt, pooling, stopped.is_set, seen)
                     vectors.append(await self.llm._in_thread(call))
             return vectors
 
@@ -245,6 +257,18 @@ class Service:
             raise _busy_error() from error
 
     @asynccontextmanager
+    async def read_images(self, request: GenerateRequest) -> AsyncIterator[GenerateRequest]:
+        """Return the request with the images of its chat that are not in its body: see `ImageReader.chat_with_images`.
+
+        A model that sees no images gets the chat as it is: `template_messages` refuses the images of a user.
+        """
+        if not isinstance(request.prompt, Chat) or not self.llm.llm.sees_images:
+            yield request
+            return
+        async with self._images.chat_with_images(request.prompt, self.llm._prepare) as chat:
+            yield request if chat is request.prompt else replace(request, prompt=chat)
+
+    @asynccontextmanager
     async def run_request(
         self, request: GenerateRequest, admission: Admission | None = None
     ) -> AsyncIterator[RunningRequest]:
@@ -259,14 +283,19 @@ class Service:
         n = request.params.n
         request = self.apply_thinking_budget(request)
         self._check_logprobs(request.params)
-        with ExitStack() as stack:
+        _check_text(request.prompt)
+        async with AsyncExitStack() as stack:
             admission = admission or stack.enter_context(self.admit(n))
             stack.callback(self._release, admission, n)
             request_metrics = self.metrics.start_request(request.prompt)
             timeout = self._timeout(request)
             remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
+
+            async def begin() -> tuple[AsyncCompletions, OutputFormat | None]:
+                return await self._open(await stack.enter_async_context(self.read_images(request)))
+
             try:
-                source, output_format = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), self._open(request))
+                source, output_format = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), begin())
             except asyncio.TimeoutError as error:
                 raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
             note_left_out(left_out_keywords(request, output_format))
@@ -334,6 +363,18 @@ class Service:
 
     def _timeout(self, request: GenerateRequest) -> float:
         return min(math.inf if limit is None else limit for limit in (request.timeout, self.settings.request_timeout))
+
+
+def _check_text(prompt: object) -> None:
+    """Raise InvalidRequestError for a prompt with more text than MAX_TEXT_BYTES. Images are not prepared as text."""
+    if isinstance(prompt, Chat):
+        n = (current_caller.get() or Caller()).n_bytes
+        if n > MAX_TEXT_BYTES:
+            n -= sum(len(url) for message in prompt.messages for url in image_urls(message))
+    else:
+        n = len(prompt) if isinstance(prompt, str) else 0
+    if n > MAX_TEXT_BYTES:
+        raise InvalidRequestError(f"the request has {n} bytes of text; at most {MAX_TEXT_BYTES} are allowed")
 
 
 def _count_prompt_logprobs(admission: Admission, params: SamplingParams, n_tokens: int) -> None:
@@ -518,21 +559,3 @@ class RunningRequest:
             events += parser.finish()
             delta.reason = output_finish_reason(delta.reason, parser.output)
         delta.events = events
-
-
-async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. Cancel `work` after `seconds`, or when the calling task is cancelled.
-
-    Unlike asyncio.wait_for of Python 3.11 and older, this function does not ignore a cancellation of the calling task
-    in the moment in which `work` ends.
-
-    Raises asyncio.TimeoutError if `work` takes longer.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=max(0.0, seconds))
-    finally:
-        task.cancel()
-    if not done:
-        raise asyncio.TimeoutError
-    return task.result()

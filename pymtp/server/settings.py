@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from ipaddress import ip_address
+from typing import Any, Literal, NamedTuple, get_args
 
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.sampling_defaults import check_sampling_defaults
 from pymtp.server.metrics.logs import LogFormat, LogLevel
-from pymtp.validation import is_real, is_whole, read_bool, read_int, shown
+from pymtp.validation import is_path, is_real, is_whole, read_bool, read_int, shown
 
 ANY_HOST = "*"
 LOCAL_ORIGINS = "localhost"  # stands for the origins of all web pages of this machine, on any port
 ServerPooling = Literal["last", "mean", "none"]
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+
+
+class ImageHost(NamedTuple):
+    """A host from which images are fetched. port: None for the usual ports of http and https."""
+
+    host: str
+    port: int | None
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,11 @@ class ServerSettings:
     max_queue: the number of completions that may wait for a slot, in addition to those that run; further requests are
         refused. Of a request with many prompts, only the completions that could run at once count. Clients have equal
         shares of the places: one within its share is accepted even if others use more than theirs.
-    max_body_bytes: the maximum size of a request's body.
-    max_bodies_bytes: the maximum size of the bodies of all requests together; None for four times max_body_bytes.
+    max_body_bytes: the maximum size of a request's body. Its images are base64, which takes four thirds of their bytes.
+    max_bodies_bytes: the maximum size of the bodies of all requests together; None for twice max_body_bytes.
+    allow_image_urls: the hosts from which images of http and https URLs are fetched, each with :PORT for another port
+        than the usual one; "*" for all hosts with a public address. If empty, no image is fetched.
+    media_path: the folder whose files may be images of file: URLs; None for no such images.
     request_timeout: the maximum number of seconds from the arrival of a request to its end; None for no limit.
     grace: the number of seconds after which a shutdown aborts the running requests.
     chunk_interval: the approximate number of seconds between two chunks of a stream; 0 sends each piece as a chunk.
@@ -63,8 +74,10 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     served_names: tuple[str, ...] = ()
     max_queue: int = 256
-    max_body_bytes: int = 16 * 2**20
+    max_body_bytes: int = 32 * 2**20
     max_bodies_bytes: int | None = None
+    allow_image_urls: tuple[str, ...] = ()
+    media_path: str | None = None
     request_timeout: float | None = None
     grace: float = 30.0
     chunk_interval: float = 0.02
@@ -87,7 +100,7 @@ class ServerSettings:
         return tuple(host.strip() for host in self.host.split(","))
 
     def __post_init__(self) -> None:
-        for name in ("api_keys", "served_names", "cors_origins", "allowed_hosts"):
+        for name in ("api_keys", "served_names", "cors_origins", "allowed_hosts", "allow_image_urls"):
             object.__setattr__(self, name, _read_strings(name, getattr(self, name)))
         for name in ("api_keys", "served_names"):
             check_names(name, getattr(self, name))
@@ -103,6 +116,10 @@ class ServerSettings:
                 raise InvalidRequestError(
                     f"allowed_hosts {host!r} must be a host name without scheme and port, or *", "allowed_hosts"
                 )
+        for host in self.allow_image_urls:
+            read_image_host(host)
+        if self.media_path is not None and not is_path(self.media_path):
+            raise InvalidRequestError(f"media_path={shown(self.media_path)} must be the path of a folder", "media_path")
         read_int("max_queue", self.max_queue, 0)
         read_int("max_body_bytes", self.max_body_bytes, 1, 2**63 - 1)
         if self.max_bodies_bytes is not None:
@@ -133,6 +150,29 @@ class ServerSettings:
                 raise InvalidRequestError(f"{name}={shown(word)} must be one of {', '.join(words)}", name)
         for name in ("page", "metrics", "slots", "log_prompts"):
             read_bool(name, getattr(self, name))
+
+
+def read_image_host(text: str) -> ImageHost:
+    """Read an entry of allow_image_urls. Raises InvalidRequestError if it is neither HOST, HOST:PORT nor *."""
+    host, separator, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
+    host = host.removeprefix("[").removesuffix("]").lower()
+    has_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16
+    if (separator and (not has_port or host == ANY_HOST)) or not (host == ANY_HOST or _is_host(host)):
+        raise InvalidRequestError(
+            f"allow_image_urls {shown(text)} must be a host name or an address, with :PORT for another port than the "
+            "usual one, without scheme and path; or *",
+            "allow_image_urls",
+        )
+    return ImageHost(host, int(port) if separator else None)
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text is a host name, in ASCII, or an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+    return True
 
 
 def _read_strings(name: str, strings: object) -> tuple[str, ...]:

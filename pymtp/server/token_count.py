@@ -19,8 +19,11 @@ class InputTokens(TypedDict):
 
 
 async def count_prompt_tokens(service: Service, request: GenerateRequest) -> int:
-    """Return the number of prompt tokens of a chat. Raises the errors of `prepare_request` and UnavailableError."""
-    request = service.apply_thinking_budget(request)
-    prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, request))).prompt
+    """Return the number of prompt tokens of a chat, those of its images included.
+
+    Raises the errors of `prepare_request` and of `Service.read_images`.
+    """
+    async with service.read_images(service.apply_thinking_budget(request)) as whole:
+        prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, whole))).prompt
     assert isinstance(prompt, ChatPrompt)
     return len(prompt.tokens)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.picture_files import picture
 from helpers.served import Served
 from helpers.servers import Server
 from makers.fim_model import write_fim_model
+from makers.make_mmproj import make_mmproj
 
 from pymtp.server.settings import ServerSettings
 
@@ -27,6 +29,17 @@ def fim_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve the shipped model with the tokens of a vocabulary that can fill in text."""
     path = tmp_path_factory.mktemp("fim") / "fim.gguf"
     server = Server(model=write_fim_model(path)).ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def seeing_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serve the shipped model with a projector of random weights, and with a folder of images: see media_path."""
+    folder = tmp_path_factory.mktemp("media")
+    (folder / "red.png").write_bytes(picture())
+    projector = make_mmproj("demo", tmp_path_factory.mktemp("projector") / "mmproj.gguf")
+    server = Server(ServerSettings(media_path=str(folder)), mmproj=str(projector)).ready()
     yield server
     server.close()
 

@@ -164,19 +164,27 @@ def test_history_is_no_reason_to_refuse_a_request(server: Server, path: str) -> 
     assert not refused
 
 
+NO_PROJECTOR = "this model was loaded without a projector"
+
+
 @pytest.mark.parametrize(
-    ("path", "content"),
+    ("path", "part", "words"),
     [
-        (CHAT, [{"type": "image_url", "image_url": {"url": "data:"}}]),
-        (MESSAGES, [IMAGE]),
-        (MESSAGES, [PDF]),
-        (RESPONSES, [{"type": "input_image", "image_url": "data:"}]),
+        (CHAT, {"type": "image_url", "image_url": {"url": "data:"}}, NO_PROJECTOR),
+        (CHAT, {"type": "image_url", "image_url": "http://a.example/"}, NO_PROJECTOR),
+        (MESSAGES, IMAGE, NO_PROJECTOR),
+        (RESPONSES, {"type": "input_image", "image_url": "data:"}, NO_PROJECTOR),
+        (CHAT, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "'input_audio' is not supported"),
+        (CHAT, {"type": "video_url", "video_url": {"url": "data:"}}, "'video_url' is not supported"),
+        (CHAT, {"type": "file", "file": {"file_id": "f"}}, "'file' is not supported"),
+        (MESSAGES, PDF, "'document of base64' is not supported"),
+        (RESPONSES, {"type": "input_file", "file_id": "f"}, "'input_file' is not supported"),
     ],
 )
-def test_image_of_a_user_is_refused(server: Server, path: str, content: Any) -> None:
-    answer = post(server, path, [USER | {"content": content}], {})
+def test_part_that_a_model_cannot_read_is_refused_by_name(server: Server, path: str, part: Any, words: str) -> None:
+    answer = post(server, path, [USER | {"content": [part]}], {})
     assert answer.status_code == 400
-    assert "this model reads only text" in answer.text
+    assert words in answer.text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -120,7 +120,7 @@ def test_embeddings_count_for_the_queue(new_server: Any) -> None:
 def test_embeddings_that_the_server_cancels_are_answered_with_503(server: Server, monkeypatch: Any) -> None:
     embed = server.llm._embedder.embed
 
-    def cancels(tokens: list[int], pooling: Any, cancelled: Any) -> Any:
+    def cancels(tokens: list[int], pooling: Any, cancelled: Any, _: Any) -> Any:
         return embed(tokens, pooling, lambda: server.llm.cancel() or cancelled())  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(server.llm._embedder, "embed", cancels)

@@ -258,10 +258,17 @@ def test_assistant_message_is_continued_only_if_it_is_the_last_message() -> None
     assert not read(USER).continue_final_message
 
 
-@pytest.mark.parametrize("tag", ["image", "container_upload"])
-def test_error_names_an_unsupported_block_type(tag: str) -> None:
-    with pytest.raises(ValidationError, match=f"this model reads only text, not '?{tag}"):
-        read({"role": "user", "content": [{"type": tag}]})
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"type": "container_upload"}, "'container_upload' is not supported"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "'image of file' is not supported"),
+        ({"type": "video"}, "'video' is not supported"),
+    ],
+)
+def test_error_names_an_unsupported_block_type(block: Any, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        read({"role": "user", "content": [block]})
 
 
 def test_json_schema_has_the_number_ranges() -> None:

@@ -256,7 +256,11 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input_file"),
+        (
+            {"input": [{"role": "system", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+            "only messages",
+        ),
         ({"input": [{"type": "mesage", "content": "a"}]}, "items of type 'mesage' are not supported"),
         ({"background": True}, "background"),
         ({"top_logprobs": 3}, "top_logprobs"),

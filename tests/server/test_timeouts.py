@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pymtp.server.service import run_with_timeout
+from pymtp.server.timeout import run_with_timeout
 
 
 def test_run_with_timeout_returns_the_result() -> None:

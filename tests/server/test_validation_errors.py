@@ -13,7 +13,7 @@ USER = {"role": "user", "content": "a"}
 REQUEST: dict[str, Any] = {"model": "m", "messages": [USER]}
 ASKED_TEXT: dict[str, Any] = {"prompt": "a"}
 ASKED_RESPONSE: dict[str, Any] = {"model": "m", "input": "a"}
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+VIDEO = {"type": "video_url", "video_url": {"url": "data:,"}}
 TOOL = {"type": "function", "function": {"name": "f"}}
 SEARCH = {"type": "web_search"}
 
@@ -62,8 +62,14 @@ def nested(depth: int) -> object:
         (CHAT, content(5), "messages[0].content", "must be a string or a list, not 5"),
         (CHAT, content([{"type": "text"}]), "messages[0].content[0].text", "is missing"),
         (CHAT, content([{"type": "text", "text": 5}]), "messages[0].content[0].text", "must be a string, not 5"),
-        (CHAT, content([IMAGE]), "messages[0].content[0]", "this model reads only text, not 'image_url'"),
-        (CHAT, content([{"type": "x"}]), "messages[0].content[0].type", "must be 'text', not 'x'"),
+        (
+            CHAT,
+            content([VIDEO]),
+            "messages[0].content[0]",
+            "'video_url' is not supported: a message has text",
+        ),
+        (CHAT, content([{"type": "image_url"}]), "messages[0].content[0].image_url", "is missing"),
+        (CHAT, content([{"type": "x"}]), "messages[0].content[0].type", "'text', 'image_url', 'input_image', not 'x'"),
         (CHAT, {"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required' or an object, not 'any'"),
         (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function", "tool_choice.function is missing"),
         (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function", "tools[0].function is missing"),

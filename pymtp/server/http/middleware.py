@@ -20,7 +20,7 @@ from pymtp.server.http.errors import ErrorInfo, error_response
 # each MIN_BODY_RATE bytes.
 BODY_TIMEOUT = 20.0
 MIN_BODY_RATE = 2**14
-BODIES = 4  # largest bodies that are in memory at the same time
+BODIES = 2  # largest bodies that are in memory at the same time
 # The most digits of a Content-Length that are converted: int() raises an exception for more than 4,300 digits.
 MAX_LENGTH_DIGITS = 18
 # Keys of scope["state"]: True if the connection exceeds the limit; a digest of the request's API key, if the server has

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -14,15 +15,18 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from pymtp.engine.embedder import Pooling, normalized
+from pymtp.engine.image_encoder import EncodedImage
+from pymtp.engine.request import NO_IMAGES
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.json_response import EncodedJSONResponse, encode_json, encode_list
 from pymtp.server.http.response_schema import error_responses, ignored_header
 from pymtp.server.http.sse import run_until_disconnect
-from pymtp.server.llama.read import read_prompts, tokenize_prompt
+from pymtp.server.image_parts import image_url
+from pymtp.server.llama.read import prompt_with_images, read_prompts, split_prompt, tokenize_prompt
 from pymtp.server.llama.types import MixedPrompt, PromptObject, Text
-from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, TEXT_ONLY, FailFastList, RequestModel, TextContentPart
+from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, FailFastList, RequestModel, UserPart
 from pymtp.server.service import Service
 
 router = APIRouter()
@@ -30,9 +34,9 @@ MAX_VALUES = 2**24  # numbers in an answer with the vectors of all tokens; each 
 
 
 class ContentObject(RequestModel):
-    """A text in the form of a message's content."""
+    """A text, with images, in the form of a message's content."""
 
-    content: FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
+    content: FailFastList[UserPart]
 
 
 OneInput = Text | PromptObject | ContentObject | MixedPrompt
@@ -159,28 +163,54 @@ async def _embed(
     if body.dimensions is not None and body.dimensions > llm.model.n_embd:
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     inputs = read_prompts(given, name)
-    prompts = await service.prepare(lambda: [input_tokens(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
+    read = await service.prepare(lambda: [read_input(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
+    prompts = [one.tokens for one in read]
     if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
         raise InvalidRequestError(
             f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send less", name
         )
-    vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling))
+    vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling, [one.images for one in read]))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
     return vectors, sum(map(len, prompts))
 
 
-def input_tokens(llm: LLM, given: Any, name: str) -> list[int]:
-    """Return the tokens of an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
-    if isinstance(given, dict) and "prompt_string" not in given:
-        given = "".join(part["text"] for part in given["content"])
+class EmbeddingInput(NamedTuple):
+    """The tokens of an input, and its images by their tokens."""
+
+    tokens: Sequence[int]
+    images: Mapping[int, EncodedImage] = NO_IMAGES
+
+
+def read_input(llm: LLM, given: Any, name: str) -> EmbeddingInput:
+    """Read an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
     try:
+        texts, urls = _split_input(given)
+        if urls:
+            with_images = prompt_with_images(texts, urls, llm)
+            return EmbeddingInput(with_images.tokens, llm._embedding_images(with_images))
+        if isinstance(given, dict) and "prompt_string" not in given:
+            (given,) = texts
         prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model, llm.context.n_ctx)
-        return llm._embedding_tokens(prompt)
+        return EmbeddingInput(llm._embedding_tokens(prompt))
     except ContextFullError as error:
         raise ContextFullError(f"{name} is too large: {error}", name) from error
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{name}: {error}", name) from error
+
+
+def _split_input(given: Any) -> tuple[list[str], list[str]]:
+    """Return the texts around the images of an input, and the images as URLs; no image for an input of another form."""
+    if isinstance(given, dict) and given.get("multimodal_data"):
+        return split_prompt(given)
+    texts, urls = [""], list[str]()
+    for part in given["content"] if isinstance(given, dict) and "prompt_string" not in given else ():
+        if (url := image_url(part)) is None:
+            texts[-1] += part["text"]
+        else:
+            urls.append(url)
+            texts.append("")
+    return texts, urls
 
 
 def _encoded(vector: NDArray[np.float32], encoding: str | None) -> list[float] | str:

@@ -8,9 +8,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from pymtp.chat import Chat, template_messages
+from pymtp.chat.images import VISION_END, VISION_START
 from pymtp.engine.prepare import apply_thinking_budget
 from pymtp.llm import LLM
 from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.request_body import CHAT, read_generate_request
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import NotEnabledError
@@ -53,26 +55,30 @@ async def apply_template(body: TemplateRequest, service: ServiceDep) -> Response
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     begins_answer = fields.pop("add_generation_prompt", None) is not False
     generate_request = service.apply_thinking_budget(read_generate_request(CHAT, fields, service.sampling))
-    prompt = await service.prepare(
-        lambda: rendered_prompt(service.llm.llm, generate_request, begins_answer=begins_answer)
-    )
+    async with service.read_images(generate_request) as whole:
+        prompt = await service.prepare(lambda: rendered_prompt(service.llm.llm, whole, begins_answer=begins_answer))
     return AsciiJSONResponse(TemplateResponse(prompt=prompt), headers=ignored_fields_header(CHAT, fields))
 
 
 def rendered_prompt(llm: LLM, request: GenerateRequest, *, begins_answer: bool) -> str:
-    """Render the chat of a request. begins_answer: whether the prompt ends with the beginning of the answer.
+    """Render the chat of a request, with a MEDIA_MARKER in the place of each image, as `/completion` takes it.
+
+    begins_answer: whether the prompt ends with the beginning of the answer.
 
     Raises InvalidRequestError for a chat that the template refuses.
     """
     assert isinstance(request.prompt, Chat)
     chat = apply_thinking_budget(request.prompt, request.params)
-    messages = template_messages(chat.messages)
-    return llm.chat_template.render(
-        messages,
+    images = llm.chat_prompts.collect_images()
+    text = llm.chat_template.render(
+        template_messages(chat.messages, images),
         tools=chat.tools,
         chat_template_kwargs=chat.chat_template_kwargs,
         add_generation_prompt=begins_answer,
     )
+    for marker in () if images is None else images.by_marker:
+        text = text.replace(f"{VISION_START}{marker}{VISION_END}", MEDIA_MARKER)
+    return text
 
 
 @router.post(f"{CHAT}/input_tokens", responses=error_responses())

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pymtp.chat.images import NO_PROJECTOR
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.request_body import TEXT, read_generate_request, unknown_fields
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.sampling import MAX_LOGPROBS
+from pymtp.server.image_parts import image_part, with_scheme
 from pymtp.server.openai.types import MAX_PROMPTS
 
 # llama.cpp's defaults, for fields that neither the request, the server nor the model's file sets
@@ -175,12 +178,46 @@ def with_prompt(request: GenerateRequest, prompt: Any, llm: LLM, options: Native
 
     Raises ContextFullError for a prompt that is far too long for the context.
     """
-    model, n_ctx = llm.model, llm.context.n_ctx
+    if isinstance(prompt, dict) and prompt.get("multimodal_data"):
+        made = prompt_with_images(*split_prompt(prompt), llm)
+    elif is_plain(prompt) and not options.only_prompt:
+        return replace(request, prompt=prompt)
+    else:
+        made = ChatPrompt(tokenize_prompt(prompt, llm.model, llm.context.n_ctx), ())
     if options.only_prompt:
-        tokens = tokenize_prompt(prompt, model, n_ctx)
-        ends = {len(tokens) - 1, len(tokens) - TAIL_TOKENS}
-        return replace(request, prompt=ChatPrompt(tokens, tuple(sorted(end for end in ends if end > 0))))
-    return replace(request, prompt=prompt if is_plain(prompt) else tokenize_prompt(prompt, model, n_ctx))
+        ends = {len(made.tokens) - 1, len(made.tokens) - TAIL_TOKENS}
+        made = made._replace(branch_points=tuple(sorted(end for end in ends if end > 0)))
+    return replace(request, prompt=made)
+
+
+def split_prompt(prompt: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Split the text of a prompt at each MEDIA_MARKER. Return the texts around the images, and the images as base64.
+
+    Raises InvalidRequestError for another number of markers than of images.
+    """
+    text, images = prompt["prompt_string"], prompt["multimodal_data"]
+    if not isinstance(text, str):
+        raise InvalidRequestError("prompt_string must be a text beside multimodal_data", "prompt_string")
+    texts = text.split(MEDIA_MARKER)
+    if len(texts) - 1 != len(images):
+        raise InvalidRequestError(
+            f"prompt_string has {len(texts) - 1} times {MEDIA_MARKER}, and multimodal_data has {len(images)} images",
+            "prompt_string",
+        )
+    return texts, images
+
+
+def prompt_with_images(texts: Sequence[str], urls: Sequence[str], llm: LLM) -> ChatPrompt:
+    """Return the prompt of texts with an image between each two. urls: data URLs of the images, or base64.
+
+    Raises InvalidRequestError for a model that sees no images, and for an image that is refused.
+    """
+    images = llm.chat_prompts.collect_images()
+    if images is None:
+        raise InvalidRequestError(NO_PROJECTOR)
+    first, *others = texts
+    shown = [images.add(image_part(with_scheme(url))) + text for url, text in zip(urls, others, strict=True)]
+    return llm.chat_prompts.text_prompt("".join((first, *shown)), images)
 
 
 def _bias(bias: Any, model: Model) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 from typing_extensions import NotRequired
 
+from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.response_body import Answer
 from pymtp.openai.timings import PromptProgress, Timings
 from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS
@@ -35,8 +36,8 @@ class PromptObject(RequestModel):
     """A prompt as an object."""
 
     prompt_string: Text | MixedPrompt
-    multimodal_data: Annotated[list[JsonValue], Field(max_length=0)] | None = Field(
-        None, description="Must be empty: the model reads only text."
+    multimodal_data: FailFastList[str] | None = Field(
+        None, description=f"The images, as base64, in the places of {MEDIA_MARKER} in the prompt_string."
     )
 
 

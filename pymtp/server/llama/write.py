@@ -13,6 +13,7 @@ from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.prompt_texts import tokens_text
 from pymtp.openai.timings import PromptProgress, timings
 from pymtp.samplers import SAMPLER_RULES, SAMPLERS
 from pymtp.sampling import SamplingParams, TokenLogprobs
@@ -115,7 +116,7 @@ class NativeWriter:
             "tokens_predicted": n_tokens,
             "tokens_evaluated": n_prompt,
             "generation_settings": generation_settings(self._params, options, done.seed),
-            "prompt": self._model.detokenize(done.prompt_token_ids, special=True),
+            "prompt": tokens_text(done.prompt_token_ids, self._model),
             "has_new_line": not only_prompt and "\n" in done.text,
             "truncated": done.finish_reason == "length" and not only_prompt and (limit is None or n_tokens < limit),
             "stop_type": "limit" if limited else "eos" if stop is None else "word",

@@ -9,6 +9,7 @@ from typing import Any
 from pymtp.chat.part_text import content_text, part_text
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
+from pymtp.server.image_parts import content_with_images
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.messages.tools import chat_tool_choice, chat_tools
 from pymtp.server.openai.types import SamplingFields, TemplateFields
@@ -72,18 +73,18 @@ def _system_text(system: str | Sequence[Block]) -> str:
 
 
 def _add_user(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
-    """Add the user's texts and tool results in order. Successive texts are joined to one message."""
-    texts: list[Block] = []
+    """Add the user's texts, images and tool results in order. Successive texts and images become one message."""
+    parts: list[Block] = []
     for block in blocks:
         if block["type"] == "tool_result":
-            if texts:
-                builder.add_user(content_text(texts))
-                texts = []
-            builder.add_tool_result(block["tool_use_id"], content_text(block.get("content")))
+            if parts:
+                builder.add_user(content_with_images(parts))
+                parts = []
+            builder.add_tool_result(block["tool_use_id"], content_with_images(block.get("content")))
         else:
-            texts.append(block)
-    if texts or not blocks:
-        builder.add_user(content_text(texts))
+            parts.append(block)
+    if parts or not blocks:
+        builder.add_user(content_with_images(parts))
 
 
 def _add_assistant(builder: MessageBuilder, blocks: Sequence[Block]) -> None:

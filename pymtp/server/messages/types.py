@@ -25,6 +25,7 @@ from pymtp.server.openai.types import (
     Text,
     TokenLimit,
     ToolName,
+    refuse_media,
 )
 from pymtp.validation import shown
 
@@ -82,20 +83,39 @@ class ToolUseBlock(RequestModel):
     input: AnyJson = Field(None, description="The arguments. A value that is no object becomes one text.")
 
 
-def _reject_media(block: Any) -> Any:
+class Base64Image(RequestModel):
+    type: Literal["base64"]
+    data: str
+    media_type: str | None = Field(None, description="No effect: the bytes tell the format.")
+
+
+class UrlImage(RequestModel):
+    type: Literal["url"]
+    url: str = Field(description="A data URL; or a URL that the options of the server allow.")
+
+
+class ImageBlock(RequestModel):
+    type: Literal["image"]
+    source: Annotated[Base64Image | UrlImage, Field(discriminator="type")]
+
+
+def _refuse_files(block: Any) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
-    source = block.get("source") if kind == "document" else None
-    if isinstance(source, dict) and source.get("type") not in ("text", "content"):
-        kind = f"document of {source.get('type')}"
-    elif kind not in ("image", "container_upload"):
-        return block
-    raise PydanticCustomError("unreadable", "this model reads only text, not {kind}", {"kind": shown(kind)})
+    readable = {"document": ("text", "content"), "image": ("base64", "url")}.get(str(kind))
+    source = block.get("source") if readable else None
+    if readable and isinstance(source, dict) and source.get("type") not in readable:
+        kind = f"{kind} of {source.get('type')}"
+    elif kind != "container_upload":
+        return refuse_media(block)
+    raise PydanticCustomError(
+        "unreadable", "{kind} is not supported: a message has text and images", {"kind": shown(kind)}
+    )
 
 
 class ToolResultBlock(RequestModel):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: AnyJson = Field(None, description="Text or blocks. Blocks without text become placeholders.")
+    content: AnyJson = Field(None, description="Text or blocks. Blocks without text and image become placeholders.")
     is_error: bool | None = None
 
 
@@ -106,8 +126,10 @@ class ForeignBlock(RequestModel):
 
 
 UserBlock = Annotated[
-    Annotated[TextBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")],
-    BeforeValidator(_reject_media),
+    Annotated[
+        TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")
+    ],
+    BeforeValidator(_refuse_files),
 ]
 _ASSISTANT_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
 

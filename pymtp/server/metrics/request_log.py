@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.chat import Chat
+from pymtp.server.image_parts import image_part, image_url
 from pymtp.server.metrics.logs import log
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's status of requests whose client disconnects before the response
@@ -20,6 +22,7 @@ DEBUG_ROUTES = ("/health", "/metrics", "/figures")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOGGED_BY_WORKER = "logged_by_worker"  # key of scope["state"]: True if a front has passed the request to a worker
 MAX_PATH_CHARACTERS = 200  # the most characters of an unknown path in a log line
+MAX_URL_CHARACTERS = 200  # the most characters of an image's URL
 
 
 class HttpRequestCounter(Protocol):
@@ -117,8 +120,22 @@ class RequestLogMiddleware:
             **entry.generation_fields(),
         }
         if self._prompts and entry.prompt is not None:
-            fields["prompt"] = entry.prompt.messages if isinstance(entry.prompt, Chat) else entry.prompt
+            is_chat = isinstance(entry.prompt, Chat)
+            fields["prompt"] = [_shortened(one) for one in entry.prompt.messages] if is_chat else entry.prompt
         log.log(logging.DEBUG if route in DEBUG_ROUTES else logging.INFO, "request", extra={"fields": fields})
+
+
+def _shortened(message: Any) -> Any:
+    """Return a message in which the URL of each image has at most MAX_URL_CHARACTERS: it may be the whole file."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list):
+        return message
+    urls = map(image_url, content)
+    parts = [
+        part if url is None or len(url) <= MAX_URL_CHARACTERS else image_part(f"{url[:MAX_URL_CHARACTERS]}…")
+        for part, url in zip(content, urls, strict=True)
+    ]
+    return {**message, "content": parts}
 
 
 def _route(scope: Scope) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import TEXT, chat_request, read_generate_request, template_variables
+from pymtp.server.image_parts import image_part
 
 # Ollama's defaults, for parameters that neither the request, the server nor the model's file sets
 DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "max_tokens": None}
@@ -31,12 +33,15 @@ def read_generate(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> Gen
     """Read the body of /api/generate: a chat of one message, or a text with `raw` or `suffix`. See `read_chat`."""
     prompt = fields.get("prompt") or ""
     if _continues_text(fields):
+        if fields.get("images"):
+            raise InvalidRequestError("images: not supported with raw or suffix, only in chats", "images")
         body = _sampling(fields) | {"prompt": prompt, "stream": _streams(fields), "suffix": fields.get("suffix")}
         if (schema := _schema(fields)) is not None:
             body["json_schema"] = schema
         return read_generate_request(TEXT, body, {**DEFAULTS, **defaults})
     system = [{"role": "system", "content": fields["system"]}] if fields.get("system") else []
-    return _chat_request(fields, [*system, {"role": "user", "content": prompt}], (), defaults)
+    content = _content(prompt, fields.get("images"))
+    return _chat_request(fields, [*system, {"role": "user", "content": content}], (), defaults)
 
 
 def _continues_text(fields: Mapping[str, Any]) -> bool:
@@ -87,7 +92,10 @@ def _schema(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form."""
-    found: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
+    images = message.get("images") or ()
+    if images and message["role"] not in ("user", "tool"):
+        raise InvalidRequestError(f"images: a message of the role {message['role']} has none", "images")
+    found: dict[str, Any] = {"role": message["role"], "content": _content(message.get("content") or "", images)}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]
     if message.get("tool_call_id"):
@@ -104,6 +112,13 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
             for call in calls
         ]
     return found
+
+
+def _content(text: str, images: Sequence[str] | None) -> str | list[dict[str, Any]]:
+    """Return the content of a message: the images are before its text, as Ollama's templates have them."""
+    if not images:
+        return text
+    return [*map(image_part, images), {"type": "text", "text": text}]
 
 
 def _arguments_text(arguments: Any) -> str:

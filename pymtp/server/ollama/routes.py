@@ -63,7 +63,7 @@ async def generate(request: Request, body: OllamaGenerateRequest, service: Servi
     name = check_model(service, body.model)
     writer = AnswerWriter(name, chat=False)
     ignored = ignored_header(ignored_names(fields, OllamaGenerateRequest.model_fields))
-    if not body.prompt and not body.suffix:
+    if not body.prompt and not body.suffix and not body.images:
         return AsciiJSONResponse(writer.loaded(), headers=ignored)
     return await _respond(request, service, read_generate(fields, service.sampling), writer, ignored)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 from typing_extensions import NotRequired, TypedDict
 
 from pymtp.server.openai.types import (
@@ -27,13 +26,7 @@ Text = Annotated[str, VALID_TEXT]
 WholeNumber = Annotated[int, Field(ge=-(2**31), lt=2**31), FLOAT_AS_INT]
 
 
-def _refuse_images(images: object) -> object:
-    if images:
-        raise PydanticCustomError("unreadable", "this model reads only text, not images")
-    return images
-
-
-NoImages = Annotated[list[JsonValue], Field(max_length=0), BeforeValidator(_refuse_images)]
+Images = FailFastList[str]  # base64 of their files
 Format = Literal["", "json"] | JsonObject
 Think = bool | Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -79,7 +72,7 @@ class OllamaChatMessage(RequestModel):
     role: Literal["system", "user", "assistant", "tool", "developer"]
     content: Text | None = None
     thinking: Text | None = None
-    images: NoImages | None = None
+    images: Images | None = None
     tool_calls: FailFastList[OllamaToolCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -103,7 +96,7 @@ class OllamaGenerateRequest(ModelFields):
     system: Text | None = None
     template: Literal[""] | None = Field(None, description="Not supported: the server has one chat template.")
     raw: bool | None = Field(None, description="Whether the prompt is used as it is, without the chat template.")
-    images: NoImages | None = None
+    images: Images | None = Field(None, description="Not with raw or suffix.")
     format: Format | None = None
     stream: bool | None = None
     think: Think | None = None

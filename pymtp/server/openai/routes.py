@@ -17,14 +17,22 @@ from pymtp.engine.request import Completion
 from pymtp.openai.answer_rules import has_rule
 from pymtp.openai.chunks import ChatChunks, TextChunks
 from pymtp.openai.generate_request import GenerateRequest, Output, left_out_keywords
-from pymtp.openai.request_body import CHAT, TEXT, excludes_reasoning, read_generate_request, text_prompts
+from pymtp.openai.request_body import (
+    CHAT,
+    TEXT,
+    excludes_reasoning,
+    read_generate_request,
+    text_prompts,
+    unknown_fields,
+)
 from pymtp.openai.response_body import ChatCompletion, TextCompletion, build_response
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.errors import stream_error_encoder
 from pymtp.server.http.json_response import AsciiJSONResponse, EncodedJSONResponse, encode_pieces
 from pymtp.server.http.left_out import note_left_out
-from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
+from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header, ignored_header
 from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
+from pymtp.server.image_parts import ignored_details
 from pymtp.server.openai.types import ChatChunk, ChatRequest, CompletionRequest
 from pymtp.server.service import RunningRequest, Service
 
@@ -38,7 +46,8 @@ async def chat_completions(request: Request, body: ChatRequest, service: Service
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_generate_request(CHAT, fields, service.sampling)
-    ignored = ignored_fields_header(CHAT, fields if generate_request.stream else {**fields, "verbose": None})
+    unknown = unknown_fields(CHAT, fields if generate_request.stream else {**fields, "verbose": None})
+    ignored = ignored_header([*unknown, *ignored_details("messages", fields["messages"])])
     if not generate_request.stream:
         work = _response(CHAT, service, [generate_request], fields, ignored)
         return await run_until_disconnect(request.receive, work)

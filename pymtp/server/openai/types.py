@@ -5,7 +5,8 @@ The models check only the form of a request; pymtp/openai/request_body.py interp
 
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Iterator
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
@@ -40,12 +41,17 @@ def _text_to_bool(value: object) -> object:
 
 
 def _refuse_nan(value: object) -> object:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError as error:
-        raise PydanticCustomError("finite", "its numbers must be finite: JSON has no NaN and no Infinity") from error
-    except (RecursionError, TypeError):  # refused by its type
-        pass
+    # not json.dumps: it would copy images of megabytes, on the event loop
+    levels: list[Iterator[object]] = [iter((value,))]
+    while levels:
+        for one in levels[-1]:
+            if isinstance(one, (dict, list)):
+                levels.append(iter(one.values() if isinstance(one, dict) else one))
+                break
+            if isinstance(one, float) and not math.isfinite(one):
+                raise PydanticCustomError("finite", "its numbers must be finite: JSON has no NaN and no Infinity")
+        else:
+            levels.pop()
     return value
 
 
@@ -133,14 +139,29 @@ Text = Annotated[str, Tag("text")]
 BY_JSON_TYPE = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
 
 
-def _reject_media(part: object) -> object:
+MEDIA = ("audio", "video")
+
+
+def refuse_media(part: object) -> object:
+    """Refuse parts of a message that are neither text nor an image by their names. For BeforeValidator."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("image_url", "input_image", "input_file", "input_audio", "input_video", "file", "video_url"):
-        raise PydanticCustomError("unreadable", "this model reads only text, not {kind}", {"kind": shown(kind)})
+    if isinstance(kind, str) and (kind in ("file", "input_file") or any(name in kind for name in MEDIA)):
+        raise PydanticCustomError(
+            "unreadable", "{kind} is not supported: a message has text and images", {"kind": shown(kind)}
+        )
     return part
 
 
-TEXT_ONLY = BeforeValidator(_reject_media)  # for the parts of a message's content: refuses images and other media
+def _refuse_images(part: object) -> object:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("image_url", "input_image"):
+        raise PydanticCustomError(
+            "unreadable", "{kind} is not supported here: only messages of users have images", {"kind": shown(kind)}
+        )
+    return refuse_media(part)
+
+
+TEXT_ONLY = BeforeValidator(_refuse_images)  # for parts of a content without images
 
 
 class RequestModel(BaseModel):
@@ -375,7 +396,29 @@ class TextContentPart(RequestModel):
     text: str
 
 
+class ImageUrl(RequestModel):
+    url: str = Field(description="A data URL; or a URL that the options of the server allow.")
+    detail: Literal["auto", "low", "high", "original"] | None = Field(None, description="No effect.")
+
+
+class ImagePart(RequestModel):
+    type: Literal["image_url"]
+    image_url: Annotated[Text | Annotated[ImageUrl, Tag("parts")], BY_JSON_TYPE]
+
+
+class InputImagePart(RequestModel):
+    """An image in the form of /v1/responses."""
+
+    type: Literal["input_image"]
+    image_url: str = Field(description="A data URL; or a URL that the options of the server allow.")
+    detail: Literal["auto", "low", "high", "original"] | None = Field(None, description="No effect.")
+    file_id: None = Field(None, description="Not supported: there are no uploaded files.")
+
+
 MessageText = str | FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
+UserPart = Annotated[
+    Annotated[TextContentPart | ImagePart | InputImagePart, Field(discriminator="type")], BeforeValidator(refuse_media)
+]
 
 
 class SystemMessage(RequestModel):
@@ -390,7 +433,7 @@ class DeveloperMessage(RequestModel):
 
 class UserMessage(RequestModel):
     role: Literal["user"]
-    content: MessageText | None
+    content: str | FailFastList[UserPart] | None
 
 
 class CalledFunction(RequestModel):

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from pymtp.chat.part_text import content_text
-from pymtp.server.message_builder import MessageBuilder
+from pymtp.server.image_parts import content_with_images
+from pymtp.server.message_builder import Content, MessageBuilder
 
 Item = Mapping[str, Any]
 
@@ -116,7 +117,7 @@ def _own_result(item: Item) -> str:
     return "[a result that is not in the chat]" if result is None else content_text(result)
 
 
-def _result(item: Item) -> str:
+def _result(item: Item) -> Content:
     match item:
         case {"type": "mcp_approval_response"}:
             verdict = "approved" if item.get("approve") else "denied"
@@ -128,4 +129,4 @@ def _result(item: Item) -> str:
             return f"[tools: {', '.join(names)}]"
         case {"type": "program_output"}:
             return content_text(item.get("result", item.get("output")))
-    return content_text(item.get("output") if item.get("output") is not None else item.get("status"))
+    return content_with_images(item.get("output") if item.get("output") is not None else item.get("status"))

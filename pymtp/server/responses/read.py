@@ -12,6 +12,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
 from pymtp.openai.skipped_tools import SkippedTool, check_not_skipped
+from pymtp.server.image_parts import content_with_images, ignored_details
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.openai.types import SamplingFields, TemplateFields
 from pymtp.server.responses.history import DROPPED_ITEMS, FOREIGN_ITEMS, add_foreign_item
@@ -93,6 +94,7 @@ def ignored_names(body: Mapping[str, Any]) -> list[str]:
     items = () if isinstance(body["input"], str) else enumerate(body["input"])
     return [
         *(tool.label for tool in skipped_tools(body)),
+        *(() if isinstance(body["input"], str) else ignored_details("input", body["input"])),
         *(f"input.{i}.{item['type']}" for i, item in items if item.get("type") in DROPPED_ITEMS),
     ]
 
@@ -154,7 +156,7 @@ def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str,
             case {"type": "function_call", "call_id": call_id, "name": name}:
                 builder.add_tool_call(call_id, full_name(name, item.get("namespace")), item.get("arguments"))
             case {"type": "function_call_output", "call_id": call_id}:
-                builder.add_tool_result(call_id, content_text(item.get("output")))
+                builder.add_tool_result(call_id, content_with_images(item.get("output")))
             case {"type": "reasoning"}:
                 builder.add_reasoning(_reasoning_text(item))
             case {"type": str(kind)} if kind in FOREIGN_ITEMS:
@@ -162,7 +164,7 @@ def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str,
             case {"role": "assistant"}:
                 builder.add_text(content_text(item.get("content"), ""))
             case {"role": "user", "content": content}:
-                builder.add_user(content_text(content))
+                builder.add_user(content_with_images(content))
             case {"content": content}:
                 builder.add_system(content_text(content))
     if content and not builder.messages:  # no item says anything to the model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections import Counter, OrderedDict
@@ -48,7 +47,7 @@ class ResponseStore:
         Of the owner that takes the largest share of a limit, the least recently used response is evicted.
         """
         response_id = stored.response["id"]
-        size = len(stored.response.json()) + len(json.dumps(stored.messages))
+        size = len(stored.response.json()) + json_characters(stored.messages)
         if size > self._max_characters:
             return
         self._stored.setdefault(owner, OrderedDict())[response_id], self._sizes[response_id] = stored, size
@@ -85,6 +84,23 @@ class ResponseStore:
         if not owned:
             del self._stored[owner], self._characters[owner]
         return True
+
+
+def json_characters(value: Any) -> int:
+    """Return about how many characters the JSON of a value has. The JSON of images would take a while to make."""
+    total, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        total += 2
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, Mapping):
+            total += sum(map(len, one)) + 6 * len(one)
+            rest.extend(one.values())
+        elif isinstance(one, Sequence):
+            total += 2 * len(one)
+            rest.extend(one)
+    return total
 
 
 _ID = re.compile(r"resp_([0-9A-Za-z]+)_[0-9a-f]{32}")

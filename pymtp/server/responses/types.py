@@ -18,6 +18,8 @@ from pymtp.server.openai.types import (
     Effort,
     FailFastList,
     Flag,
+    ImagePart,
+    InputImagePart,
     JsonObject,
     JsonObjectFormat,
     Name,
@@ -34,6 +36,7 @@ from pymtp.server.openai.types import (
     TokenLimit,
     ToolName,
     max_pairs,
+    refuse_media,
 )
 from pymtp.server.responses.history import FOREIGN_ITEMS, ForeignItemType
 from pymtp.validation import shown
@@ -58,17 +61,28 @@ class RefusalContent(RequestModel):
     refusal: str
 
 
-Content = Annotated[
+TextPart = Annotated[
     Annotated[TextContent | RefusalContent, Field(discriminator="type")],
     TEXT_ONLY,
 ]
+UserPart = Annotated[
+    Annotated[TextContent | RefusalContent | InputImagePart | ImagePart, Field(discriminator="type")],
+    BeforeValidator(refuse_media),
+]
 
 
-class MessageItem(RequestModel):
+class UserItem(RequestModel):
     type: Literal["message"] = "message"
     id: str | None = None
-    role: Literal["user", "system", "developer"]
-    content: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE] | None
+    role: Literal["user"]
+    content: Annotated[Text | Annotated[FailFastList[UserPart], Tag("parts")], BY_JSON_TYPE] | None
+
+
+class SystemItem(RequestModel):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["system", "developer"]
+    content: Annotated[Text | Annotated[FailFastList[TextPart], Tag("parts")], BY_JSON_TYPE] | None
 
 
 class AssistantItem(RequestModel):
@@ -91,7 +105,7 @@ class CallOutputItem(RequestModel):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: AnyJson = Field(None, description="Text or parts. Parts without text become placeholders.")
+    output: AnyJson = Field(None, description="Text or parts. Parts without text and image become placeholders.")
 
 
 class ReasoningItem(RequestModel):
@@ -115,8 +129,8 @@ _OWN_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 def _item_type(item: Any) -> Any:
     kind, role = _field(item, "type") or "message", _field(item, "role")
-    if kind == "message" and role == "assistant":
-        return "assistant"
+    if kind == "message" and role in ("assistant", "user"):
+        return role
     return kind if kind in _OWN_ITEMS else "foreign"
 
 
@@ -133,7 +147,8 @@ def _known_item(item: Any) -> Any:
 
 Item = Annotated[
     Annotated[
-        Annotated[MessageItem, Tag("message")]
+        Annotated[SystemItem, Tag("message")]
+        | Annotated[UserItem, Tag("user")]
         | Annotated[AssistantItem, Tag("assistant")]
         | Annotated[CallItem, Tag("function_call")]
         | Annotated[CallOutputItem, Tag("function_call_output")]

@@ -1,0 +1,134 @@
+"""Tests of the images of chats that are not in the bodies of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.picture_files import picture
+
+from pymtp.chat import Chat
+from pymtp.errors import InvalidRequestError
+from pymtp.images import Image
+from pymtp.server.errors import UnavailableError
+from pymtp.server.http import body_budget
+from pymtp.server.image_parts import image_part
+from pymtp.server.images import reader
+from pymtp.server.images.reader import ImageReader
+from pymtp.server.settings import ServerSettings
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def result(content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": "c", "content": content}
+
+
+async def call(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> ImageReader:
+    (tmp_path / "a.png").write_bytes(picture())
+    (tmp_path / "b.png").write_bytes(b"none")
+    return ImageReader(ServerSettings(media_path=str(tmp_path)))
+
+
+def read(images: ImageReader, *messages: Any) -> list[Any]:
+    async def run() -> Any:
+        async with images.chat_with_images(Chat(messages), call) as chat:
+            return chat.messages
+
+    found: list[Any] = asyncio.run(run())
+    return found
+
+
+def test_chat_without_images_is_unchanged(images: ImageReader) -> None:
+    messages = ({"role": "system", "content": "a"}, user({"type": "text", "text": "b"}), result([{"type": "image"}]))
+    assert read(images, *messages) is messages or read(images, *messages) == messages
+
+
+def test_image_of_a_url_is_read_once_for_all_of_its_places(images: ImageReader) -> None:
+    text = {"type": "text", "text": "b"}
+    part = {"type": "image", "image": Image.read(picture())}
+    found = read(images, user(image_part("file://a.png"), text, image_part("file://a.png")), result("c"))
+    assert found == [user(part, text, part), result("c")]
+    assert found[0]["content"][0]["image"] is found[0]["content"][2]["image"]
+
+
+def test_images_of_the_body_are_data_urls(images: ImageReader) -> None:
+    data = image_part("data:image/png;base64,iVBO")
+    assert read(images, user(data, image_part("iVBO"))) == [user(data, image_part("data:image;base64,iVBO"))]
+
+
+def test_image_of_a_result_is_in_openais_form(images: ImageReader) -> None:
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
+    path = {"type": "image", "image": "/etc/passwd"}  # no path of a client is ever opened
+    parts = [image_part("data:image/png;base64,iVBO"), image_part("data:image;base64,/etc/passwd")]
+    assert read(images, result([block, path])) == [result(parts)]
+    assert read(images, result(path)) == [result(parts[1:])]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file://../a.png", "not within the folder"),
+        ("file://b.png", "none of PNG"),
+        ("http://a.example/", "--allow-image-urls"),
+    ],
+)
+def test_image_that_cannot_be_read_is_refused_or_a_text_of_a_result(
+    images: ImageReader, url: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as failure:
+        read(images, user({"type": "text", "text": "a"}, image_part(url)))
+    assert failure.value.param == "messages[0].content[1]"
+    ((part,),) = (each["content"] for each in read(images, result([image_part(url)])))
+    assert part["type"] == "text"
+    assert part["text"].startswith("[image: ")
+    assert message in part["text"]
+
+
+@pytest.mark.parametrize("kind", ["video", "audio"])
+def test_other_media_are_refused_by_name(images: ImageReader, kind: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{kind} is not supported"):
+        read(images, user(image_part(f"data:{kind}/mp4;base64,AAAA")))
+
+
+def test_number_of_images_is_limited_before_any_is_read(images: ImageReader) -> None:
+    with pytest.raises(InvalidRequestError, match="65 images; at most 64"):
+        read(images, user(*[image_part(f"file://{i}.png") for i in range(65)]))
+
+
+def test_bytes_of_images_by_url_are_limited(
+    images: ImageReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.png").write_bytes(picture("blue"))
+    monkeypatch.setattr(reader, "MAX_BYTES", len(picture()) + 1)
+    with pytest.raises(InvalidRequestError, match="bytes together"):
+        read(images, user(image_part("file://a.png"), image_part("file://c.png")))
+
+
+def test_images_of_all_requests_share_a_limit(images: ImageReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_budget, "WAIT_SECONDS", 0.0)
+    chat = Chat([user(image_part("file://a.png"))])
+
+    async def run() -> None:
+        held = [await images._budget.reserve(str(i), reader.MAX_BYTES) for i in range(4)]
+        with pytest.raises(UnavailableError, match="take all memory for images"):
+            async with images.chat_with_images(chat, call):
+                pass
+        for one in held:
+            assert one is not None
+            images._budget.release(one)
+        async with images.chat_with_images(chat, call):
+            assert images._budget.nbytes == len(picture())
+        assert images._budget.nbytes == 0
+
+    asyncio.run(run())
