@@ -19,10 +19,11 @@ _TYPES = {
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
 }
-# The policy forbids content from other hosts, inline scripts and styles, and HTML that scripts make from strings.
+# The policy forbids content from other hosts, inline scripts and styles, and HTML that scripts make from strings. The
+# images of messages are data URLs.
 _POLICY = (
-    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {
     "Cache-Control": "no-cache",  # browsers must revalidate a cached file, because an update may have changed it

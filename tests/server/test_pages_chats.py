@@ -479,10 +479,10 @@ def test_two_hundred_chats_and_one_of_two_megabytes(tab: Tab, scripted: Scripted
 def test_files_are_attached_as_text_within_a_limit_that_is_said(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     assert "at most 1.0 MiB together" in (page.locator("#attach").get_attribute("title") or "")
-    files = {"a.md": b"```\nx\n```", "b.txt": "é".encode(), "c.png": b"\x89PNG\x00", "d.txt": b"x" * 2**20}
+    files = {"a.md": b"```\nx\n```", "b.txt": "é".encode(), "c.bin": b"\x89PNG\x00", "d.txt": b"x" * 2**20}
     chosen = [{"name": name, "mimeType": "", "buffer": data} for name, data in files.items()]
     page.set_input_files("#attach-file", chosen)  # type: ignore[arg-type]
-    expect(page.get_by_role("alert")).to_contain_text("c.png is not text in UTF-8")
+    expect(page.get_by_role("alert")).to_contain_text("c.bin is not text in UTF-8")
     expect(page.get_by_role("alert")).to_contain_text(
         "d.txt has 1.0 MiB: the files of one message have at most 1.0 MiB"
     )

@@ -3,6 +3,7 @@
 import { newId } from "./chat_store.js";
 import { ChatTree } from "./chat_tree.js";
 import { BY_TEXT } from "./coloured_text.js";
+import { isImageUrl } from "./images.js";
 
 const FORMAT = "pymtp chats";
 const VERSION = 1;
@@ -77,8 +78,11 @@ function readTurn(turn, chat, ids, at) {
 
 function readMessage({ text, files }, at) {
   const readFile = (file, i) => {
-    object(file, `${at}.files[${i}]`);
-    return { name: string(file.name, `${at}.files[${i}].name`), text: string(file.text, `${at}.files[${i}].text`) };
+    const where = `${at}.files[${i}]`;
+    const name = string(object(file, where).name, `${where}.name`);
+    if (file.image === undefined) return { name, text: string(file.text, `${where}.text`) };
+    if (!isImageUrl(string(file.image, `${where}.image`))) throw new FileError(`${where}.image is no data URL of an image`);
+    return { name, image: file.image, width: natural(file.width, `${where}.width`), height: natural(file.height, `${where}.height`) };
   };
   return { text: string(text, `${at}.text`), files: list(files, `${at}.files`).map(readFile) };
 }

@@ -1,7 +1,8 @@
 // The form for a message: text, files, and the buttons that send it and stop an answer.
 
-import { MAX_FILES_BYTES, readFiles, size } from "./attachments.js";
+import { MAX_FILES_BYTES, labelOf, readFiles, size } from "./attachments.js";
 import { byId, el } from "./dom.js";
+import { MAX_IMAGES_BYTES } from "./images.js";
 import { isSending } from "./keys.js";
 import { dismiss, notify } from "./notices.js";
 
@@ -10,7 +11,7 @@ export class Composer {
   #question = byId("question");
   #list = byId("files");
   #chosen = byId("attach-file");
-  #files = []; // { name, text }
+  #files = []; // { name, text } or { name, image, width, height }
   #reading = Promise.resolve(); // the files that are being read
 
   /** on: the handlers { send(text, files), stop() }. `send` returns whether it took the message. */
@@ -30,7 +31,8 @@ export class Composer {
       on.stop();
       this.focus();
     });
-    byId("attach").title = `Text files, at most ${size(MAX_FILES_BYTES)} together`;
+    byId("attach").title =
+      `Text files, at most ${size(MAX_FILES_BYTES)} together, and images, at most ${size(MAX_IMAGES_BYTES)} together`;
     byId("attach").addEventListener("click", () => this.#chosen.click());
     this.#chosen.addEventListener("change", () => {
       this.#attach([...this.#chosen.files]);
@@ -111,6 +113,7 @@ export class Composer {
       this.focus();
     };
     const attributes = { type: "button", class: "quiet", "aria-label": `Remove ${file.name}`, onclick: remove };
-    return el("li", {}, `${file.name} · ${size(new Blob([file.text]).size)} `, el("button", attributes, "×"));
+    const picture = file.image ? [el("img", { src: file.image, alt: "" })] : [];
+    return el("li", {}, ...picture, `${labelOf(file)} `, el("button", attributes, "×"));
   }
 }
