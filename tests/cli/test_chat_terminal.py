@@ -113,7 +113,7 @@ def test_chat_commands_in_a_terminal(thinks: Path, tmp_path: Path) -> None:
         terminal.run("/set", "samplers")
         assert re.search(r"temperature +0 +default: 0\.7", terminal.text)
         terminal.run("/system Be brief.", "(system message: Be brief.)")
-        terminal.run("/image picture.png", "error: images cannot be shown")
+        terminal.run("/image picture.png", "error: this model was loaded without a projector")
         terminal.run("/clear", "a new chat")
         assert saved(terminal, tmp_path) == [{"role": "system", "content": "Be brief."}]
         terminal.run("/system -", "(no system message)")

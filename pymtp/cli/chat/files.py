@@ -6,12 +6,23 @@ import json
 from pathlib import Path
 
 from pymtp.chat import Message, template_messages
+from pymtp.chat.images import ChatImages
 from pymtp.cli.chat.whole_file import write_whole
 from pymtp.errors import InvalidRequestError
+from pymtp.images import Image, ImageLimits
 from pymtp.validation import replace_all_surrogates, shown
 
 MAX_BYTES = 64 * 1024**2
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class _AnyImages:
+    """Takes all images: whether a model sees those of a file shows when the chat is continued."""
+
+    limits = ImageLimits()
+
+    def place(self, image: Image) -> tuple[int, int]:
+        return -1, 1
 
 
 def save_chat(path: Path, messages: list[Message]) -> None:
@@ -21,6 +32,8 @@ def save_chat(path: Path, messages: list[Message]) -> None:
     unchanged then.
     """
     text = json.dumps(replace_all_surrogates(messages), ensure_ascii=False, indent=2)
+    if len(text) > MAX_BYTES:
+        raise InvalidRequestError(f"the chat is not saved: its file would have more than {MAX_BYTES} bytes")
     try:
         if path.is_file() and path.stat().st_size:
             _check_is_chat(path)
@@ -51,7 +64,7 @@ def load_chat(path: Path) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError(f"{path} has no list of messages")
     try:
-        template_messages(messages)
+        template_messages(messages, ChatImages(_AnyImages()))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{path} has no chat: {error}") from error
     for i, message in enumerate(messages):

@@ -8,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 
 from pymtp.chat import Chat, Message, assistant_message
-from pymtp.chat.part_text import content_text
+from pymtp.chat.images import NO_PROJECTOR
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.cli.chat.answer import AnswerPrinter
+from pymtp.cli.chat.images import Part, images_of, read_image, text_of, with_images
 from pymtp.cli.chat.interrupts import Interrupts
 from pymtp.cli.chat.reader import Reader
 from pymtp.cli.chat.settings import ChatSettings
@@ -21,6 +22,7 @@ from pymtp.engine.prepare import apply_thinking_budget
 from pymtp.engine.request import Completion
 from pymtp.engine.stream import Stream
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
+from pymtp.images import Image
 from pymtp.llm import LLM
 from pymtp.sampling import SamplingParams
 
@@ -48,6 +50,7 @@ class ChatSession:
         self._llm, self._interrupts, self._reader = llm, interrupts, reader
         self._prefix = prefix
         self._n_regenerated = 0  # how often the last message was answered again
+        self._images: list[Part] = []  # those that the next message gets
 
     @property
     def system(self) -> str | None:
@@ -62,8 +65,9 @@ class ChatSession:
         return None if at is None else _text(self.messages[at])
 
     def clear(self) -> None:
-        """Drop all messages but the system message."""
+        """Drop all messages but the system message, and the images that no message has yet."""
         self.messages = self.messages[: self.system is not None]
+        self._images = []
 
     def replace_messages(self, messages: list[Message]) -> None:
         """Continue another chat.
@@ -81,14 +85,27 @@ class ChatSession:
         rest = self.messages[self.system is not None :]
         self.replace_messages([{"role": "system", "content": text}, *rest] if text else rest)
 
-    def ask(self, text: str, *, edited: bool = False) -> None:
-        """Answer a message of the user.
+    def attach(self, path: Path) -> Image:
+        """Read an image, which the next message gets.
 
-        edited: whether the message takes the place of the last one.
+        Raises InvalidRequestError for a file that is no image, and for a model that cannot see.
+        """
+        if not self._llm.sees_images:
+            raise InvalidRequestError(NO_PROJECTOR)
+        image, part = read_image(path)
+        self._images.append(part)
+        return image
+
+    def ask(self, text: str, *, edited: bool = False) -> None:
+        """Answer a message of the user, which gets the attached images. If there is no answer, they stay attached.
+
+        edited: whether the message takes the place of the last one. It has the images of that one, too.
         """
         at = self._last_user() if edited else None
-        if self._answer([*self.messages[:at], {"role": "user", "content": text}], self.settings.params):
-            self._n_regenerated = 0
+        images = [*(() if at is None else images_of(self.messages[at].get("content"))), *self._images]
+        message = {"role": "user", "content": with_images(images, text)}
+        if self._answer([*self.messages[:at], message], self.settings.params):
+            self._n_regenerated, self._images = 0, []
 
     def regenerate(self) -> None:
         """Answer the user's last message again: with a given seed, with the seed that follows it.
@@ -192,4 +209,4 @@ def _print_answer(
 
 
 def _text(message: Message) -> str:
-    return content_text(message.get("content"), "")
+    return text_of(message.get("content"))

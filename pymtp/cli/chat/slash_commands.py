@@ -116,8 +116,10 @@ class SlashCommands:
             self._session.set_system("" if text == "-" else text)
         show_remark(f"system message: {self._session.system}" if self._session.system else "no system message")
 
-    def _image(self, _: str) -> None:
-        raise InvalidRequestError("images cannot be shown to this model: pymtp gives models only text")
+    def _image(self, name: str) -> None:
+        file = _read_file_name("/image", name)
+        image = self._session.attach(file)
+        show_remark(f"{file.name}, {image.width} x {image.height} pixels: the next message has it")
 
     def _exit(self, _: str) -> None:
         raise EOFError
