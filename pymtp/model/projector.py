@@ -120,5 +120,16 @@ class Projector:
             lib.pymtp_projector_cancel(pointer, cancelled)
 
     def close(self) -> None:
-        """Free the projector, after the call that runs. All later calls raise ClosedError."""
-        self._handle.close(self.cancel)
+        """End the running call, and free the projector without waiting for that. All later calls raise ClosedError.
+
+        A signal handler may call it while its own thread encodes an image.
+        """
+        handle = self._handle
+        handle.closed = True
+        self.cancel()
+        if handle.lock.acquire(blocking=False):  # otherwise the running call frees it at its end
+            try:
+                if not handle.caller:
+                    handle.pointer = None
+            finally:
+                handle.lock.release()

@@ -18,7 +18,7 @@ from gguf import GGUFReader
 from makers.make_mmproj import WEIGHTS, make_mmproj
 from makers.vision_shapes import PROJECTORS
 
-from pymtp import ClosedError, InvalidRequestError
+from pymtp import CancelledError, ClosedError, InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.model.projector import Projector
 
@@ -167,6 +167,24 @@ def test_a_cancelled_projector_encodes_nothing_until_it_may_again(projector: Pro
         projector.encode(pixels(64, 64))
     projector.cancel(False)
     assert np.isfinite(projector.encode(pixels(64, 64))).all()
+
+
+def test_a_projector_closed_within_its_own_call_ends_the_call(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as a signal handler does, while another thread waits for the projector to be closed
+    projector = Projector(shipped(), mmproj, n_threads=1)
+
+    def close_elsewhere(width: int, height: int) -> tuple[int, int]:
+        thread = threading.Thread(target=projector.close)
+        thread.start()
+        thread.join()
+        return grid(width, height)
+
+    grid = projector.grid
+    pointer = projector._handle.pointer
+    monkeypatch.setattr(projector, "grid", lambda *size: close_elsewhere(*size) if pointer else size)
+    with pytest.raises((ClosedError, CancelledError)):
+        projector.encode(pixels(64, 64))
+    assert projector._handle.pointer is None
 
 
 def test_threads_share_a_projector(projector: Projector) -> None:

@@ -39,22 +39,6 @@ bool is_end_of_layer(const ggml_tensor * node) {
     return std::string_view(node->name).rfind("layer_out", 0) == 0;
 }
 
-// Runs a function of the C API of projectors. Returns PYMTP_OK, or the status of what the function has thrown.
-template <typename F> int call(F && body) noexcept {
-    const pymtp_call guard;
-    try {
-        pymtp_clear_errors();
-        body();
-        return PYMTP_OK;
-    } catch (const pymtp_failure & failure) {
-        pymtp_store_error(failure.what());
-        return failure.status;
-    } catch (...) {
-        pymtp_store_exception();
-        return PYMTP_FAILED;
-    }
-}
-
 } // namespace
 
 struct pymtp_projector {
@@ -64,10 +48,17 @@ struct pymtp_projector {
     clip_image_f32 grid(int32_t width, int32_t height, int32_t & nx, int32_t & ny) const;
     void encode(const uint8_t * pixels, int32_t width, int32_t height, float * rows);
 
+    // Runs a function of the C API. Returns PYMTP_OK, or the status of what the function has thrown. After a failed
+    // assertion of llama.cpp the projector may be inconsistent, and refuses further calls.
+    template <typename F> int call(F && body) const noexcept;
+
     std::atomic<bool> cancelled{false};
 
 private:
+    mutable std::atomic<bool> broken{false};
+
     const int32_t n_threads;
+    bool          stopped = false; // whether the current computation was ended
 
     std::unique_ptr<clip_ctx, clip_deleter> ctx;
     std::unique_ptr<mtmd_image_preprocessor> preprocessor;
@@ -79,9 +70,37 @@ private:
     // ggml calls it before and after it computes a node. Returning true before asks for the call after, where false
     // ends the computation.
     static bool on_node(ggml_tensor * node, bool before, void * data) {
-        return before ? is_end_of_layer(node) : !static_cast<pymtp_projector *>(data)->is_cancelled();
+        if (before) {
+            return is_end_of_layer(node);
+        }
+        auto * self = static_cast<pymtp_projector *>(data);
+        self->stopped |= self->is_cancelled();
+        return !self->stopped;
     }
 };
+
+template <typename F> int pymtp_projector::call(F && body) const noexcept {
+    const pymtp_call guard;
+    int status = PYMTP_OK;
+    try {
+        pymtp_clear_errors();
+        if (broken) {
+            throw pymtp_failure(PYMTP_BROKEN, "this projector failed and cannot go on: load it again");
+        }
+        body();
+    } catch (const pymtp_failure & failure) {
+        status = failure.status;
+        pymtp_store_error(failure.what());
+    } catch (...) {
+        status = PYMTP_FAILED;
+        pymtp_store_exception();
+    }
+    if (!guard.assertion().empty()) {
+        broken = true;
+        status = PYMTP_BROKEN;
+    }
+    return status;
+}
 
 pymtp_projector::pymtp_projector(
         const char * path, const pymtp_model & model, const pymtp_projector_options & options) :
@@ -159,8 +178,9 @@ void pymtp_projector::encode(const uint8_t * pixels, int32_t width, int32_t heig
     clip_image_f32_batch batch;
     batch.entries = preprocess(image).entries;
     std::vector<float> encoded((size_t) nx*ny*clip_n_mmproj_embd(ctx.get()));
+    stopped = false;
     const bool done = clip_image_batch_encode(ctx.get(), n_threads, &batch, encoded);
-    if (is_cancelled()) {
+    if (stopped) {
         throw pymtp_failure(PYMTP_CANCELLED, "cancelled");
     }
     if (!done || encoded.size() != (size_t) nx*ny*clip_n_mmproj_embd(ctx.get())) {
@@ -191,12 +211,12 @@ int64_t pymtp_projector_bytes(const pymtp_projector * projector) {
 
 int pymtp_projector_grid(
         const pymtp_projector * projector, int32_t width, int32_t height, int32_t * nx, int32_t * ny) {
-    return call([&] { projector->grid(width, height, *nx, *ny); });
+    return projector->call([&] { projector->grid(width, height, *nx, *ny); });
 }
 
 int pymtp_projector_encode(
         pymtp_projector * projector, const uint8_t * pixels, int32_t width, int32_t height, float * rows) {
-    return call([&] { projector->encode(pixels, width, height, rows); });
+    return projector->call([&] { projector->encode(pixels, width, height, rows); });
 }
 
 void pymtp_projector_cancel(pymtp_projector * projector, bool cancelled) {
