@@ -21,7 +21,7 @@ from pymtp.sampling import SamplingParams
 from pymtp.validation import names_keywords, read_bool, read_int, read_path, refuse_unknown
 
 Keywords = ParamSpec("Keywords")
-MAX_IMAGE_TOKENS = 2**20
+MAX_IMAGE_TOKENS = 2**16
 NAMES_ELSEWHERE = {
     **dict.fromkeys((field.name for field in fields(SamplingParams)), "give it to each call, or to SamplingParams"),
     **OPTION_NAMES_ELSEWHERE,
@@ -56,8 +56,8 @@ class LLMOptions(ModelOptions, ContextOptions):
     mmproj: the file of the model's projector, "mmproj-….gguf", with which chats may have images. None or False for
         none; but for a model of the hub, None means the projector of its repository.
     mmproj_offload: run the projector on a GPU, if there is one.
-    image_min_tokens, image_max_tokens: the fewest and the most tokens of an image, which is scaled to them. None for
-        what the projector's file says.
+    image_min_tokens, image_max_tokens: the fewest and the most tokens of an image, which is scaled to them. None for 8
+        and 4,096, or for the other bound where that is beyond.
     chat_template: a chat template in place of the file's own: Jinja source, or the path of a file with it.
     chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
         them.

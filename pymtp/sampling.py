@@ -135,10 +135,11 @@ class SamplingParams:
 
     logits_processor: a function, or a sequence of functions, that changes the logits before everything else. It gets
         the ids of all tokens so far, the prompt's included, as int32 of shape (n,), and the model's row of logits as
-        float32 of shape (n_vocab,). It changes the row in place and returns None, or returns another row; -inf forbids
-        a token. It is called once for each sampled token, again where tokens are computed again, and with drafts maybe
-        behind the end of the text: the result must depend on the arguments alone. It runs on any thread, and must not
-        call the LLM. An exception ends its request. Drafts are made without it, and verified with it.
+        float32 of shape (n_vocab,). Tokens of images have negative ids. It changes the row in place and returns None,
+        or returns another row; -inf forbids a token. It is called once for each sampled token, again where tokens are
+        computed again, and with drafts maybe behind the end of the text: the result must depend on the arguments alone.
+        It runs on any thread, and must not call the LLM. An exception ends its request. Drafts are made without it, and
+        verified with it.
 
     Grammar and bias are applied first, then the samplers, with llama.cpp's definitions and defaults.
 

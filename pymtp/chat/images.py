@@ -23,6 +23,7 @@ NO_PROJECTOR = (
 )
 _MARKER = re.compile("\ue000image:[0-9a-f]{64}\ue001".encode())
 _DATA = "data:"
+_URLS = (_DATA, "http://", "https://")
 
 
 class ImageTokens(Protocol):
@@ -98,7 +99,7 @@ def _source(part: Mapping[str, Any]) -> Any:
     A string may come from a client of a server, and must never be the path of a file.
     """
     source = part["image"] if part["type"] == "image" else part["image_url"]
-    if isinstance(source, Mapping):
+    if part["type"] != "image" and isinstance(source, Mapping):
         source = source["url"]
     if isinstance(source, str) and source[: len(_DATA)].lower() != _DATA:
         raise InvalidRequestError(
@@ -126,6 +127,6 @@ def _has_parts(message: object) -> bool:
 
 def _with_path(part: Any) -> Any:
     match part:
-        case {"type": "image", "image": str(path)} if path[: len(_DATA)].lower() != _DATA:
+        case {"type": "image", "image": str(path)} if not path.lower().startswith(_URLS):
             return {**part, "image": Path(path)}
     return part

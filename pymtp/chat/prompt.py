@@ -22,7 +22,7 @@ from pymtp.chat.messages import template_messages
 from pymtp.chat.qwen_tags import THINK_END
 from pymtp.chat.template import Chat, ChatTemplate
 from pymtp.chat.template_inputs import Message
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.images import Image
 from pymtp.model.model import Model
 
@@ -123,8 +123,11 @@ class ChatPrompts:
 
         images: the images of the chat, whose markers are replaced by the images' tokens.
         """
+        placed_images = [] if images is None or not images.by_marker else images.find(data)
         if self._n_ctx is not None:
             self._model.check_bytes(len(data), self._n_ctx)
+            if (n_tokens := sum(placed.n_tokens for _, _, placed in placed_images)) > self._n_ctx:
+                raise ContextFullError(f"the images of the prompt have {n_tokens} tokens, n_ctx is {self._n_ctx}")
         recent = max(
             self._recent.texts(cache_key),
             key=lambda text: _shared_bytes(text.data, data),
@@ -132,12 +135,12 @@ class ChatPrompts:
         )
         n, start = recent.last_cut(_shared_bytes(recent.data, data))
         if images is not None and (images.by_marker or recent.image_tokens):
-            expected = [placed.token for _, _, placed in images.find(data[:start])]
+            expected = [placed.token for _, end, placed in placed_images if end <= start]
             if _image_tokens(recent.tokens[:n]) != expected:  # other images, or images that have new tokens by now
                 n = start = 0
         text = _TokenizedText(data, recent.tokens[:n], recent.cuts_until(n), set())
         is_exact = True
-        for first, end, placed in [] if images is None or not images.by_marker else images.find(data):
+        for first, end, placed in placed_images:
             text.image_tokens.add(placed.token)
             if first >= start:
                 is_exact &= self._add_text(text, start, first)

@@ -166,12 +166,8 @@ class PlacementOptions(WeightOptions):
     mmproj_offload: Annotated[
         bool, typer.Option("--mmproj-offload/--no-mmproj-offload", help="Run the projector on the GPU.")
     ] = True
-    image_min_tokens: Annotated[
-        int | None, typer.Option(help="Fewest tokens of an image.", show_default="what the projector says")
-    ] = None
-    image_max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens of an image.", show_default="what the projector says")
-    ] = None
+    image_min_tokens: Annotated[int | None, typer.Option(help="Fewest tokens of an image.", show_default="8")] = None
+    image_max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an image.", show_default="4096")] = None
     offload_kqv: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
     ] = True

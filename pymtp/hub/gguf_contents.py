@@ -31,7 +31,7 @@ class GgufContents(NamedTuple):
     """The contents of a GGUF file, or of all parts of a split one.
 
     kind: MODEL, HEAD, or the name of another kind of file.
-    architecture, width: from the header. Of a projector, the width of its rows, as the model takes them.
+    architecture, width, projector: from the header.
     has_head: whether the file has a head's tensors, under llama.cpp's names, and the key that announces a head.
     announced: whether the file has the key that announces a head.
     reduced: whether the head has its own output layer, for a part of the vocabulary.
@@ -43,6 +43,7 @@ class GgufContents(NamedTuple):
     has_head: bool
     announced: bool
     reduced: bool
+    projector: str = ""
 
 
 Inspect = Callable[[HubModel], GgufContents]  # raises ModelLoadError for a file that is damaged or incomplete
@@ -90,6 +91,7 @@ def inspect_model(model: HubModel, reader: Callable[[HubFile], ReadAt], repo: st
         has_head=announced and (tensors.head or not tensors.any),  # without any tensors, the key decides
         announced=announced,
         reduced=tensors.reduced,
+        projector=header.projector,
     )
 
 

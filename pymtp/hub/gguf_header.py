@@ -15,6 +15,7 @@ _UINT32, _STRING, _ARRAY = 4, 8, 9
 _FIRST_READ = 256 * 1024  # bytes; more than the header of any part of a split file but the first
 _MAX_HEADER = 64 * 1024**2  # bytes; a vocabulary of 248,320 tokens with its merges takes 10 MiB
 _MAX_DIMS = 4  # GGML_MAX_DIMS
+_PROJECTOR_KINDS = ("clip.projector_type", "clip.vision.projector_type")
 
 ReadAt = Callable[[int, int], bytes]  # (offset, n): returns n bytes of the file from the offset, fewer only at its end
 
@@ -26,6 +27,7 @@ class Header(NamedTuple):
     kind: general.type, such as "model" or "adapter", "" if the key is missing.
     blocks, width, n_head_blocks: the architecture's block_count, embedding_length and nextn_predict_layers, 0 if the
         key is missing. The width of a projector is that of its output.
+    projector: the kind of a projector, such as "qwen3vl_merger", "" for other files.
     tensors: the names of the tensors in this file.
     types: for each of them, ggml's number of its type, and the number of its elements.
     size: the bytes from the beginning of the file to the end of the header.
@@ -36,6 +38,7 @@ class Header(NamedTuple):
     blocks: int
     width: int
     n_head_blocks: int
+    projector: str
     tensors: tuple[str, ...]
     types: tuple[tuple[int, int], ...]
     size: int
@@ -138,7 +141,7 @@ def read_header(name: str, read: ReadAt) -> Header:
         n_tensors, n_keys = file.count(24), file.count(13)  # the bytes of an entry whose name is empty
         for _ in range(n_keys):
             key, kind = file.string(), file.number("I")
-            if kind == _STRING and key.startswith("general."):
+            if kind == _STRING and (key.startswith("general.") or key in _PROJECTOR_KINDS):
                 keys[key] = file.string()
             elif kind == _UINT32:
                 keys[key] = file.number("I")
@@ -163,6 +166,7 @@ def read_header(name: str, read: ReadAt) -> Header:
         blocks,
         width,
         n_head_blocks,
+        next((str(keys[key]) for key in _PROJECTOR_KINDS if keys.get(key)), ""),
         tuple(tensors),
         tuple(types),
         file.position,

@@ -15,6 +15,7 @@ from pymtp.model.model import Model
 from pymtp.native import Handle, alone, check, ffi, lib
 from pymtp.validation import read_int, read_path, shown
 
+LEAST_TOKENS, MOST_TOKENS = 8, 4096  # llama.cpp's defaults for projectors of this kind
 MAX_TOKENS = 2**16  # bound of min_tokens and max_tokens
 
 
@@ -39,17 +40,18 @@ class Projector:
         path: a GGUF file, usually named mmproj-….gguf.
         n_threads: the number of threads that encode an image on the CPU.
         offload: run on the first GPU, if there is one.
-        min_tokens, max_tokens: enlarge smaller images and reduce larger ones to these numbers of tokens; None for the
-            default of llama.cpp: 8 and 4,096.
+        min_tokens, max_tokens: enlarge smaller images and reduce larger ones to these numbers of tokens; None for
+            LEAST_TOKENS and MOST_TOKENS, or for the other one where that is beyond.
 
         Raises InvalidRequestError for a file that is no projector, is damaged, or is of another model; OSError for one
         that cannot be read; NativeError if there is too little memory.
         """
         self.path = read_path("mmproj", path)
-        least = 0 if min_tokens is None else read_int("image_min_tokens", min_tokens, 1, MAX_TOKENS)
-        most = 0 if max_tokens is None else read_int("image_max_tokens", max_tokens, 1, MAX_TOKENS)
-        if least and most and least > most:
+        least = LEAST_TOKENS if min_tokens is None else read_int("image_min_tokens", min_tokens, 1, MAX_TOKENS)
+        most = MOST_TOKENS if max_tokens is None else read_int("image_max_tokens", max_tokens, 1, MAX_TOKENS)
+        if least > most and None not in (min_tokens, max_tokens):
             raise InvalidRequestError(f"image_min_tokens={least} is more than image_max_tokens={most}")
+        least, most = (most, most) if min_tokens is None and least > most else (least, max(least, most))
         with open(self.path, "rb"):
             pass  # the error of a missing file says more than llama.cpp's
         options = ffi.new(

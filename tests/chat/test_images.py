@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 from helpers.images import ScriptedProjector, image, picture
 
-from pymtp import LLM, InvalidRequestError
+from pymtp import LLM, ContextFullError, InvalidRequestError
 from pymtp.chat import Chat, template_messages
 from pymtp.chat.images import VISION_END, VISION_START, ChatImages, with_image_paths
 from pymtp.chat.prompt import ChatPrompts
@@ -137,6 +137,8 @@ def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: 
         template_messages(messages, prompts.collect_images())
     assert prompts.prompt(Chat(with_image_paths(messages))).tokens.count(-1) == 2 * N_TOKENS
     assert with_image_paths([{"role": "user", "content": "a"}]) == [{"role": "user", "content": "a"}]
+    address = [user({"type": "image", "image": "https://example.com/a.png"})]
+    assert with_image_paths(address) == address
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,7 @@ def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: 
         ({"type": "image", "image": b"GIF89a"}, "a GIF image cannot be decoded"),
         ({"type": "image", "image": picture(0, 8, 1600)}, "too narrow"),
         ({"type": "image"}, "must be text or images, not 'image'"),
+        ({"type": "image", "image": {}}, "a path|bytes"),
         ({"type": "video", "video": "a.mp4"}, "must be text or images, not 'video'"),
         ({"type": "input_audio", "input_audio": {}}, "must be text or images, not 'input_audio'"),
     ],
@@ -153,6 +156,19 @@ def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: 
 def test_other_parts_are_refused_by_name(prompts: ChatPrompts, form: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         prompts.prompt(Chat([user("a"), user(form)]))
+
+
+def test_markers_in_a_text_are_counted_before_they_become_tokens(prompts: ChatPrompts) -> None:
+    marker = next(iter(marker_of(prompts)))
+    with pytest.raises(ContextFullError, match=f"the images of the prompt have {301 * N_TOKENS} tokens, n_ctx is 4096"):
+        prompts.prompt(Chat([user(part(), marker * 300)]))
+
+
+def marker_of(prompts: ChatPrompts) -> dict[str, Any]:
+    images = prompts.collect_images()
+    assert images is not None
+    template_messages([user(part())], images)
+    return dict(images.by_marker)
 
 
 def test_too_many_images_are_refused_with_the_number(prompts: ChatPrompts, encoder: ImageEncoder) -> None:

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 from helpers.hub import Hub, gguf, number
+from makers.gguf_parts import STRING, Key
 
 from pymtp.hub import from_pretrained
 from pymtp.hub.from_pretrained import fetch_headers, fetch_model
 from pymtp.hub.model_download import LocalFiles
 from pymtp.hub.names import HubName
-from pymtp.hub.projectors import projectors_beside
+from pymtp.hub.projectors import KIND, projectors_beside
 from pymtp.options import LLMOptions
 
 FetchBoth = Callable[..., LocalFiles]
 
 
-def mmproj(width: int = 32) -> bytes:
-    keys = [number("clip.vision.projection_dim", width)]
+def mmproj(width: int = 32, kind: str = KIND) -> bytes:
+    keys = [number("clip.vision.projection_dim", width), Key(b"clip.projector_type", STRING, [kind.encode()])]
     return gguf(architecture="clip", kind="mmproj", head=False, width=0, weights=2000, n_tokens=0, keys=keys)
 
 
@@ -44,6 +45,7 @@ def test_projector_of_a_repository_is_the_one_that_llama_cpp_takes(
 
 def test_projectors_of_other_models_and_damaged_ones_are_not_taken(hub: Hub, fetch_both: FetchBoth) -> None:
     hub.files |= {"m-Q4_K_M.gguf": gguf(), "mmproj-F16.gguf": mmproj(64), "mmproj-BF16.gguf": b"GGUF"}
+    hub.files["mmproj-Q8_0.gguf"] = mmproj(kind="pixtral")
     assert fetch_both().projector is None
     hub.files["mmproj-F32.gguf"] = mmproj()
     found = fetch_both().projector
@@ -83,13 +85,16 @@ def test_from_pretrained_gives_the_projector_to_the_constructor(
     assert Made.from_pretrained("owner/name", mmproj=False).keywords == {"mmproj": False}
 
 
-def test_projectors_beside_a_file_are_those_of_its_width(tmp_path: Path) -> None:
+def test_projectors_beside_a_file_are_those_of_its_kind_and_width(tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(gguf())
     assert projectors_beside(model) == []
     for name, data in (("mmproj-a.gguf", mmproj()), ("mmproj-b.gguf", mmproj(64)), ("mmproj-c.gguf", b"GGUF")):
         (tmp_path / name).write_bytes(data)
+    (tmp_path / "mmproj-f.gguf").write_bytes(mmproj(kind="pixtral"))
     (tmp_path / "mmproj-d.gguf").mkdir()
     (tmp_path / "mmproj-e.gguf").write_bytes(gguf())
     assert projectors_beside(model) == [tmp_path / "mmproj-a.gguf"]
     assert projectors_beside(tmp_path / "none.gguf") == []
+    model.write_bytes(gguf(architecture="qwen3next"))  # it has no positions of images
+    assert projectors_beside(model) == []

@@ -173,3 +173,14 @@ def test_other_sources_are_refused_by_name(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         assert "it is not a file" in refusal(tmp_path / "pipe")
     assert "cannot read the image" in refusal(tmp_path)
+
+
+def test_data_url_may_escape_the_characters_of_base64() -> None:
+    data = saved()
+    text = base64.b64encode(data).decode()
+    escaped = text.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D")
+    assert Image.from_data_url(f"data:image/png;base64,{escaped}").digest == Image.read(data).digest
+    with pytest.raises(InvalidRequestError, match="not base64"):
+        Image.from_data_url("data:image/png;base64,%41%41%41%41")
+    with pytest.raises(InvalidRequestError, match="at most"):
+        Image.from_data_url("data:image/png;base64,%2B" + "A" * 500, ImageLimits(max_bytes=100))

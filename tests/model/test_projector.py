@@ -79,6 +79,11 @@ def test_limits_of_tokens_are_kept(mmproj: Path) -> None:
         assert 20 <= nx * ny <= 40, size
         assert projector.encode(pixels(*size)).shape[0] == nx * ny
     projector.close()
+    for least, most in ((5000, None), (None, 4)):
+        projector = Projector(shipped(), mmproj, n_threads=1, min_tokens=least, max_tokens=most)
+        nx, ny = projector.grid(640, 640)
+        assert (nx * ny >= 5000) if least else (nx * ny <= 4)
+        projector.close()
     for least, most, what in ((0, None, "image_min_tokens"), (None, 2**20, "image_max_tokens"), (9, 8, "more than")):
         with pytest.raises(InvalidRequestError, match=what):
             Projector(shipped(), mmproj, n_threads=1, min_tokens=least, max_tokens=most)
