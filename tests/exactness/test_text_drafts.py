@@ -16,7 +16,7 @@ from pymtp.engine.batch_depth import BatchDepth
 TOKENS = 80
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cheap_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let "auto" take each row of a round for cheap, whatever a busy machine or a sanitizer makes of it."""
     costs = {(n, depth): RoundTime(0.2 * depth, 1 + 0.02 * n * depth) for n in (1, 2, 4) for depth in range(8)}
@@ -38,6 +38,7 @@ def tokens(done: list[Completion]) -> list[list[int]]:
     return [one.token_ids for one in done]
 
 
+@pytest.mark.usefixtures("cheap_rows")
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("options", [{}, {"n_seq_max": 4}, {"draft_text": 63, "n_seq_max": 2}], ids=repr)
 def test_text_is_the_same_with_drafts_from_text(
@@ -68,6 +69,7 @@ def drafted_from_an_earlier_output(llm: LLM, prompt: str, **keywords: Any) -> in
     return llm.generate(prompt, sampled).stats.accepted_by_text
 
 
+@pytest.mark.usefixtures("cheap_rows")
 def test_outputs_are_drafted_from_by_later_requests_of_the_same_salt_alone(prompts: list[str]) -> None:
     with make_llm(draft_tokens="auto") as llm:
         first = drafted_from_an_earlier_output(llm, prompts[7], cache_salt="a")
