@@ -106,6 +106,20 @@ def test_number_of_images_is_limited_before_any_is_read(images: ImageReader) -> 
         read(images, user(*[image_part(f"file://{i}.png") for i in range(65)]))
 
 
+def test_parts_of_a_message_are_copied_once_for_all_of_its_images(images: ImageReader) -> None:
+    class Parts(list[Any]):
+        n_read = 0
+
+        def __iter__(self) -> Any:
+            self.n_read += 1
+            return super().__iter__()
+
+    few, many = (Parts([image_part("data:image/png;base64,eA")] * n) for n in (1, 60))
+    for parts in (few, many):
+        read(images, {"role": "user", "content": parts})
+    assert many.n_read == few.n_read
+
+
 def test_bytes_of_images_by_url_are_limited(
     images: ImageReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ class ImageReader:
         if not places:
             yield chat
             return
+        LIMITS.check_count(sum(not place.in_result for place in places))
         urls = [*dict.fromkeys(place.url for place in places if _is_elsewhere(place.url))]
         LIMITS.check_count(len(urls))
         async with self._reserved(len(urls)) as resize:
@@ -95,20 +96,21 @@ class ImageReader:
     async def _read_all(self, urls: Sequence[str], prepare: Prepare) -> dict[str, Image | InvalidRequestError]:
         """Return the image at each URL, or the error."""
         slots, left = asyncio.Semaphore(AT_ONCE), MAX_BYTES
+        too_many = InvalidRequestError(f"the images of a request by URL have more than {MAX_BYTES} bytes together")
 
         async def read(url: str) -> Image | InvalidRequestError:
             nonlocal left
             async with slots:
                 try:
+                    if left < 0:  # of the other images nothing is read
+                        raise too_many
                     if _has_scheme(url, FILE):
                         data = await prepare(lambda: read_media_file(url, self._folder, LIMITS.max_bytes))
                     else:
                         data = await self._fetcher.fetch(url, LIMITS.max_bytes)
                     left -= len(data)
                     if left < 0:
-                        raise InvalidRequestError(
-                            f"the images of a request by URL have more than {MAX_BYTES} bytes together"
-                        )
+                        raise too_many
                     image: Image = await prepare(lambda: Image.read(data, LIMITS))
                     return image
                 except InvalidRequestError as error:
@@ -147,6 +149,7 @@ def _replaced(
 ) -> list[Any]:
     """Return the messages with the images that were read. Raises the error of an image of a user."""
     replaced = list(messages)
+    contents: dict[int, list[Any]] = {}  # of the messages with images
     for place in places:
         image, where = found.get(place.url), f"messages[{place.message}].content[{place.part}]"
         if isinstance(image, Image):
@@ -158,9 +161,10 @@ def _replaced(
             part = {"type": "text", "text": f"[image: {image}]"}
         else:
             raise InvalidRequestError(f"{where}: {image}", where) from image
-        content = list(replaced[place.message]["content"])
-        content[place.part] = part
-        replaced[place.message] = {**replaced[place.message], "content": content}
+        if place.message not in contents:
+            contents[place.message] = list(messages[place.message]["content"])
+            replaced[place.message] = {**messages[place.message], "content": contents[place.message]}
+        contents[place.message][place.part] = part
     return replaced
 
 
