@@ -151,7 +151,7 @@ def test_host_that_does_not_answer_is_refused(host: ImageHost, monkeypatch: pyte
     monkeypatch.setattr(fetch, "SECONDS", 0.05)
     gate = threading.Event()
     host.answers["/a"] = lambda _: gate.wait(30) and None
-    with pytest.raises(InvalidRequestError, match=r"has not come within 0.05 seconds|cannot be fetched"):
+    with pytest.raises(InvalidRequestError, match=r"has not come within 0.05 seconds"):
         host.fetch("/a")
     gate.set()
     with socket.socket() as closed:

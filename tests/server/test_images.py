@@ -20,6 +20,7 @@ from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server
 
 from pymtp.images import Image
+from pymtp.server import service
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 RED = picture()
@@ -228,6 +229,20 @@ def test_prompt_needs_a_marker_for_each_image(http: httpx.Client, prompt: Any, w
 def test_marker_is_plain_text_without_images(http: httpx.Client) -> None:
     for prompt in ("<__media__>", {"prompt_string": "<__media__>"}, {"prompt_string": "a", "multimodal_data": []}):
         assert post(http, "/completion", prompt=prompt, n_predict=1)["tokens_evaluated"] > 0
+
+
+def test_limit_of_text_does_not_count_images(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_TEXT_BYTES", 3000)
+    large = picture(kind="BMP")
+    assert len(large) > 3000
+    post(http, CHAT, messages=user(image(data_url(large, "bmp")), TEXT), **LIMITS)
+    block = BLOCK | {"source": {"type": "base64", "data": base64.b64encode(large).decode()}}
+    post(http, MESSAGES, model="m", messages=user(block, TEXT), **LIMITS)
+    message = {"role": "user", "content": "a", "images": [base64.b64encode(large).decode()]}
+    post(http, "/api/chat", messages=[message], stream=False, options={"num_predict": 1})
+    long = {"type": "text", "text": "a " * 1600}
+    assert "bytes of text; at most 3000" in refusal(http, CHAT, messages=user(image(), long))
+    assert "3200 bytes of text; at most 3000" in refusal(http, "/v1/completions", prompt="a " * 1600)
 
 
 def test_images_are_read_off_the_event_loop(

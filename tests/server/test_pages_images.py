@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from helpers.browser import Tab
 from helpers.picture_files import data_url, picture
 from helpers.scripted_server import ScriptedServer, said
+from helpers.servers import Server
 from playwright.sync_api import Page, expect
 
 PNG = picture()
@@ -86,6 +87,17 @@ def test_image_is_sent_shown_and_kept(page: Page, scripted: ScriptedServer, kind
     page.get_by_role("button", name="Send").first.click()
     expect(page.locator(".content")).to_have_text("three")
     assert contents(scripted) == [[IMAGE]]
+
+
+def test_model_answers_questions_about_a_pasted_image(tab: Tab, seeing_server: Server) -> None:
+    tab.context.add_init_script("""localStorage.setItem("pymtp.settings", '{"max_tokens": "8"}')""")
+    page = tab.open(seeing_server.url)
+    page.evaluate(GIVE, ["paste", "a.png", base64.b64encode(PNG).decode()])
+    for n in (1, 2):
+        ask(page, "What is it?")
+        ended(page, n)
+    assert all(page.locator(".content").all_text_contents())
+    expect(page.locator(".picture")).to_have_count(1)
 
 
 def test_thumbnail_of_an_image_is_accessible_and_grows(page: Page, scripted: ScriptedServer) -> None:

@@ -92,9 +92,9 @@ class ImageFetcher:
             self._tls = await asyncio.to_thread(ssl.create_default_context)
         failure: Exception | None = None
         for address in await _addresses(target):
-            # no proxy of the environment: it would look the host up itself
+            # no proxy of the environment: it would look the host up itself; `fetch` limits the time
             async with httpx.AsyncClient(
-                trust_env=False, timeout=SECONDS, verify=False if self._tls is None else self._tls
+                trust_env=False, timeout=None, verify=False if self._tls is None else self._tls
             ) as client:
                 request = client.build_request(
                     "GET",
