@@ -195,6 +195,8 @@ class LLM(HubMixin):
         not affected. Does nothing without a running call, and after close().
         """
         self._engine_thread.cancel_all()
+        if self._images is not None:
+            self._images.cancel()
 
     def figures(self) -> Figures:
         """Return the counters of the engine: running and waiting requests, tokens/s, acceptance, the prefix cache."""

@@ -35,6 +35,7 @@ class ImageProjector(Protocol):
     def digest(self) -> str: ...
     def grid(self, width: int, height: int) -> tuple[int, int]: ...
     def encode(self, pixels: NDArray[np.uint8]) -> Rows: ...
+    def cancel(self, cancelled: bool = True) -> None: ...
     def close(self) -> None: ...
 
 
@@ -63,6 +64,7 @@ class ImageEncoder:
         self.nbytes = self.n_encoded = 0
         self._tokens: OrderedDict[tuple[bytes, int, int], int] = OrderedDict()  # by digest and grid
         self._last_token = 0
+        self._owner: object = None  # of the call that encodes an image
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._after_fork_in_child()
         tell_of_forks(self)
@@ -104,29 +106,55 @@ class ImageEncoder:
             raise InvalidRequestError("the prompt ends with an image: text must follow")
 
     def encode(
-        self, images: Mapping[int, Image], key: CacheKey | None, cancelled: Callable[[], bool] = lambda: False
+        self,
+        images: Mapping[int, Image],
+        key: CacheKey | None,
+        cancelled: Callable[[], bool] = lambda: False,
+        owner: object = True,
     ) -> dict[int, EncodedImage]:
         """Return the encoded images of a prompt by their tokens. Images whose rows are cached are not encoded again.
 
         key: only rows under the same key are looked up; None: nothing is looked up, and nothing is kept.
         cancelled: is asked before each image. If it returns true, the rest is left out.
+        owner: whoever may end the call with `cancel`.
 
         Raises InvalidRequestError for a damaged image.
         """
         encoded: dict[int, EncodedImage] = {}
         for token, image in images.items():
-            if cancelled():
-                break
             rows = self._cached(key, image)
             if rows is None:
+                pixels = image.pixels()
                 with self._encoding:
                     rows = self._cached(key, image)  # another thread may have encoded it meanwhile
-                    if rows is None:
-                        rows = self.projector.encode(image.pixels())
-                        self.n_encoded += 1
+                    if rows is None and not cancelled():
+                        rows = self._encode(pixels, owner)
                         self._keep(key, image, rows)
+                if rows is None:
+                    break
             encoded[token] = EncodedImage(*self.projector.grid(image.width, image.height), rows)
         return encoded
+
+    def _encode(self, pixels: NDArray[np.uint8], owner: object) -> Rows:
+        with self._lock:
+            self._owner = owner
+        try:
+            rows = self.projector.encode(pixels)
+        finally:
+            with self._lock:
+                self._owner = None
+                self.projector.cancel(False)
+        self.n_encoded += 1
+        return rows
+
+    def cancel(self, owner: object = None) -> None:
+        """End the call of `encode` that has this owner, or any call for None, if it encodes an image at the moment.
+
+        The call raises CancelledError.
+        """
+        with self._lock:
+            if self._owner is not None and (owner is None or owner is self._owner):
+                self.projector.cancel()
 
     def _cached(self, key: CacheKey | None, image: Image) -> Rows | None:
         with self._lock:

@@ -20,6 +20,7 @@ from pymtp.engine.image_encoder import EncodedImage
 from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText, ThinkingPlan
 from pymtp.errors import InvalidRequestError, PymtpError, copied
+from pymtp.images import Image
 from pymtp.model.model import Model
 from pymtp.prefix_cache.cache import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
@@ -33,6 +34,7 @@ POLL_SECONDS = 0.05
 # than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
 HANDOVER_SECONDS = 0.004
 NO_IMAGES: Mapping[int, EncodedImage] = {}
+NO_IMAGES_TO_ENCODE: Mapping[int, Image] = {}
 # A grammar that allows any text but never its end: the last character would have to be one that does not exist.
 ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
@@ -216,6 +218,8 @@ class Request:
         output_format: OutputFormat | None = None,
         cancel_count: int | None = None,
         images: Mapping[int, EncodedImage] = NO_IMAGES,
+        images_to_encode: Mapping[int, Image] = NO_IMAGES_TO_ENCODE,
+        image_key: CacheKey | None = None,
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
 
@@ -232,13 +236,16 @@ class Request:
         output_format: the format of a chat's output, by which it is parsed; None for other prompts.
         cancel_count: the value of Context.cancels when the caller began to make the request; None for its value when
             the request is submitted. Every cancel() after that ends the request.
-        images: the images of the prompt, by their tokens. They are kept until the request ends.
+        images: the encoded images of the prompt, by their tokens. They are kept until the request ends.
+        images_to_encode: the images that are still to be encoded before the request is submitted. image_key: what
+            separates their cached rows, see `cache_key`.
 
         Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
         self.prompt, self.params, self.waiter = prompt, params, waiter
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
         self.saver, self.caller, self.output_format, self.images = saver, caller, output_format, images
+        self.images_to_encode, self.image_key = images_to_encode, image_key
         self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking

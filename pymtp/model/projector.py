@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.errors import CancelledError, InvalidRequestError, NativeError
 from pymtp.model.files import file_digest
 from pymtp.model.model import Model
 from pymtp.native import Handle, alone, check, ffi, lib
@@ -113,7 +113,12 @@ class Projector:
         rows = np.empty((nx * ny, self.n_embd), np.float32)
         data = ffi.from_buffer("uint8_t[]", np.ascontiguousarray(pixels))
         out = ffi.from_buffer("float[]", rows, require_writable=True)
-        check(lib.pymtp_projector_encode(self._handle.pointer, data, width, height, out))
+        try:
+            check(lib.pymtp_projector_encode(self._handle.pointer, data, width, height, out))
+        except CancelledError:
+            if self._handle.closed:
+                self._handle.raise_refusal()
+            raise
         return rows
 
     def cancel(self, cancelled: bool = True) -> None:

@@ -49,6 +49,9 @@ class ScriptedProjector:
             self.encoded.append(float(pixels.mean()))
             return np.full((nx * ny, self.n_embd), pixels.mean(), np.float32)
 
+    def cancel(self, cancelled: bool = True) -> None:
+        self.cancelled = cancelled
+
     def close(self) -> None:
         self.closed = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,9 +188,74 @@ def test_cancel_ends_a_request_whose_images_are_being_encoded(mmproj: Path, monk
 
         monkeypatch.setattr(projector, "encode", cancelled)
         done = llm.chat(ABOUT_TWO, GREEDY)
-        assert (done.finish_reason, done.token_ids, llm._images.n_encoded) == ("cancelled", [], 1)
+        assert (done.finish_reason, done.token_ids, llm._images.n_encoded) == ("cancelled", [], 0)
         monkeypatch.undo()
         assert llm.chat(ABOUT_TWO, GREEDY).finish_reason != "cancelled"
+
+
+def test_completions_of_one_prompt_share_its_encoded_images(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj, n_seq_max=2) as llm:
+        assert llm._images is not None
+        llm.chat(ABOUT_TWO, SamplingParams(4, n=2, cache_prompt=False))
+        assert llm._images.n_encoded == 2
+
+
+class SlowEncoding:
+    """Lets a projector wait within each call of `encode`, until it is released or cancelled."""
+
+    def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert llm._images is not None
+        projector = llm._images.projector
+        encode = projector.encode
+        self.begun, self.released = threading.Event(), threading.Event()
+
+        def slow(pixels: Any) -> Any:
+            self.begun.set()
+            assert self.released.wait(60)
+            return encode(pixels)
+
+        def cancel(cancelled: bool = True) -> None:
+            type(projector).cancel(projector, cancelled)
+            if cancelled:
+                self.released.set()
+
+        monkeypatch.setattr(projector, "encode", slow)
+        monkeypatch.setattr(projector, "cancel", cancel)
+
+    async def wait(self) -> None:
+        while not self.begun.is_set():
+            await asyncio.sleep(0.001)
+
+
+def test_text_does_not_wait_for_images_that_are_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with AsyncLLM(mmproj=mmproj, n_ctx=2048, n_seq_max=2, n_threads=1, draft_tokens=3) as llm:
+            encoding = SlowEncoding(llm.llm, monkeypatch)
+            chats = [asyncio.create_task(llm.chat([user(image(seed), "a")], GREEDY)) for seed in range(6)]
+            await encoding.wait()
+            text = await llm.generate("def f(x):", GREEDY)
+            assert len(text.token_ids) == 12
+            assert not any(chat.done() for chat in chats)
+            encoding.released.set()
+            assert all(chat.token_ids for chat in await asyncio.gather(*chats))
+
+    asyncio.run(run())
+
+
+def test_abandoned_chat_ends_the_encoding_of_its_images(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with AsyncLLM(mmproj=mmproj, n_ctx=2048, n_threads=1, draft_tokens=3) as llm:
+            assert llm.llm._images is not None
+            encoding = SlowEncoding(llm.llm, monkeypatch)
+            chat = asyncio.create_task(llm.chat([user(*[image(seed) for seed in range(4)], "a")], GREEDY))
+            await encoding.wait()
+            chat.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await chat
+            assert (await llm.chat([user(image(9), "a")], GREEDY)).token_ids
+            assert llm.llm._images.n_encoded == 1
+
+    asyncio.run(run())
 
 
 def test_image_tokens_have_bounds(mmproj: Path) -> None:
