@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from pymtp.chat import Chat, ChatTemplate, GivenToolChoice, Message, Tools
-from pymtp.chat.images import NO_PROJECTOR, with_image_paths
+from pymtp.chat.images import with_image_paths
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import planned_layers
@@ -155,11 +155,6 @@ class LLM(HubMixin):
     def sees_images(self) -> bool:
         """Return whether chats may have images: the LLM has a projector."""
         return self._images is not None
-
-    def check_sees_images(self) -> None:
-        """Raise InvalidRequestError, which says how to get a projector, if the LLM has none."""
-        if not self.sees_images:
-            raise InvalidRequestError(NO_PROJECTOR)
 
     @property
     def mmproj(self) -> str | None:

@@ -371,7 +371,7 @@ def test_llm_has_only_the_documented_public_attributes(llm: LLM) -> None:
     makers = {"from_options", "from_pretrained"}
     states = {"cancel", "close", "closed", "context", "figures", "model"}
     chats = {"chat_prompts", "chat_template", "get_default_sampling_params", "sampling_defaults", "template_source"}
-    images = {"check_sees_images", "mmproj", "sees_images"}
+    images = {"mmproj", "sees_images"}
     assert public == calls | makers | states | chats | images
     public = {name for name in dir(pymtp.AsyncLLM) if not name.startswith("_")}
     assert public == calls | makers | {"close", "figures", "get_default_sampling_params"}

@@ -212,6 +212,11 @@ def test_number_of_images_is_limited(http: httpx.Client) -> None:
     assert "65 images; at most 64" in refusal(http, "/completion", prompt=prompt)
 
 
+def test_inputs_of_embeddings_have_no_more_images_than_a_chat(http: httpx.Client) -> None:
+    one = {"prompt_string": "<__media__>" * 33 + " a", "multimodal_data": [BASE64] * 33}
+    assert "has 66 images; at most 64" in refusal(http, "/embedding", content=[one, one])
+
+
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [

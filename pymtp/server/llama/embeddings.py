@@ -18,6 +18,7 @@ from pymtp.engine.embedder import Pooling, normalized
 from pymtp.engine.image_encoder import EncodedImage
 from pymtp.engine.request import NO_IMAGES
 from pymtp.errors import ContextFullError, InvalidRequestError
+from pymtp.images import ImageLimits
 from pymtp.llm import LLM
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.json_response import EncodedJSONResponse, encode_json, encode_list
@@ -30,6 +31,7 @@ from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, FailFastList, R
 from pymtp.server.service import Service
 
 router = APIRouter()
+LIMITS = ImageLimits()
 MAX_VALUES = 2**24  # numbers in an answer with the vectors of all tokens; each takes about 20 bytes of JSON
 
 
@@ -163,7 +165,7 @@ async def _embed(
     if body.dimensions is not None and body.dimensions > llm.model.n_embd:
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     inputs = read_prompts(given, name)
-    read = await service.prepare(lambda: [read_input(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)])
+    read = await service.prepare(lambda: read_inputs(llm, inputs, name))
     prompts = [one.tokens for one in read]
     if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
         raise InvalidRequestError(
@@ -180,6 +182,19 @@ class EmbeddingInput(NamedTuple):
 
     tokens: Sequence[int]
     images: Mapping[int, EncodedImage] = NO_IMAGES
+
+
+def read_inputs(llm: LLM, inputs: Sequence[Any], name: str) -> list[EmbeddingInput]:
+    """Read the inputs of a body, which may have as many images together as a chat. Raises as `read_input`."""
+    LIMITS.check_count(sum(map(_n_images, inputs)))
+    return [read_input(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)]
+
+
+def _n_images(given: Any) -> int:
+    try:
+        return len(_split_input(given)[1])
+    except InvalidRequestError:  # read_input raises it again, with the name of the input
+        return 0
 
 
 def read_input(llm: LLM, given: Any, name: str) -> EmbeddingInput:
