@@ -54,6 +54,7 @@ def decode_file(data: bytes) -> NDArray[np.uint8]:
 
 def decode_pillow(image: PillowImage) -> NDArray[np.uint8]:
     """Return the RGB pixels of an image of Pillow. Raises InvalidRequestError if its file is damaged."""
+    _silence_warnings()
     with _decoding_errors("Pillow"):
         image.load()
         return rgb_pixels(image, _orientation(image))
@@ -134,16 +135,24 @@ def _openers() -> dict[str, Callable[[io.BytesIO], PillowImage]]:
     """Import Pillow's plugins, and return for each format the function that opens its files."""
     from PIL.BmpImagePlugin import BmpImageFile
     from PIL.GifImagePlugin import GifImageFile
-    from PIL.Image import DecompressionBombWarning
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
     from PIL.WebPImagePlugin import WebPImageFile
 
-    # Pillow warns of damaged EXIF data, which do no harm, and of GIF images that are refused anyway: files of clients
-    # would fill the standard error of a server.
+    _silence_warnings()
+    return {"PNG": PngImageFile, "JPEG": JpegImageFile, "GIF": GifImageFile, "WebP": WebPImageFile, "BMP": BmpImageFile}
+
+
+@lru_cache(1)
+def _silence_warnings() -> None:
+    """Turn off Pillow's warnings of damaged EXIF data, which do no harm, and of GIF images that are refused anyway.
+
+    Files of clients would fill the standard error of a server with them.
+    """
+    from PIL.Image import DecompressionBombWarning
+
     for category in (UserWarning, DecompressionBombWarning):
         warnings.filterwarnings("ignore", category=category, module=r"PIL\.")
-    return {"PNG": PngImageFile, "JPEG": JpegImageFile, "GIF": GifImageFile, "WebP": WebPImageFile, "BMP": BmpImageFile}
 
 
 @contextmanager

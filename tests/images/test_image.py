@@ -86,20 +86,34 @@ def test_damaged_exif_data_turn_nothing() -> None:
         assert Image.read(saved(exif=exif)).pixels().tolist() == RED.tolist()
 
 
-def test_huge_gif_is_refused_without_a_line_on_the_standard_error() -> None:
-    data = bytearray(saved(kind="GIF"))
-    frame = data.index(b"\x2c", 13)
-    data[frame + 5 : frame + 9] = (12_000).to_bytes(2, "little") * 2
+def printed(source: str) -> tuple[str, str]:
+    """Return what a new process prints on stdout and stderr when it reads an image. source: a Python expression."""
     code = f"""
+import io, PIL.Image
 from pymtp.images import Image
 try:
-    Image.read({bytes(data)!r})
+    print(Image.read({source}))
 except ValueError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "144000000 pixels; at most 50000000 are allowed" in done.stdout
-    assert done.stderr == ""
+    return done.stdout, done.stderr
+
+
+def test_huge_gif_is_refused_without_a_line_on_the_standard_error() -> None:
+    data = bytearray(saved(kind="GIF"))
+    frame = data.index(b"\x2c", 13)
+    data[frame + 5 : frame + 9] = (12_000).to_bytes(2, "little") * 2
+    out, errors = printed(repr(bytes(data)))
+    assert "144000000 pixels; at most 50000000 are allowed" in out
+    assert errors == ""
+
+
+def test_damaged_exif_data_of_a_pillow_image_print_no_line_on_the_standard_error() -> None:
+    data = saved(exif=b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\xff\0\0\0\xff\0\0\0")
+    out, errors = printed(f"PIL.Image.open(io.BytesIO({data!r}))")
+    assert "Image(2 x 3" in out
+    assert errors == ""
 
 
 def test_transparent_pixels_are_white() -> None:
