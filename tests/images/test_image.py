@@ -96,7 +96,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
     return done.stdout, done.stderr
 
 
