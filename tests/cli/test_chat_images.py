@@ -33,8 +33,15 @@ def test_image_belongs_to_the_next_message_and_to_the_saved_chat(projector: Path
     (tmp_path / "a b.png").write_bytes(picture())
     (tmp_path / "b.bmp").write_bytes(picture("blue", kind="BMP"))
     (tmp_path / "c.png").write_bytes(b"no image")
+    (tmp_path / "d.png").write_bytes(picture()[:-30])
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    lines = [f"/image {tmp_path}/c.png", f"/image {tmp_path}/none.png", "/image", f'/image "{tmp_path}/a b.png"']
+    lines = [
+        f"/image {tmp_path}/c.png",
+        f"/image {tmp_path}/none.png",
+        "/image",
+        f"/image {tmp_path}/d.png",
+        f'/image "{tmp_path}/a b.png"',
+    ]
     lines += ["What is it?", "And now?", f"/save {first}", f"/image {tmp_path}/b.bmp", "/edit Now?", f"/save {second}"]
     lines += ["/clear", f"/load {second}", "/regen"]
     done = run("chat", *OPTIONS, "--mmproj", str(projector), stdin="\n".join(lines))
@@ -42,6 +49,7 @@ def test_image_belongs_to_the_next_message_and_to_the_saved_chat(projector: Path
     shown = " ".join(done.stderr.split())
     for words in (
         "error: an image is none of PNG",
+        "error: a PNG image cannot be decoded",
         "No such file",
         "error: /image FILE",
         "a b.png, 64 x 48 pixels: the next message has it",

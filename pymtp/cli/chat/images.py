@@ -18,9 +18,10 @@ Part = Mapping[str, Any]
 def read_image(path: Path) -> tuple[Image, Part]:
     """Read the image of a file. Return it, and the part of a message with its bytes.
 
-    Raises InvalidRequestError for a file that cannot be read, or that is no image.
+    Raises InvalidRequestError for a file that cannot be read, that is no image, or that is damaged.
     """
     image = Image.read(path)
+    image.pixels()  # damage is found now: in the chat, each further message would be refused for it
     try:
         data = path.read_bytes()
     except OSError as error:
