@@ -37,6 +37,9 @@ class ImageTokens(Protocol):
         Raises InvalidRequestError for an image that the model cannot see, such as one that is too narrow.
         """
 
+    def check_pixels(self, image: Image) -> None:
+        """Raise InvalidRequestError for an image that is damaged behind its header. Decodes an image once."""
+
 
 class PlacedImage(NamedTuple):
     """An image, its token and the number of its tokens: see `ImageTokens.place`."""
@@ -57,14 +60,18 @@ class ChatImages:
         self._n_images = 0
         self.by_marker: dict[str, PlacedImage] = {}
 
-    def add(self, part: Mapping[str, Any]) -> str:
+    def add(self, part: Mapping[str, Any], *, with_pixels: bool = False) -> str:
         """Add the image of a part, and return the text that stands for it.
+
+        with_pixels: whether damage behind its header is found now, not when the image is encoded.
 
         Raises InvalidRequestError for an image that is refused, and for too many images.
         """
         self._n_images += 1
         self._tokens.limits.check_count(self._n_images)
         image = Image.read(_source(part), self._tokens.limits)
+        if with_pixels:
+            self._tokens.check_pixels(image)
         marker = f"\ue000image:{image.digest.hex()}\ue001"
         self.by_marker[marker] = PlacedImage(image, *self._tokens.place(image))
         return f"{VISION_START}{marker}{VISION_END}"

@@ -108,7 +108,7 @@ def _tool_image(images: ChatImages) -> Callable[[Mapping[str, Any]], str | None]
         if not is_image_part(part):
             return None
         try:
-            return images.add(part)
+            return images.add(part, with_pixels=True)  # else the chat would be refused for good
         except InvalidRequestError as error:
             return f"[image: {error}]"
 

@@ -64,6 +64,7 @@ class ImageEncoder:
         self.nbytes = self.n_encoded = 0
         self._tokens: OrderedDict[tuple[bytes, int, int], int] = OrderedDict()  # by digest and grid
         self._last_token = 0
+        self._decoded: OrderedDict[bytes, None] = OrderedDict()  # digests of images that are not damaged
         self._owner: object = None  # of the call that encodes an image
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._after_fork_in_child()
@@ -81,6 +82,17 @@ class ImageEncoder:
         """
         nx, ny = self.projector.grid(image.width, image.height)
         return self.token_of(image.digest, nx, ny), nx * ny
+
+    def check_pixels(self, image: Image) -> None:
+        """Raise InvalidRequestError for an image that is damaged behind its header. Decodes an image once."""
+        with self._lock:
+            if image.digest in self._decoded:
+                return
+        image.pixels()
+        with self._lock:
+            self._decoded[image.digest] = None
+            if len(self._decoded) > MAX_TOKENS:
+                self._decoded.popitem(last=False)
 
     def token_of(self, digest: bytes, nx: int, ny: int) -> int:
         """Return the token of an image with a grid of nx columns and ny rows."""

@@ -17,7 +17,7 @@ from pymtp.chat.images import VISION_END, VISION_START, ChatImages, with_image_p
 from pymtp.chat.prompt import ChatPrompts
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
-from pymtp.images import ImageLimits
+from pymtp.images import Image, ImageLimits
 
 N_TOKENS = 20  # of a picture of 40 x 32 pixels
 
@@ -128,6 +128,22 @@ def test_images_of_tool_results_are_seen_and_those_of_answers_are_placeholders(p
     assert text.endswith("[image: an image is none of PNG, JPEG, GIF, WebP and BMP: it begins with b'x']")
     assert content(None, result) == "a[image][image]"
     assert content(prompts.collect_images(), {"role": "assistant", "content": [part()]}) == "[image]"
+
+
+def test_damaged_image_of_a_tool_result_is_a_placeholder_and_others_are_decoded_once(
+    prompts: ChatPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    pixels = Image.pixels
+    monkeypatch.setattr(Image, "pixels", lambda self: decoded.append(self.digest) or pixels(self))
+    damaged = {"type": "image", "image": png()[:-200]}
+    result = {"role": "tool", "content": [damaged, part()]}
+    for _ in range(2):
+        text = content(prompts.collect_images(), result)
+        assert text.startswith("[image: a PNG image cannot be decoded")
+        assert text.count(VISION_START) == 1
+    assert len(decoded) == 3  # the damaged one twice
+    assert VISION_START in content(prompts.collect_images(), user(damaged))  # refused when it is encoded
 
 
 def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: ChatPrompts, tmp_path: Path) -> None:

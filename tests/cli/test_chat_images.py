@@ -102,3 +102,11 @@ def test_chat_that_would_be_too_large_to_load_is_not_saved(tmp_path: Path, monke
     assert file.read_text() == old
     monkeypatch.undo()
     assert load_chat(file) == chat
+
+
+def test_chat_with_a_damaged_image_is_not_loaded(tmp_path: Path) -> None:
+    damaged = {"type": "image_url", "image_url": {"url": data_url(picture()[:-30])}}
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps([{"role": "user", "content": parts("a", damaged)}]))
+    with pytest.raises(InvalidRequestError, match="a PNG image cannot be decoded"):
+        load_chat(file)

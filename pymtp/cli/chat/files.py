@@ -17,12 +17,16 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 class _AnyImages:
-    """Takes all images: whether a model sees those of a file shows when the chat is continued."""
+    """Takes all images that are not damaged: whether a model sees them shows when the chat is continued."""
 
     limits = ImageLimits()
 
     def place(self, image: Image) -> tuple[int, int]:
+        image.pixels()
         return -1, 1
+
+    def check_pixels(self, image: Image) -> None:
+        image.pixels()
 
 
 def save_chat(path: Path, messages: list[Message]) -> None:
