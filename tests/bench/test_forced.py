@@ -169,7 +169,8 @@ def test_shipped_model_generates_the_forced_texts_and_holds_them_in_its_caches(d
             params = [SamplingParams(len(p.text), temperature=0.7, seed=1, ignore_eos=True) for p in pairs]
             alone = run_single(llm, pairs[0].prompt, params[0])
             assert tuple(alone.completion.token_ids) == pairs[0].text
-            assert (alone.completion.stats.accepted > 0) == (arm != "none")
+            if arm != "auto":  # which may find on a busy machine that drafts do not pay
+                assert (alone.completion.stats.accepted > 0) == (arm == "3")
             assert llm.context.tokens() == [*pairs[0].prompt, *pairs[0].text[:-1]]
             completions = llm.generate([list(p.prompt) for p in pairs], params)
             assert [tuple(completion.token_ids) for completion in completions] == [p.text for p in pairs]

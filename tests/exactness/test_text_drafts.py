@@ -7,21 +7,16 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
+from helpers.cheap_rows import COSTS, make_rows_cheap
 
 from pymtp import LLM, Completion, SamplingParams
-from pymtp.drafting.depth import RoundTime
-from pymtp.engine import warm_up
-from pymtp.engine.batch_depth import BatchDepth
 
 TOKENS = 80
 
 
 @pytest.fixture
 def cheap_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let "auto" take each row of a round for cheap, whatever a busy machine or a sanitizer makes of it."""
-    costs = {(n, depth): RoundTime(0.2 * depth, 1 + 0.02 * n * depth) for n in (1, 2, 4) for depth in range(8)}
-    monkeypatch.setattr(warm_up, "measure_costs", lambda *_: costs)
-    monkeypatch.setattr(BatchDepth, "_times_are_valid", lambda *_: False)
+    make_rows_cheap(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +49,15 @@ def test_text_is_the_same_with_drafts_from_text(
     assert sum(one.stats.rounds for one in again) < sum(one.stats.rounds for one in first)
 
 
-def test_model_without_a_head_writes_the_same_text_in_fewer_rounds(headless: Path, repeating: list[str]) -> None:
+def test_model_without_a_head_writes_the_same_text_in_fewer_rounds(
+    headless: Path, repeating: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with make_llm(headless, draft_tokens=0) as plain:
         expected = plain.generate(repeating, params(0.0))
     with make_llm(headless, draft_tokens="auto") as llm:
         assert not llm.model.has_head
+        make_rows_cheap(monkeypatch)
+        llm._engine.depth.set_measured_costs({(1, 0): COSTS[1, 0]})  # without a head nothing is measured
         done = llm.generate(repeating, params(0.0))
     assert tokens(done) == tokens(expected)
     assert sum(one.stats.rounds for one in done) < 0.9 * sum(one.stats.rounds for one in expected)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from conftest import ROOT
+from helpers.cheap_rows import make_rows_cheap
 from helpers.servers import LONG, Server, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text_metrics
@@ -110,8 +111,9 @@ def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
 
 
 @pytest.fixture
-def copying(new_server: Callable[..., Server]) -> Server:
+def copying(new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> Server:
     """Return a server that drafts from text, too."""
+    make_rows_cheap(monkeypatch)
     server: Server = new_server(llm={"draft_tokens": "auto"}).ready()
     return server
 
