@@ -426,7 +426,9 @@ class AsyncLLM(HubMixin):
 
         def encode() -> None:
             self.llm._maker.encode_images(unencoded, lambda: abandoned or self._closed)
-            if not abandoned:
+            if self._closed:
+                raise ClosedError("the AsyncLLM is closed")
+            if not abandoned:  # otherwise images may be missing
                 submit(unencoded)
 
         def submit(made: list[Request]) -> None:

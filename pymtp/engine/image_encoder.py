@@ -65,7 +65,7 @@ class ImageEncoder:
         self._tokens: OrderedDict[tuple[bytes, int, int], int] = OrderedDict()  # by digest and grid
         self._last_token = 0
         self._decoded: OrderedDict[bytes, None] = OrderedDict()  # digests of images that are not damaged
-        self._owner: object = None  # of the call that encodes an image
+        self._owner: object = None  # the owner of the call that encodes an image
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._after_fork_in_child()
         tell_of_forks(self)

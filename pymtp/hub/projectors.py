@@ -14,7 +14,7 @@ from pymtp.hub.gguf_header import Header, read_header
 from pymtp.hub.heads import rank
 from pymtp.hub.snapshot import file_reader
 
-PREFERRED = ("F16", "BF16")  # of files with the same number of bits
+PREFERRED = ("F16", "BF16")  # types, the first of which wins among files with the same number of bits
 KIND = "qwen3vl_merger"  # the kind of the projectors of MODELS: the architectures that have positions of images
 MODELS = ("qwen35", "qwen35moe")
 

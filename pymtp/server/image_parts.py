@@ -45,9 +45,9 @@ def image_url(part: object) -> str | None:
             return data_url(data, source.get("media_type"))
         case {"source": {"type": "url", "url": str(url)}}:
             return url
-        case {"type": "image", "data": str(data)}:  # of the Model Context Protocol
+        case {"type": "image", "data": str(data)}:  # the form of the Model Context Protocol
             return data_url(data, part.get("mimeType"))
-        case {"type": "image", "image": str(url)}:  # of Qwen's own examples
+        case {"type": "image", "image": str(url)}:  # the form of Qwen's own examples
             return url
     return None
 

@@ -54,7 +54,7 @@ T = TypeVar("T")
 # Seconds that the preparation of a request (template, tokens, grammar) may take, with the time until a thread is free.
 # The slowest known prompt of MAX_TEXT_BYTES, of spaces, takes half of this.
 PREPARE_TIMEOUT = 60.0
-MAX_TEXT_BYTES = 2**24  # of a body of a chat beside its images, and of another prompt
+MAX_TEXT_BYTES = 2**24  # the limit of a chat beside its images, and of another prompt
 # The number of unread pieces after which a completion waits for its slow client. It is practically unlimited, because a
 # waiting completion would occupy its slot, and because a request keeps all of its pieces in memory anyway.
 MAX_BUFFERED_PIECES = 2**31

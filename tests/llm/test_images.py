@@ -14,7 +14,7 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import LLM, AsyncLLM, ClosedError, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -256,6 +256,27 @@ def test_abandoned_chat_ends_the_encoding_of_its_images(mmproj: Path, monkeypatc
             assert llm.llm._images.n_encoded == 1
 
     asyncio.run(run())
+
+
+def test_closing_an_async_llm_while_it_encodes_leaves_the_llm_usable(
+    mmproj: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(llm: LLM) -> None:
+        encoding, submitted = SlowEncoding(llm, monkeypatch), []
+        shared = AsyncLLM(llm)
+        monkeypatch.setattr(llm._engine_thread, "submit", submitted.append)
+        chat = asyncio.create_task(shared.chat([user(image(0), image(1), "a")], GREEDY))
+        await encoding.wait()
+        await shared.close()
+        encoding.released.set()
+        with pytest.raises(ClosedError):
+            await chat
+        monkeypatch.undo()
+        assert not submitted  # a request without its images would end the engine
+        assert llm.generate("a", GREEDY).token_ids
+
+    with make_llm(mmproj=mmproj) as llm:
+        asyncio.run(run(llm))
 
 
 def test_image_tokens_have_bounds(mmproj: Path) -> None:

@@ -167,7 +167,7 @@ async def _read(target: _Target, answer: httpx.Response, max_bytes: int) -> byte
     about = _about(target.url)
     if answer.has_redirect_location:
         try:
-            # of the URL with the host's name, not with its address
+            # the redirect is resolved against the host's name, not against its address
             return target.url.join(answer.headers["location"])
         except httpx.InvalidURL as error:
             raise InvalidRequestError(f"{about} is redirected to no valid URL") from error

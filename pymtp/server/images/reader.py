@@ -102,7 +102,7 @@ class ImageReader:
             nonlocal left
             async with slots:
                 try:
-                    if left < 0:  # of the other images nothing is read
+                    if left < 0:  # nothing is read any more
                         raise too_many
                     if _has_scheme(url, FILE):
                         data = await prepare(lambda: read_media_file(url, self._folder, LIMITS.max_bytes))
@@ -149,7 +149,7 @@ def _replaced(
 ) -> list[Any]:
     """Return the messages with the images that were read. Raises the error of an image of a user."""
     replaced = list(messages)
-    contents: dict[int, list[Any]] = {}  # of the messages with images
+    contents: dict[int, list[Any]] = {}  # the contents of the messages with images
     for place in places:
         image, where = found.get(place.url), f"messages[{place.message}].content[{place.part}]"
         if isinstance(image, Image):
