@@ -142,7 +142,15 @@ def test_the_head_drafts_the_same_by_steps_and_in_a_chain(model: Model) -> None:
         token = int(steps.prefill(prompt, images=rows).argmax())
         chain.prefill(prompt, images=rows)
         chain.set_sampling(Sampler(SamplingParams(temperature=0)))
-        assert chain.draft_chain(token, DRAFTS)[0] == drafts(steps, token)
+        drafted, probabilities = chain.draft_chain(token, DRAFTS)
+        by_steps = []
+        for given, draft in zip([token, *drafted], drafted, strict=False):
+            logits = steps.draft(given)
+            assert int(logits.argmax()) == draft
+            likeliest = np.sort(logits)[-16:]  # those that a chain weighs a draft against
+            by_steps.append(1 / float(np.exp(likeliest - likeliest[-1]).sum()))
+        assert len(drafted) == DRAFTS
+        np.testing.assert_allclose(probabilities, by_steps, rtol=1e-5)
 
 
 @BOTH
@@ -158,6 +166,8 @@ def test_copied_moved_and_loaded_sequences_continue_alike(model: Model) -> None:
         second.state.load_cells(2, 0, [cells])
         second.state.load(2, prompt, state)
         assert text_after(second, logits, seq=2) == expected
+        at = [seen.inspect.rope_position(len(prompt), seq) for seen, seq in [(first, 0), (first, 1), (second, 2)]]
+        assert at == [at[0]] * 3 != [(len(prompt),) * 3] * 3
 
 
 @BOTH
