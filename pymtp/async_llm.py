@@ -129,8 +129,6 @@ class AsyncLLM(HubMixin):
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # a separate pool: long prompts and large grammars delay other preparations, but no close(), save or load
         self._preparers = Preparers(PREPARERS, "pymtp prepare")
-        # the projector encodes one image at a time, which may take seconds: clients take turns, and text need not wait
-        self._encoder = Preparers(1, "pymtp encode")
         self._process = os.getpid()
 
     async def close(self) -> None:
@@ -413,23 +411,10 @@ class AsyncLLM(HubMixin):
         requests: list[Request] = []
         abandoned = False
 
-        def make() -> list[Request]:
-            """Make the requests, and submit them unless they have images. Return those with images."""
+        def make() -> None:
             given = prompts() if callable(prompts) else (prompts, params)
-            made = self.llm._make_requests(
-                *given, wakeup.waiter, priority=priority, max_unread=max_unread, saver=saver, encode=False
-            )
-            if any(request.images_to_encode for request in made):
-                return made
+            made = self.llm._make_requests(*given, wakeup.waiter, priority=priority, max_unread=max_unread, saver=saver)
             submit(made)
-            return []
-
-        def encode() -> None:
-            self.llm._maker.encode_images(unencoded, lambda: abandoned or self._closed)
-            if self._closed:
-                raise ClosedError("the AsyncLLM is closed")
-            if not abandoned:  # otherwise images may be missing
-                submit(unencoded)
 
         def submit(made: list[Request]) -> None:
             with self._requests_lock:
@@ -442,14 +427,10 @@ class AsyncLLM(HubMixin):
             if self._closed:
                 raise ClosedError("the AsyncLLM is closed")
 
-        unencoded: list[Request] = []
         try:
-            unencoded = await self._prepare(make)  # tokenizing a long prompt is slow
-            if unencoded:
-                await self._run_on(self._encoder, encode)
+            await self._prepare(make)  # tokenizing a long prompt is slow
         except BaseException:  # the call goes on in its thread after the task was cancelled
             abandoned = True
-            self.llm._maker.cancel_images(unencoded)
             self._engine_thread.cancel(requests)
             raise
         return requests

@@ -24,7 +24,7 @@ from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.embedder import Embedder, Pooling
 from pymtp.engine.engine import Engine
-from pymtp.engine.image_encoder import CACHE_SHARE, EncodedImage, ImageEncoder, ImageProjector
+from pymtp.engine.image_encoder import CACHE_SHARE, ImageEncoder, ImageProjector, PromptImages
 from pymtp.engine.keywords import SamplingKeywords, with_keywords
 from pymtp.engine.prefix_files import Path, PrefixFiles
 from pymtp.engine.prepare import Params, Prompt, RequestMaker
@@ -122,7 +122,7 @@ class LLM(HubMixin):
             images=self._images,
         )
         warm_up = WarmUp(depth, options.timing_key(drafts=drafts), done=costs is None or not drafts)
-        owned: list[Closable] = [] if self._images is None else [self._images.projector]
+        owned: list[Closable] = [] if self._images is None else [self._images]
         if given is not self.model:
             owned.append(self.model)
         self._engine_thread = EngineThread(self._engine, self._context, warm_up, owned)
@@ -130,7 +130,7 @@ class LLM(HubMixin):
             self.model, self._context, options.template_source, options.chat_template_kwargs or {}, self._images
         )
         self._prefix_files = PrefixFiles(self._maker, self._engine_thread, self._context, self._images)
-        self._embedder = Embedder(self._context, options, self._engine_thread)
+        self._embedder = Embedder(self._context, options, self._engine_thread, self._images)
         if not warm_up_later:
             self._engine_thread.warm_up_now()
         head = (
@@ -190,8 +190,6 @@ class LLM(HubMixin):
         not affected. Does nothing without a running call, and after close().
         """
         self._engine_thread.cancel_all()
-        if self._images is not None:
-            self._images.cancel()
 
     def figures(self) -> Figures:
         """Return the counters of the engine: running and waiting requests, tokens/s, acceptance, the prefix cache."""
@@ -446,10 +444,10 @@ class LLM(HubMixin):
         self._maker.check_length(tokens)
         return tokens
 
-    def _embedding_images(self, prompt: ChatPrompt) -> Mapping[int, EncodedImage]:
-        """Encode the images of a prompt to embed. Private to pymtp, for the server."""
+    def _embedding_images(self, prompt: ChatPrompt) -> PromptImages:
+        """Return the images of a prompt to embed. Private to pymtp, for the server."""
         self._engine_thread.check_usable()
-        return self._maker.encoded(prompt)
+        return self._maker.check_images(prompt)
 
     def _make_requests(
         self, prompts: Sequence[Prompt], params: Params, waiter: Waiter, **options: Any

@@ -22,6 +22,7 @@ NO_PROJECTOR = (
     "mmproj*.gguf from the model's repository"
 )
 _MARKER = re.compile("\ue000image:[0-9a-f]{64}\ue001".encode())
+LEFT_OUT_AT_ONCE = 16  # images of tools
 _DATA = "data:"
 _URLS = (_DATA, "http://", "https://")
 
@@ -34,11 +35,9 @@ class ImageTokens(Protocol):
     def place(self, image: Image) -> tuple[int, int]:
         """Return the token of an image, which is negative, and the number of its tokens.
 
-        Raises InvalidRequestError for an image that the model cannot see, such as one that is too narrow.
+        Raises InvalidRequestError for an image that is damaged, or that the model cannot see, such as one that is too
+        narrow.
         """
-
-    def check_pixels(self, image: Image) -> None:
-        """Raise InvalidRequestError for an image that is damaged behind its header. Decodes an image once."""
 
 
 class PlacedImage(NamedTuple):
@@ -57,21 +56,39 @@ class ChatImages:
 
     def __init__(self, tokens: ImageTokens) -> None:
         self._tokens = tokens
-        self._n_images = 0
+        self._n_images = self._n_to_leave_out = 0
         self.by_marker: dict[str, PlacedImage] = {}
 
-    def add(self, part: Mapping[str, Any], *, with_pixels: bool = False) -> str:
+    def expect(self, n_images: int, n_of_tools: int) -> None:
+        """Prepare for the images of a chat, of which n_of_tools are in results of tools.
+
+        If they are more than a request may have, `add_of_tool` leaves out the oldest, LEFT_OUT_AT_ONCE together: so the
+        beginning of the prompt changes once in as many turns.
+        """
+        blocks = -(-max(0, n_images - self._tokens.limits.max_images) // LEFT_OUT_AT_ONCE)
+        self._n_to_leave_out = min(n_of_tools, blocks * LEFT_OUT_AT_ONCE)
+
+    def add_of_tool(self, part: Mapping[str, Any]) -> str:
+        """Add the image of a part of a tool's result, as `add`. One that is refused or left out becomes a placeholder.
+
+        It is not refused, because no user can correct what a tool wrote.
+        """
+        if self._n_to_leave_out:
+            self._n_to_leave_out -= 1
+            return f"[image: left out, as a request may have {self._tokens.limits.max_images} images]"
+        try:
+            return self.add(part)
+        except InvalidRequestError as error:
+            return f"[image: {error}]"
+
+    def add(self, part: Mapping[str, Any]) -> str:
         """Add the image of a part, and return the text that stands for it.
 
-        with_pixels: whether damage behind its header is found now, not when the image is encoded.
-
-        Raises InvalidRequestError for an image that is refused, and for too many images.
+        Raises InvalidRequestError for an image that is damaged or refused, and for too many images.
         """
         self._n_images += 1
         self._tokens.limits.check_count(self._n_images)
         image = Image.read(_source(part), self._tokens.limits)
-        if with_pixels:
-            self._tokens.check_pixels(image)
         marker = f"\ue000image:{image.digest.hex()}\ue001"
         self.by_marker[marker] = PlacedImage(image, *self._tokens.place(image))
         return f"{VISION_START}{marker}{VISION_END}"

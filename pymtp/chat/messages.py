@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pymtp.chat.images import NO_PROJECTOR, ChatImages, is_image_part
@@ -17,6 +17,7 @@ WHOLE_ARGUMENTS = "arguments"
 _MAX_DEPTH = 64  # levels of arguments that templates can follow
 # roles that have another name in templates
 _ROLES = {"developer": "system", "function": "tool"}
+_TOOL_ROLES, _USER_ROLES = ("tool", "function"), ("user", "system", "developer")
 _MODEL_ROLES = ("assistant", "tool", "function")  # messages that a model or a tool wrote
 # for each type of content part, the field that holds its text
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -37,13 +38,17 @@ def template_messages(messages: Sequence[Mapping[str, Any]], images: ChatImages 
 
     What the model and its tools wrote is never refused, because no user can correct it: arguments that are no JSON
     object become the text of one argument, and parts that are neither text nor, in a tool's result, an image become
-    placeholders such as `[image]`. So does a tool's image that is refused, with the reason.
+    placeholders such as `[image]`. So does a tool's image that is refused, with the reason, and so do the oldest images
+    of tools in a chat with too many.
 
     Raises InvalidRequestError for malformed messages and calls, for images that are refused, for an image where the
     model sees none, and for other content that is not text.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
+    if images is not None:
+        n_of_tools = _n_images(messages, _TOOL_ROLES)
+        images.expect(n_of_tools + _n_images(messages, _USER_ROLES), n_of_tools)
     converted: list[dict[str, Any]] = []
     first_texts: list[str] = []  # the system messages at the beginning
     for i, message in enumerate(messages):
@@ -103,16 +108,15 @@ def _assistant_texts(message: Mapping[str, Any]) -> dict[str, str]:
 
 def _tool_image(images: ChatImages) -> Callable[[Mapping[str, Any]], str | None]:
     """Return a function that returns the text of a part with an image, and None for other parts."""
+    return lambda part: images.add_of_tool(part) if is_image_part(part) else None
 
-    def text(part: Mapping[str, Any]) -> str | None:
-        if not is_image_part(part):
-            return None
-        try:
-            return images.add(part, with_pixels=True)  # else the chat would be refused for good
-        except InvalidRequestError as error:
-            return f"[image: {error}]"
 
-    return text
+def _n_images(messages: Sequence[Mapping[str, Any]], roles: Collection[str]) -> int:
+    """Return the number of images in the messages of these roles."""
+    contents = [
+        message.get("content") for message in messages if isinstance(message, Mapping) and message.get("role") in roles
+    ]
+    return sum(is_image_part(part) for content in contents if isinstance(content, list) for part in content)
 
 
 def _content_text(content: object, where: str, images: ChatImages | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -15,11 +15,11 @@ from pymtp.context.context import Context
 from pymtp.context.host_memory import free_host_memory
 from pymtp.context.memory import PARTS, DeviceMemory, least_memory
 from pymtp.context.options import ContextOptions
-from pymtp.engine.image_encoder import EncodedImage, Rows, rows_among
+from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, ImageJob, PromptImages, Rows
 from pymtp.engine.logprobs import logprobs_of
-from pymtp.engine.request import NO_IMAGES
+from pymtp.engine.request import Waiter
 from pymtp.engine.thread import EngineThread
-from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
+from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError, copied
 from pymtp.native.process import tell_of_forks
 from pymtp.sampling import TokenLogprobs
 from pymtp.validation import shown
@@ -42,8 +42,15 @@ class Embedder:
     n_tokens, n_decodes: the tokens that were computed so far, and the decodes that it took.
     """
 
-    def __init__(self, engine_context: Context, options: ContextOptions, thread: EngineThread) -> None:
-        """Create the embedder, without its context. options: those of the engine's context."""
+    def __init__(
+        self, engine_context: Context, options: ContextOptions, thread: EngineThread, images: ImageEncoder | None = None
+    ) -> None:
+        """Create the embedder, without its context.
+
+        options: those of the engine's context.
+        images: the encoder of the images of prompts, in the turns of the engine.
+        """
+        self._images = images
         self._model, self._options, self._thread = engine_context.model, options, thread
         self._engine_context = engine_context
         self._context: Context | None = None
@@ -62,13 +69,13 @@ class Embedder:
         tokens: Sequence[int],
         pooling: Pooling,
         cancelled: Callable[[], bool] = lambda: False,
-        images: Mapping[int, EncodedImage] = NO_IMAGES,
+        images: PromptImages = NO_IMAGES,
     ) -> NDArray[np.float32]:
         """Return the pooled hidden states of a prompt, after the final norm, scaled to length 1. Shape (n_embd,).
 
         pooling: "last" for the state of the last token, "mean" for the mean of all.
         cancelled: is asked between chunks of CHUNK tokens.
-        images: the images of the prompt by their tokens.
+        images: the images of the prompt.
 
         Raises InvalidRequestError for another pooling and in a handler that interrupts `embed`, ContextFullError if
         there is no memory for the prompt, CancelledError if `cancelled` returns true or after cancel() of the engine's
@@ -90,7 +97,7 @@ class Embedder:
         self,
         tokens: Sequence[int],
         cancelled: Callable[[], bool] = lambda: False,
-        images: Mapping[int, EncodedImage] = NO_IMAGES,
+        images: PromptImages = NO_IMAGES,
     ) -> NDArray[np.float32]:
         """Return the hidden states of a prompt, after the final norm. Shape (len(tokens), n_embd).
 
@@ -121,7 +128,7 @@ class Embedder:
         compute: Compute,
         add: Callable[[NDArray[np.float32]], None],
         cancelled: Callable[[], bool],
-        images: Mapping[int, EncodedImage],
+        images: PromptImages,
     ) -> None:
         """Compute a prompt in chunks.
 
@@ -129,16 +136,68 @@ class Embedder:
         """
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise InvalidRequestError("this thread computes an embedding: a signal handler may only cancel or close")
-        n_cancels = self._engine_context.cancels
+        n_cancels, jobs = self._engine_context.cancels, dict[int, ImageJob]()
+
+        def stopped() -> bool:
+            return cancelled() or self._engine_context.cancels > n_cancels
+
         with self._lock:
             # on this thread: the steps of the engine go on while memory is allocated
             context = self._context_for(len(tokens))
-            for start in range(0, len(tokens), CHUNK):
-                if cancelled() or self._engine_context.cancels > n_cancels:
-                    raise CancelledError("the computation of the prompt was cancelled")
-                rows = self._thread.call(partial(_compute, context, tokens, start, compute, images))
-                self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
-                add(rows)
+            try:
+                for start in range(0, len(tokens), CHUNK):
+                    chunk = tokens[start : start + CHUNK]
+                    seen = self._rows(chunk, images, jobs, stopped)
+                    if stopped():
+                        raise CancelledError("the computation of the prompt was cancelled")
+                    rows = self._thread.call(partial(self._compute, context, chunk, start, compute, images, seen))
+                    self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
+                    add(rows)
+            finally:
+                self._leave(jobs, jobs.keys())
+
+    def _rows(
+        self, chunk: Sequence[int], images: PromptImages, jobs: dict[int, ImageJob], stopped: Callable[[], bool]
+    ) -> dict[int, Rows]:
+        """Wait for the images of a chunk, and return their rows by their tokens. jobs: the images of the last chunk."""
+        needed = dict.fromkeys(token for token in chunk if token < 0)
+        self._leave(jobs, jobs.keys() - needed.keys())
+        rows: dict[int, Rows] = {}
+        for token in needed:
+            assert self._images is not None
+            if token not in jobs:
+                jobs[token] = self._images.request(images.by_token[token], images.key)
+            job, waiter = jobs[token], Waiter()
+            job.on_done = waiter.notify
+            self._thread.wake()
+            self._thread.wait(waiter, (), lambda job=job: job.done or stopped())  # type: ignore[misc]
+            if job.error is not None:
+                raise copied(job.error)
+            if job.rows is not None:
+                rows[token] = job.rows
+        return rows
+
+    def _leave(self, jobs: dict[int, ImageJob], tokens: Iterable[int]) -> None:
+        for token in list(tokens):
+            assert self._images is not None
+            self._images.leave(jobs.pop(token))
+
+    def _compute(
+        self,
+        context: Context,
+        chunk: Sequence[int],
+        start: int,
+        compute: Compute,
+        images: PromptImages,
+        rows: Mapping[int, Rows],
+    ) -> NDArray[np.float32]:
+        """Compute the next chunk of a prompt, and return its outputs. Runs on the engine's thread."""
+        if start == 0:
+            context.clear()
+            for token, image in images.by_token.items():
+                assert self._images is not None
+                context.add_image(token, *self._images.grid(image))
+        return compute(context, chunk, rows)
 
     def close(self) -> None:
         """Free the context. A prompt that is being computed fails with ClosedError."""
@@ -179,22 +238,6 @@ class Embedder:
                 f"an embedding of {n_tokens} tokens takes at least {needed / 2**30:.1f} GiB of memory, and "
                 f"{free / 2**30:.1f} GiB are free: give a shorter prompt"
             )
-
-
-def _compute(
-    context: Context,
-    tokens: Sequence[int],
-    start: int,
-    compute: Compute,
-    images: Mapping[int, EncodedImage],
-) -> NDArray[np.float32]:
-    """Compute the next chunk of a prompt, and return its outputs. Runs on the engine's thread."""
-    if start == 0:
-        context.clear()
-        for token, image in images.items():
-            context.add_image(token, image.nx, image.ny)
-    chunk = tokens[start : start + CHUNK]
-    return compute(context, chunk, rows_among(images, chunk) if images else {})
 
 
 def _embeddings(context: Context, tokens: Sequence[int], rows: Mapping[int, Rows]) -> NDArray[np.float32]:

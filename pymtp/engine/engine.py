@@ -68,6 +68,7 @@ class Engine:
         self.runner = RequestRunner(
             context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs, images
         )
+        self._images = images
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
         self._cancelled_requests: deque[Request] = deque()
@@ -113,7 +114,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Return whether a step would do nothing: there are no requests, or all are paused streams."""
-        return not self._has_events and self.scheduler.idle
+        return not self._has_events and self.scheduler.idle and (self._images is None or not self._images.busy)
 
     @property
     def closing(self) -> bool:
@@ -150,11 +151,12 @@ class Engine:
             self.runner.abort(self._cancelled_requests.popleft())
 
     def step(self) -> bool:
-        """Admit requests, prefill a share of their prompts, run a round, and emit its tokens.
+        """Admit requests, prefill a share of their prompts, run a round and emit its tokens, and go on with an image.
 
         Returns False if there was nothing to do. The error of a request that fails is stored in the request.
         """
         self.process_queues()
+        started = 0.0 if self._images is None else self._clock()
         scheduler, prefilled = self.scheduler, False
         decoding = scheduler.decoding()
         if len(decoding) < len(scheduler.running) or scheduler.has_waiting or scheduler.has_gap:
@@ -168,7 +170,12 @@ class Engine:
             if len(decoding) < len(scheduler.running):
                 prefilled = self.runner.prefill(scheduler.prefilling())
         self.runner.decode(decoding)
-        return prefilled or bool(decoding)
+        worked = prefilled or bool(decoding)
+        if self._images is not None and self._images.busy:
+            if self._images.turn(self._clock() - started if worked else None):
+                self.runner.leave_room()
+            return True
+        return worked
 
     def hand_over(self) -> None:
         """Wake the readers of streams with unread pieces, before work that may take long."""
@@ -239,7 +246,7 @@ class Engine:
                     request.start_time = self._clock()
                     request.counters_before = runner.context.counters
                 runner.context.set_sampling(request.prefill_sampler, state.seq)
-                if request.images:
+                if request.images.by_token:
                     runner.add_images(request)
             except PymtpError as error:
                 runner.fail(request, error)

@@ -7,8 +7,10 @@ as long as it is remembered, and different ones never, so that prefixes of promp
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.chat.prompt import CacheKey, ChatPrompt
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.images import Image, ImageLimits
 from pymtp.native.process import tell_of_forks
 
 Rows = NDArray[np.float32]
 CACHE_SHARE = 4  # the rows of images take at most this share of the host memory for cached prefixes
+TURN_SECONDS = 0.02  # the projector computes this long before it looks for other work
 MAX_TOKENS = 2**16  # images whose tokens are remembered: a forgotten image gets a new one, and is prefilled again
 
 
@@ -34,61 +37,104 @@ class ImageProjector(Protocol):
     @property
     def digest(self) -> str: ...
     def grid(self, width: int, height: int) -> tuple[int, int]: ...
-    def encode(self, pixels: NDArray[np.uint8]) -> Rows: ...
-    def cancel(self, cancelled: bool = True) -> None: ...
+    def begin(self, pixels: NDArray[np.uint8]) -> None: ...
+    def advance(self, seconds: float) -> Rows | None: ...
+    def end(self) -> None: ...
     def close(self) -> None: ...
 
 
-class EncodedImage(NamedTuple):
-    """An image as a context takes it: columns and rows of its grid, and a row of floats for each of its tokens."""
+class PromptImages(NamedTuple):
+    """The images of a prompt by their tokens, and the key that separates their cached rows, see `request.cache_key`."""
 
-    nx: int
-    ny: int
-    rows: Rows
+    by_token: Mapping[int, Image]
+    key: CacheKey | None
+
+
+NO_IMAGES = PromptImages({}, None)
+
+
+class ImageJob:
+    """An image that is encoded for those who wait for it.
+
+    rows: a row for each token of the image, shape (n_tokens, n_embd); None until it is encoded.
+    error: why it cannot be encoded.
+    n_waiting: the number of those who wait for it.
+    on_done: is called at the end, on the engine's thread.
+    """
+
+    def __init__(self, image: Image, key: CacheKey | None, rows: Rows | None = None) -> None:
+        self.image, self.key, self.rows = image, key, rows
+        self.error: PymtpError | None = None
+        self.n_waiting = 0
+        self.on_done: Callable[[], object] = lambda: None
+
+    @property
+    def done(self) -> bool:
+        """Return whether there are rows, or an error."""
+        return self.rows is not None or self.error is not None
 
 
 class ImageEncoder:
-    """Gives images their tokens, and encodes them. Threads may share it; one image is encoded at a time.
+    """Gives images their tokens, and encodes them in the turns of the engine.
+
+    Any thread may call all methods but `turn`, and ask for images. One is encoded at a time, in the order of asking.
 
     limits: what images a chat may have.
     n_encoded: the number of images that the projector has encoded.
     """
 
-    def __init__(self, projector: ImageProjector, cache_bytes: int, limits: ImageLimits | None = None) -> None:
+    def __init__(
+        self,
+        projector: ImageProjector,
+        cache_bytes: int,
+        limits: ImageLimits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """Create an encoder without images.
 
         cache_bytes: the limit of host memory for rows.
+        clock: returns the time in seconds.
         """
         self.projector, self.limits = projector, limits or ImageLimits()
-        self._cache_bytes = cache_bytes
+        self._cache_bytes, self._clock = cache_bytes, clock
         self.nbytes = self.n_encoded = 0
         self._tokens: OrderedDict[tuple[bytes, int, int], int] = OrderedDict()  # by digest and grid
         self._last_token = 0
         self._decoded: OrderedDict[bytes, None] = OrderedDict()  # digests of images that are not damaged
-        self._owner: object = None  # the owner of the call that encodes an image
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
+        self._jobs: list[ImageJob] = []  # those that are waited for and not done, in the order of asking
+        self._current: ImageJob | None = None  # which the projector, or the thread before it, works on
+        self._pixels: Future[NDArray[np.uint8]] | None = None  # of the current job, before the projector has them
+        self._credit = 0.0  # seconds that the projector may compute before other work goes on
         self._after_fork_in_child()
         tell_of_forks(self)
 
     def _after_fork_in_child(self) -> None:
-        """Replace the locks in a forked child, because another thread may have held them at the fork."""
+        """Replace locks and threads in a forked child, because another thread may have held the locks at the fork."""
         # reentrant, as a handler of a signal may call the LLM, which refuses it later
-        self._lock, self._encoding = threading.RLock(), threading.RLock()
+        self._lock, self._checking = threading.RLock(), threading.RLock()
+        self._decoder = ThreadPoolExecutor(1, "pymtp images")
+
+    def grid(self, image: Image) -> tuple[int, int]:
+        """Return the columns and rows of an image's tokens. Raises the errors of `Projector.grid`."""
+        return self.projector.grid(image.width, image.height)
 
     def place(self, image: Image) -> tuple[int, int]:
         """Return the token of an image, and the number of its tokens.
 
-        Raises InvalidRequestError for an image that the projector refuses, such as one that is too narrow.
+        Raises InvalidRequestError for an image that is damaged, or that the projector refuses, such as one that is too
+        narrow. An image is decoded for that once.
         """
-        nx, ny = self.projector.grid(image.width, image.height)
+        nx, ny = self.grid(image)
+        self._check_pixels(image)
         return self.token_of(image.digest, nx, ny), nx * ny
 
-    def check_pixels(self, image: Image) -> None:
-        """Raise InvalidRequestError for an image that is damaged behind its header. Decodes an image once."""
+    def _check_pixels(self, image: Image) -> None:
         with self._lock:
             if image.digest in self._decoded:
                 return
-        image.pixels()
+        with self._checking:  # decoding takes much memory
+            image.pixels()
         with self._lock:
             self._decoded[image.digest] = None
             if len(self._decoded) > MAX_TOKENS:
@@ -117,56 +163,109 @@ class ImageEncoder:
         if prompt.tokens[-1] < 0:
             raise InvalidRequestError("the prompt ends with an image: text must follow")
 
-    def encode(
-        self,
-        images: Mapping[int, Image],
-        key: CacheKey | None,
-        cancelled: Callable[[], bool] = lambda: False,
-        owner: object = True,
-    ) -> dict[int, EncodedImage]:
-        """Return the encoded images of a prompt by their tokens. Images whose rows are cached are not encoded again.
+    # ── Encoding ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-        key: only rows under the same key are looked up; None: nothing is looked up, and nothing is kept.
-        cancelled: is asked before each image. If it returns true, the rest is left out.
-        owner: whoever may end the call with `cancel`.
+    def request(self, image: Image, key: CacheKey | None) -> ImageJob:
+        """Ask for the rows of an image. `leave` must follow.
 
-        Raises InvalidRequestError for a damaged image.
+        key: only rows under the same key are shared with others; None: nothing is shared, and nothing is kept.
         """
-        encoded: dict[int, EncodedImage] = {}
-        for token, image in images.items():
-            rows = self._cached(key, image)
-            if rows is None:
-                pixels = image.pixels()
-                with self._encoding:
-                    rows = self._cached(key, image)  # another thread may have encoded it meanwhile
-                    if rows is None and not cancelled():
-                        rows = self._encode(pixels, owner)
-                        self._keep(key, image, rows)
-                if rows is None:
-                    break
-            encoded[token] = EncodedImage(*self.projector.grid(image.width, image.height), rows)
-        return encoded
-
-    def _encode(self, pixels: NDArray[np.uint8], owner: object) -> Rows:
         with self._lock:
-            self._owner = owner
+            job = next((job for job in self._jobs if key is not None and _same(job, image, key)), None)
+            if job is None:
+                job = ImageJob(image, key, self._cached(key, image))
+                if not job.done:
+                    self._jobs.append(job)
+            job.n_waiting += 1
+            return job
+
+    def leave(self, job: ImageJob) -> None:
+        """Need an image no longer. Its encoding ends if nobody else waits for it."""
+        with self._lock:
+            job.n_waiting -= 1
+            if not job.n_waiting and job in self._jobs:
+                self._jobs.remove(job)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether `turn` has something to do."""
+        return bool(self._jobs) or self._current is not None
+
+    def turn(self, others: float | None) -> bool:
+        """Let the first image go on, for as long as other work took since its last turn. Runs on the engine's thread.
+
+        others: the seconds of other work since the last call; None if there was none.
+
+        Returns whether an image has come to its end, with rows or an error.
+        """
+        if others is None:
+            self._credit = TURN_SECONDS
+        else:
+            self._credit = min(self._credit + others, max(others, TURN_SECONDS))
+        if self._credit <= 0:
+            return False
+        started = self._clock()
+        done = self._go_on(self._credit, waits=others is None)
+        self._credit -= self._clock() - started
+        return done
+
+    def _go_on(self, seconds: float, *, waits: bool) -> bool:
+        """Work on the first image. waits: whether this thread may wait until the image is decoded."""
+        job = self._next_job()
+        if job is None:
+            return False
+        rows: Rows | None = None
         try:
-            rows = self.projector.encode(pixels)
-        finally:
+            if self._pixels is not None:
+                wait([self._pixels], seconds if waits else 0)
+                if not self._pixels.done():
+                    return False
+                pixels, self._pixels = self._pixels.result(), None
+                self.projector.begin(pixels)
+            rows = self.projector.advance(seconds)
+        except PymtpError as error:
+            job.error = error.with_traceback(None)
+        except MemoryError:
+            job.error = NativeError("there is not enough memory to decode the image")
+        if rows is not None:
+            self.n_encoded += 1
+            job.rows = rows
+            self._keep(job.key, job.image, rows)
+        if job.done:
+            self._forget_current()
             with self._lock:
-                self._owner = None
-                self.projector.cancel(False)
-        self.n_encoded += 1
-        return rows
+                self._jobs = [other for other in self._jobs if other is not job]
+            job.on_done()
+        return job.done
 
-    def cancel(self, owner: object = None) -> None:
-        """End the call of `encode` that has this owner, or any call for None, if it encodes an image at the moment.
-
-        The call raises CancelledError.
-        """
+    def _next_job(self) -> ImageJob | None:
+        """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""
         with self._lock:
-            if self._owner is not None and (owner is None or owner is self._owner):
-                self.projector.cancel()
+            if self._current is not None and self._current not in self._jobs:
+                self.projector.end()
+                self._forget_current()
+            if self._current is None and self._jobs:
+                self._current = self._jobs[0]
+                self._pixels = self._decode(self._current.image)
+            return self._current
+
+    def _decode(self, image: Image) -> Future[NDArray[np.uint8]]:
+        try:
+            return self._decoder.submit(image.pixels)
+        except RuntimeError:  # the interpreter exits, and starts no thread
+            decoded: Future[NDArray[np.uint8]] = Future()
+            decoded.set_result(image.pixels())
+            return decoded
+
+    def _forget_current(self) -> None:
+        self._current = self._pixels = None
+
+    def close(self) -> None:
+        """Free the projector. Images that are waited for are not encoded any more."""
+        self._decoder.shutdown(wait=False)
+        self.projector.close()
+
+    # ── Rows that are kept ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _cached(self, key: CacheKey | None, image: Image) -> Rows | None:
         with self._lock:
@@ -186,6 +285,5 @@ class ImageEncoder:
                 self.nbytes -= self._cache.popitem(last=False)[1].nbytes
 
 
-def rows_among(images: Mapping[int, EncodedImage], tokens: Sequence[int]) -> dict[int, Rows]:
-    """Return the rows of the images that have tokens among these, by their tokens."""
-    return {token: images[token].rows for token in set(tokens) if token < 0}
+def _same(job: ImageJob, image: Image, key: CacheKey) -> bool:
+    return job.key == key and job.image.digest == image.digest

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from itertools import groupby
+from functools import cached_property
 from operator import index
 from typing import NamedTuple, TypeAlias
 
@@ -17,10 +16,10 @@ from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.context.context import Context
-from pymtp.engine.image_encoder import EncodedImage, ImageEncoder
+from pymtp.engine.image_encoder import ImageEncoder, PromptImages
 from pymtp.engine.request import Caller, Request, Waiter, cache_key, current_caller
 from pymtp.engine.text import ThinkingPlan
-from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError
+from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
@@ -96,7 +95,6 @@ class RequestMaker:
         max_unread: int | None = None,
         branch_points: Sequence[Sequence[int]] = (),
         saver: PrefixSaver | None = None,
-        encode: bool = True,
     ) -> list[Request]:
         """Check prompts and params, and make a request for each completion.
 
@@ -107,7 +105,6 @@ class RequestMaker:
         branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
             A Chat adds its own branch points.
         saver: writes the state of the prompt to a file. With a saver, `prompts` must be one prompt.
-        encode: whether the images of the prompts are encoded. If not, `encode_images` must be called.
         """
         cancels = self._context.cancels  # read now: a cancel() during the checks below cancels these requests too
         priority = read_int("priority", priority, -(2**31))
@@ -115,7 +112,7 @@ class RequestMaker:
         branch_points = branch_points if saver is None else [saver.checkpoints]
         params_list = _read_params(params, len(prompts))
         checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
-        requests = [
+        return [
             Request(
                 self._model,
                 prompt.tokens,
@@ -131,55 +128,18 @@ class RequestMaker:
                 thinking=thinking,
                 output_format=output_format,
                 cancel_count=cancels,
-                images_to_encode=prompt.images,
-                image_key=cache_key(params),
+                images=PromptImages(prompt.images, cache_key(params)),
             )
             for (prompt, params, output_format), more in zip(checked, branch_points or [()] * len(checked), strict=True)
             for thinking in [plan_thinking(self._model, prompt, params, self._context.n_ctx)]
             for group in [object() if params.n > 1 else None]
             for i in range(params.n)
         ]
-        if encode:
-            self.encode_images(requests)
-        return requests
 
-    def encode_images(self, requests: Sequence[Request], abandoned: Callable[[], bool] = lambda: False) -> None:
-        """Encode the images of requests that were made without. This takes seconds where many are new.
-
-        A request that is cancelled meanwhile has not all of its images; the engine ends it before it needs them.
-
-        abandoned: returns whether nobody waits for the requests any more. `cancel_images` ends the running image.
-
-        Raises InvalidRequestError for a damaged image.
-        """
-        for _, group in groupby(requests, key=lambda request: id(request.images_to_encode)):
-            first, *others = group  # the completions of one prompt
-            if not first.images_to_encode:
-                continue
-            assert self._images is not None
-            cancelled = partial(self._is_cancelled, first, abandoned)
-            try:
-                images = self._images.encode(first.images_to_encode, first.image_key, cancelled, requests)
-            except CancelledError:
-                if not cancelled():
-                    raise
-                return
-            for request in (first, *others):
-                request.images, request.images_to_encode = images, {}
-
-    def cancel_images(self, requests: Sequence[Request]) -> None:
-        """End the call of `encode_images` for these requests."""
-        if self._images is not None:
-            self._images.cancel(requests)
-
-    def _is_cancelled(self, request: Request, abandoned: Callable[[], bool]) -> bool:
-        return abandoned() or (request.cancel_count is not None and self._context.cancels > request.cancel_count)
-
-    def encoded(self, prompt: ChatPrompt) -> Mapping[int, EncodedImage]:
-        """Encode the images of a prompt that is no request. Raises the errors of `make` for such a prompt."""
+    def check_images(self, prompt: ChatPrompt) -> PromptImages:
+        """Check a prompt with images that is no request. Raises the errors of `make` for such a prompt."""
         self.check_length(prompt.tokens)
-        assert self._images is not None
-        return self._images.encode(self._checked_tokens(prompt).images, cache_key(SamplingParams()))
+        return PromptImages(self._checked_tokens(prompt).images, cache_key(SamplingParams()))
 
     def prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Tokenize a string, or check token ids.

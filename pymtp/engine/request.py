@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,11 +16,10 @@ from pymtp.chat.prompt import CacheKey
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.drafting.text_drafts import TextDrafts
-from pymtp.engine.image_encoder import EncodedImage
+from pymtp.engine.image_encoder import NO_IMAGES, ImageJob, PromptImages
 from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText, ThinkingPlan
 from pymtp.errors import InvalidRequestError, PymtpError, copied
-from pymtp.images import Image
 from pymtp.model.model import Model
 from pymtp.prefix_cache.cache import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
@@ -33,8 +32,6 @@ POLL_SECONDS = 0.05
 # A reader is woken at most this often, unless many pieces wait: to wake it for each round of a small model takes longer
 # than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
 HANDOVER_SECONDS = 0.004
-NO_IMAGES: Mapping[int, EncodedImage] = {}
-NO_IMAGES_TO_ENCODE: Mapping[int, Image] = {}
 # A grammar that allows any text but never its end: the last character would have to be one that does not exist.
 ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
@@ -217,9 +214,7 @@ class Request:
         thinking: ThinkingPlan | None = None,
         output_format: OutputFormat | None = None,
         cancel_count: int | None = None,
-        images: Mapping[int, EncodedImage] = NO_IMAGES,
-        images_to_encode: Mapping[int, Image] = NO_IMAGES_TO_ENCODE,
-        image_key: CacheKey | None = None,
+        images: PromptImages = NO_IMAGES,
     ) -> None:
         """Check the parameters, and create a request that `Engine.submit` takes.
 
@@ -236,16 +231,14 @@ class Request:
         output_format: the format of a chat's output, by which it is parsed; None for other prompts.
         cancel_count: the value of Context.cancels when the caller began to make the request; None for its value when
             the request is submitted. Every cancel() after that ends the request.
-        images: the encoded images of the prompt, by their tokens. They are kept until the request ends.
-        images_to_encode: the images that are still to be encoded before the request is submitted. image_key: what
-            separates their cached rows, see `cache_key`.
+        images: the images of the prompt.
 
         Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
         self.prompt, self.params, self.waiter = prompt, params, waiter
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
         self.saver, self.caller, self.output_format, self.images = saver, caller, output_format, images
-        self.images_to_encode, self.image_key = images_to_encode, image_key
+        self.image_jobs: dict[int, ImageJob] = {}  # by their tokens, the images that the prefill has come to
         self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking

@@ -10,11 +10,11 @@ from pymtp.drafting.shared_texts import SharedTexts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
-from pymtp.engine.image_encoder import ImageEncoder, rows_among
+from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import DecodeState, HeadCheck, run_round
 from pymtp.engine.scheduler import Scheduler
-from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
+from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError, copied
 from pymtp.prefix_cache.cache import PrefixCache
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import EngineStats
@@ -78,11 +78,11 @@ class RequestRunner:
 
     def add_images(self, request: Request) -> None:
         """Make the images of a prompt known to the context, before any of their tokens are in a sequence."""
-        for token, image in request.images.items():
-            self.context.add_image(token, image.nx, image.ny)
-        self._leave_room()
+        assert self._images is not None
+        for token, image in request.images.by_token.items():
+            self.context.add_image(token, *self._images.grid(image))
 
-    def _leave_room(self) -> None:
+    def leave_room(self) -> None:
         """Leave host memory to the outputs and the images that are kept for later requests."""
         self._prefix_cache.leave_room(self.outputs.nbytes + (0 if self._images is None else self._images.nbytes))
 
@@ -98,10 +98,37 @@ class RequestRunner:
         return saver.max_reuse
 
     def _can_prefill(self, request: Request) -> bool:
-        """Load the cached tokens of a prompt. Return False if another request still prefills tokens that both share."""
+        """Load the cached tokens of a prompt. Return False if it must wait.
+
+        It waits while another request prefills tokens that both share, and until the images of its next chunk are
+        encoded.
+        """
         if not request.first_token_sampled:
             self.run_guarded([request], self._prepare_chunk, request)
-        return request.prefill_state is not None and not request.prefill_state.waiting
+        if request.prefill_state is None or request.prefill_state.waiting:
+            return False
+        return not request.images.by_token or self._ask_for_images(request)
+
+    def _ask_for_images(self, request: Request) -> bool:
+        """Ask for the images of the next chunk of a prompt, and leave the others. Return whether all are encoded."""
+        assert self._images is not None
+        state, jobs = request.prefill_state, request.image_jobs
+        assert state is not None
+        chunk = request.prompt[state.n_computed : self._chunk_end(request)] if state.unfinished else ()
+        needed = dict.fromkeys(token for token in chunk if token < 0)
+        self._leave_images(request, jobs.keys() - needed.keys())
+        for token in needed:
+            if token not in jobs:
+                jobs[token] = self._images.request(request.images.by_token[token], request.images.key)
+        errors = [job.error for job in jobs.values() if job.error is not None]
+        if errors:
+            self.fail(request, copied(errors[0]))
+        return not errors and all(job.done for job in jobs.values())
+
+    def _leave_images(self, request: Request, tokens: Iterable[int]) -> None:
+        for token in list(tokens):
+            assert self._images is not None
+            self._images.leave(request.image_jobs.pop(token))
 
     def _prepare_chunk(self, request: Request) -> None:
         state, saver = request.prefill_state, request.saver
@@ -137,8 +164,9 @@ class RequestRunner:
         if state.unfinished:
             end = self._chunk_end(request)
             tokens = request.prompt[state.n_computed : end]
-            if request.images:
-                self.context.prefill_batch({seq: tokens}, rows_among(request.images, tokens))
+            rows = {token: job.rows for token, job in request.image_jobs.items() if job.rows is not None}
+            if rows:
+                self.context.prefill_batch({seq: tokens}, rows)
             else:
                 self.context.prefill_batch({seq: tokens})
             self.stats.prefilled += end - state.n_computed
@@ -282,7 +310,7 @@ class RequestRunner:
             if state.text is not None and request.space.only is None:
                 with suppress(NativeError):  # without memory, later requests have fewer drafts
                     self.outputs.add(_key(request), [*request.tokens, *tokens])
-                self._leave_room()
+                self.leave_room()
             state.text = None  # a stream may keep the request for long
         elif state.text is not None:
             state.add_text(tokens)
@@ -338,6 +366,7 @@ class RequestRunner:
         reusable: whether the contents are valid; otherwise the sequence is cleared.
         """
         state, n_past = request.prefill_state, request.n_past
+        self._leave_images(request, request.image_jobs)
         if state is None:
             return
         request.prefill_state = None

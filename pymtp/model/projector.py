@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.errors import CancelledError, InvalidRequestError, NativeError
+from pymtp.errors import InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest
 from pymtp.model.model import Model
 from pymtp.native import Handle, alone, check, ffi, lib
@@ -17,10 +18,11 @@ from pymtp.validation import read_int, read_path, shown
 
 LEAST_TOKENS, MOST_TOKENS = 8, 4096  # llama.cpp's defaults for projectors of this kind
 MAX_TOKENS = 2**16  # bound of min_tokens and max_tokens
+POLL_SECONDS = 0.05  # `encode` looks at this interval whether the projector was closed
 
 
 class Projector:
-    """A projector that is loaded for a model. Threads may share it; images are encoded one after the other.
+    """A projector that is loaded for a model. Threads may share it; one image is encoded at a time.
 
     path: the path of the projector's file.
     """
@@ -43,8 +45,8 @@ class Projector:
         min_tokens, max_tokens: enlarge smaller images and reduce larger ones to these numbers of tokens; None for
             LEAST_TOKENS and MOST_TOKENS, or for the other one where that is beyond.
 
-        Raises InvalidRequestError for a file that is no projector, is damaged, or is of another model; OSError for one
-        that cannot be read; NativeError if there is too little memory.
+        Raises ModelLoadError for a file that is no projector, is damaged, or is of another model, and if there is too
+        little memory; OSError for a file that cannot be read; InvalidRequestError for impossible numbers of tokens.
         """
         self.path = read_path("mmproj", path)
         least = LEAST_TOKENS if min_tokens is None else read_int("image_min_tokens", min_tokens, 1, MAX_TOKENS)
@@ -66,8 +68,10 @@ class Projector:
                 lib.pymtp_projector_free,
             )
         except NativeError as error:
-            raise InvalidRequestError(f"{self.path}: {error}", "mmproj") from error
+            raise ModelLoadError(f"{self.path}: {error}") from error
         self.n_embd = model.n_embd
+        self._n_rows = 0  # of the image that is being encoded
+        self._encoding = threading.RLock()
 
     @cached_property
     def digest(self) -> str:
@@ -79,6 +83,12 @@ class Projector:
     def nbytes(self) -> int:
         """Return the memory that the projector takes: weights, and after the first image compute buffers."""
         return int(lib.pymtp_projector_bytes(self._handle.pointer))
+
+    @property
+    @alone
+    def n_layers(self) -> int:
+        """Return how many layers were computed so far, for all images."""
+        return int(lib.pymtp_projector_layers(self._handle.pointer))
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the numbers of columns and rows of tokens that an image of width x height pixels takes.
@@ -96,45 +106,62 @@ class Projector:
             raise InvalidRequestError(f"an image of {shown(width)} x {shown(height)} pixels is too large") from error
         return int(nx[0]), int(ny[0])
 
-    @alone
     def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Encode an image.
+        """Encode an image. Threads wait for each other.
 
         pixels: red, green and blue of each pixel, shape (height, width, 3).
 
         Returns a row for each token of the image's grid, shape (nx * ny, n_embd), row by row of the grid. Raises
-        InvalidRequestError as `grid` and for other arrays, CancelledError after `cancel`, NativeError if the projector
-        computes values that are not finite.
+        InvalidRequestError as `grid` and for other arrays, NativeError if the projector computes values that are not
+        finite, and ClosedError.
         """
+        with self._encoding:
+            self.begin(pixels)
+            try:
+                while (rows := self.advance(POLL_SECONDS)) is None:
+                    pass
+            except BaseException:
+                self.end()
+                raise
+            return rows
+
+    @alone
+    def begin(self, pixels: NDArray[np.uint8]) -> None:
+        """Begin to encode an image, which only `advance` goes on with. pixels, errors: see `encode`."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise InvalidRequestError("an image is an array of type uint8 and shape (height, width, 3)")
         height, width, _ = pixels.shape
         nx, ny = self.grid(width, height)
-        rows = np.empty((nx * ny, self.n_embd), np.float32)
         data = ffi.from_buffer("uint8_t[]", np.ascontiguousarray(pixels))
-        out = ffi.from_buffer("float[]", rows, require_writable=True)
-        try:
-            check(lib.pymtp_projector_encode(self._handle.pointer, data, width, height, out))
-        except CancelledError:
-            if self._handle.closed:
-                self._handle.raise_refusal()
-            raise
-        return rows
+        check(lib.pymtp_projector_begin(self._handle.pointer, data, width, height))
+        self._n_rows = nx * ny
 
-    def cancel(self, cancelled: bool = True) -> None:
-        """End the running and all later calls of `encode`, until it is called with False. Any thread may call it."""
+    @alone
+    def advance(self, seconds: float) -> NDArray[np.float32] | None:
+        """Compute for some seconds, and then to the end of a layer. Return the rows, or None if they are not complete.
+
+        An image is prepared beside this call, so its first calls may have nothing to compute. Rows, errors: see
+        `encode`. After an error and after the rows, another image may begin.
+        """
+        rows = np.empty((self._n_rows, self.n_embd), np.float32)
+        out = ffi.from_buffer("float[]", rows, require_writable=True)
+        status = lib.pymtp_projector_advance(self._handle.pointer, seconds, out)
+        check(lib.PYMTP_OK if status == lib.PYMTP_RUNNING else status)
+        return None if status == lib.PYMTP_RUNNING else rows
+
+    def end(self) -> None:
+        """Give up the image that is being encoded, if there is one."""
         if (pointer := self._handle.pointer) is not None:
-            lib.pymtp_projector_cancel(pointer, cancelled)
+            lib.pymtp_projector_end(pointer)
 
     def close(self) -> None:
-        """End the running call, and free the projector without waiting for that. All later calls raise ClosedError.
+        """Free the projector, or let the running call do it at its end. All later calls raise ClosedError.
 
         A signal handler may call it while its own thread encodes an image.
         """
         handle = self._handle
         handle.closed = True
-        self.cancel()
-        if handle.lock.acquire(blocking=False):  # otherwise the running call frees it at its end
+        if handle.lock.acquire(blocking=False):
             try:
                 if not handle.caller:
                     handle.pointer = None

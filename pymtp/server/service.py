@@ -23,9 +23,9 @@ from pymtp.chat import Chat, ContentDelta, OutputEvent, OutputFormat, OutputPars
 from pymtp.context.memory import DeviceMemory
 from pymtp.engine.deltas import CompletionDelta, PromptProgress
 from pymtp.engine.embedder import Pooling, add_memory
-from pymtp.engine.image_encoder import EncodedImage
+from pymtp.engine.image_encoder import NO_IMAGES, PromptImages
 from pymtp.engine.prepare import Prompt
-from pymtp.engine.request import NO_IMAGES, Caller, Completion, current_caller
+from pymtp.engine.request import Caller, Completion, current_caller
 from pymtp.errors import CancelledError, InvalidRequestError
 from pymtp.openai.generate_request import (
     GenerateRequest,
@@ -159,11 +159,11 @@ class Service:
         self,
         prompts: Sequence[Sequence[int]],
         pooling: Pooling | None,
-        images: Sequence[Mapping[int, EncodedImage]] = (),
+        images: Sequence[PromptImages] = (),
     ) -> list[NDArray[np.float32]]:
         """Return the embeddings of prompts, one after the other; those of other requests come between them.
 
-        images: the images of each prompt by their tokens; empty for prompts without images.
+        images: the images of each prompt; empty for prompts without images.
         pooling: None for the vectors of all tokens of a prompt, shape (n_tokens, n_embd).
 
         Raises QueueFullError, RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helpers.images import ScriptedProjector, image, picture
 
 from pymtp import LLM, ContextFullError, InvalidRequestError
 from pymtp.chat import Chat, template_messages
-from pymtp.chat.images import VISION_END, VISION_START, ChatImages, with_image_paths
+from pymtp.chat.images import LEFT_OUT_AT_ONCE, VISION_END, VISION_START, ChatImages, with_image_paths
 from pymtp.chat.prompt import ChatPrompts
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
@@ -143,7 +144,8 @@ def test_damaged_image_of_a_tool_result_is_a_placeholder_and_others_are_decoded_
         assert text.startswith("[image: a PNG image cannot be decoded")
         assert text.count(VISION_START) == 1
     assert len(decoded) == 3  # the damaged one twice
-    assert VISION_START in content(prompts.collect_images(), user(damaged))  # refused when it is encoded
+    with pytest.raises(InvalidRequestError, match=r"messages\[0\]: a PNG image cannot be decoded"):
+        content(prompts.collect_images(), user(damaged))
 
 
 def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: ChatPrompts, tmp_path: Path) -> None:
@@ -192,6 +194,26 @@ def test_too_many_images_are_refused_with_the_number(prompts: ChatPrompts, encod
     prompts.prompt(Chat([user(part(), part())]))
     with pytest.raises(InvalidRequestError, match="has 3 images; at most 2"):
         prompts.prompt(Chat([user(part()), {"role": "assistant", "content": ""}, user(part(), part())]))
+
+
+def test_oldest_images_of_tools_are_left_out_of_a_chat_with_too_many_once_in_many_turns(
+    prompts: ChatPrompts, encoder: ImageEncoder
+) -> None:
+    encoder.limits = ImageLimits(max_images=20)
+
+    def left_out(n_of_tools: int) -> str:
+        chat = [user(part()), *[{"role": "tool", "content": [part(), part()]}] * (n_of_tools // 2), user(part())]
+        texts = [message["content"] for message in template_messages(chat, prompts.collect_images())]
+        assert texts[0].count(VISION_START) == texts[-1].count(VISION_START) == 1
+        found = "".join(texts[1:-1]).replace("[image: left out, as a request may have 20 images]", "-")
+        return re.sub(r"[^-<]+", "", found.replace(VISION_START, "<").replace(VISION_END, ""))
+
+    assert left_out(18) == "<" * 18
+    for n in range(20, 34, 2):
+        assert left_out(n) == "-" * LEFT_OUT_AT_ONCE + "<" * (n - LEFT_OUT_AT_ONCE)
+    assert left_out(36) == "-" * 2 * LEFT_OUT_AT_ONCE + "<" * 4
+    with pytest.raises(InvalidRequestError, match="has 21 images; at most 20"):
+        template_messages([user(*[part()] * 21), {"role": "tool", "content": [part()]}], prompts.collect_images())
 
 
 def test_model_without_a_projector_says_how_to_get_one(llm: LLM) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import io
+from typing import Any
 
+import PIL.Image
 import pytest
 from helpers.images import ScriptedProjector, image, picture
 
 from pymtp import InvalidRequestError
-from pymtp.chat.prompt import ChatPrompt
+from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.images import Image
@@ -40,55 +42,90 @@ def test_token_of_a_forgotten_image_is_not_used_again(encoder: ImageEncoder, mon
     assert tokens == [-1, -2, -1, -3, -1, -4]
 
 
+def encode(encoder: ImageEncoder, seed: int, key: CacheKey | None = KEY, width: int = 40) -> Any:
+    """Encode an image in turns, and return its rows."""
+    job = encoder.request(image(seed, width), key)
+    while not job.done:
+        encoder.turn(None)
+    encoder.leave(job)
+    assert not encoder.busy
+    return job.rows
+
+
 def test_image_is_encoded_once_for_each_key(encoder: ImageEncoder, projector: ScriptedProjector) -> None:
     for _ in range(2):
-        rows = encoder.encode({-1: image(0)}, KEY)[-1].rows
-        assert rows.shape == (20, 4)
-        encoder.encode({-1: image(0)}, OTHER)
+        assert encode(encoder, 0).shape == (20, 4)
+        encode(encoder, 0, OTHER)
     assert len(projector.encoded) == encoder.n_encoded == 2
 
 
 def test_rows_without_a_key_are_neither_looked_up_nor_kept(encoder: ImageEncoder) -> None:
-    encoder.encode({-1: image(0)}, KEY)
-    encoder.encode({-1: image(0)}, None)
-    encoder.encode({-1: image(1)}, None)
+    encode(encoder, 0)
+    encode(encoder, 0, None)
+    encode(encoder, 1, None)
     assert (encoder.n_encoded, encoder.nbytes) == (3, 320)
 
 
 def test_least_recently_used_rows_make_room_for_new_ones(encoder: ImageEncoder) -> None:
     for seed in (0, 1, 2, 0, 3):  # three fit
-        encoder.encode({-1: image(seed)}, KEY)
+        encode(encoder, seed)
     assert (encoder.n_encoded, encoder.nbytes) == (4, 960)
-    encoder.encode({-1: image(0)}, KEY)
+    encode(encoder, 0)
     assert encoder.n_encoded == 4
-    encoder.encode({-1: image(1)}, KEY)
+    encode(encoder, 1)
     assert encoder.n_encoded == 5
 
 
 def test_rows_larger_than_the_cache_are_not_kept(projector: ScriptedProjector) -> None:
     encoder = ImageEncoder(projector, 400)
-    encoder.encode({-1: image(0)}, KEY)
+    encode(encoder, 0)
     for _ in range(2):
-        encoder.encode({-2: image(1, 80, 32)}, KEY)
+        encode(encoder, 1, KEY, 80)
     assert (encoder.n_encoded, encoder.nbytes) == (3, 320)
-    encoder.encode({-1: image(0)}, KEY)
+    encode(encoder, 0)
     assert encoder.n_encoded == 3
 
 
-def test_threads_that_need_one_image_encode_it_once(encoder: ImageEncoder, projector: ScriptedProjector) -> None:
-    with projector.lock:
-        threads = [threading.Thread(target=encoder.encode, args=({-1: image(0)}, KEY)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert encoder.n_encoded == 1
+def test_jobs_for_one_image_share_its_rows_under_one_key_only(
+    encoder: ImageEncoder, projector: ScriptedProjector
+) -> None:
+    jobs = [encoder.request(image(0), key) for key in (KEY, KEY, OTHER, None, None)]
+    assert len(set(jobs)) == 4
+    while encoder.busy:
+        encoder.turn(None)
+    assert all(job.done for job in jobs)
+    assert len(projector.encoded) == 4
 
 
-def test_cancelled_prompt_encodes_no_further_image(encoder: ImageEncoder) -> None:
-    answers = iter([False, True])
-    encoded = encoder.encode({-1: image(0), -2: image(1)}, KEY, lambda: next(answers))
-    assert list(encoded) == [-1]
+def test_image_that_nobody_waits_for_any_more_is_given_up() -> None:
+    projector = ScriptedProjector(layers=10)
+    encoder = ImageEncoder(projector, 1000)
+    first, same, second = (encoder.request(image(seed), KEY) for seed in (0, 0, 1))
+    while not projector.begun:
+        encoder.turn(None)
+    encoder.leave(first)
+    encoder.turn(None)
+    assert len(projector.begun) == 1  # one waits for it still
+    encoder.leave(same)
+    while not second.done:
+        encoder.turn(None)
+    assert len(projector.begun) == 2
+    assert len(projector.encoded) == 1
+
+
+def test_damaged_image_is_refused_where_it_is_placed_and_decoded_once(
+    encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, decoded = image(0), []
+    pixels = Image.pixels
+    monkeypatch.setattr(Image, "pixels", lambda self: decoded.append(self) or pixels(self))
+    encoder.place(seen)
+    encoder.place(seen)
+    assert len(decoded) == 1
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(picture(3)).save(buffer, "png")
+    with pytest.raises(InvalidRequestError, match="decoded"):
+        encoder.place(Image.read(buffer.getvalue()[:-600]))
 
 
 def test_prompt_with_image_tokens_of_another_llm_is_refused(encoder: ImageEncoder) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 from helpers.engines import EngineHarness
-from helpers.images import ScriptedProjector, SeeingContext, image
+from helpers.images import ScriptedProjector, SeeingContext, image, rows_of
 
 from pymtp.chat import Chat
-from pymtp.chat.prompt import ChatPrompt
-from pymtp.engine.image_encoder import ImageEncoder
+from pymtp.chat.prompt import CacheKey, ChatPrompt
+from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, PromptImages
 from pymtp.engine.prefix_files import common_prefix
-from pymtp.engine.request import NO_IMAGES, Request
+from pymtp.engine.request import Request
+from pymtp.errors import NativeError
+from pymtp.images import Image
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 
 CACHE_BYTES = 10**6
@@ -23,20 +27,45 @@ def text(seed: int, n: int) -> list[int]:
 
 
 class SeeingHarness(EngineHarness):
-    """An engine whose context sees images."""
+    """An engine whose context sees images. layers: the turns that an image takes."""
 
-    def __init__(self, **keywords: int) -> None:
-        super().__init__(context_type=SeeingContext, **keywords)
+    def __init__(self, *, image_bytes: int = 10**6, layers: int = 1, **keywords: Any) -> None:
+        self.projector = ScriptedProjector(layers, lambda: self.seeing.clock())
+        self.encoder = ImageEncoder(self.projector, image_bytes, clock=lambda: self.seeing.clock())
+        super().__init__(context_type=SeeingContext, images=self.encoder, **keywords)
 
     @property
     def seeing(self) -> SeeingContext:
         assert isinstance(self.context, SeeingContext)
         return self.context
 
-    def submit_image(self, before: list[int], token: int, after: list[int], max_tokens: int = 10) -> Request:
+    def see(self, seed: int, width: int = 56, height: int = 40) -> tuple[Image, list[int]]:
+        """Return an image, and its tokens: 7 x 5 of them."""
+        seen = image(seed, width, height)
+        token, n = self.encoder.place(seen)
+        self.seeing.rows[token] = rows_of(seen.pixels())
+        return seen, [token] * n
+
+    def submit_images(
+        self,
+        *parts: list[int] | tuple[Image, list[int]],
+        max_tokens: int = 10,
+        key: CacheKey | None = ("", ""),
+        **keywords: Any,
+    ) -> Request:
+        """Submit a prompt of texts and images. It is expected again."""
+        prompt, images = list[int](), dict[int, Image]()
+        for part in parts:
+            tokens = part if isinstance(part, list) else part[1]
+            prompt += tokens
+            if isinstance(part, tuple):
+                images[tokens[0]] = part[0]
+        seen = PromptImages(images, key)
+        return self.submit(prompt, max_tokens, images=seen, branch_points=(len(prompt),), **keywords)
+
+    def submit_image(self, before: list[int], seed: int, after: list[int], max_tokens: int = 10) -> Request:
         """Submit a prompt with an image of 7 x 5 tokens, between two texts. It is expected again."""
-        encoded, prompt = self.seeing.encoded(token, 7, 5), [*before, *[token] * 35, *after]
-        return self.submit(prompt, max_tokens, images={token: encoded}, branch_points=(len(prompt),))
+        return self.submit_images(before, self.see(seed), after, max_tokens=max_tokens)
 
     def prefilled(self) -> int:
         return self.engine.figures().read
@@ -44,9 +73,8 @@ class SeeingHarness(EngineHarness):
 
 def test_each_chunk_of_a_prompt_gets_the_rows_of_its_images() -> None:
     harness = SeeingHarness(n_ubatch=16)
-    images = {-1: harness.seeing.encoded(-1, 4, 5), -2: harness.seeing.encoded(-2, 1, 3)}
-    prompt = [*text(0, 30), *[-1] * 20, *text(1, 2), *[-2] * 3, *text(2, 20)]
-    harness.submit(prompt, images=images)
+    large, small = harness.see(0, 32, 40), harness.see(1, 8, 24)
+    harness.submit_images(text(0, 30), large, text(1, 2), small, text(2, 20))
     harness.run()
     harness.check()
     assert [given for given in harness.seeing.given if given] == [{-1}, {-1}, {-1, -2}]
@@ -64,10 +92,10 @@ def test_prompts_without_images_get_none() -> None:
 @pytest.mark.parametrize("cache_bytes", [0, CACHE_BYTES])
 def test_second_turn_about_an_image_prefills_only_new_tokens(cache_bytes: int) -> None:
     harness = SeeingHarness(cache_bytes=cache_bytes)
-    first = harness.submit_image(text(0, 40), -1, text(1, 40))
+    first = harness.submit_image(text(0, 40), 0, text(1, 40))
     harness.run()
     before = harness.prefilled()
-    harness.submit_image(text(0, 40), -1, [*text(1, 40), *first.tokens, *text(2, 20)])
+    harness.submit_image(text(0, 40), 0, [*text(1, 40), *first.tokens, *text(2, 20)])
     harness.run()
     harness.check()
     assert harness.prefilled() - before == 1 + 20
@@ -75,12 +103,12 @@ def test_second_turn_about_an_image_prefills_only_new_tokens(cache_bytes: int) -
 
 def test_image_of_an_evicted_sequence_is_restored_from_host_memory() -> None:
     harness = SeeingHarness(cache_bytes=CACHE_BYTES)
-    first = harness.submit_image(text(0, 200), -1, text(1, 40))
+    first = harness.submit_image(text(0, 200), 0, text(1, 40))
     harness.run()
     harness.submit(text(5, 300))
     harness.run()
     before = harness.prefilled()
-    harness.submit_image(text(0, 200), -1, [*text(1, 40), *first.tokens, *text(2, 20)])
+    harness.submit_image(text(0, 200), 0, [*text(1, 40), *first.tokens, *text(2, 20)])
     harness.run()
     harness.check()
     assert harness.prefilled() - before == 10 + 20
@@ -89,8 +117,8 @@ def test_image_of_an_evicted_sequence_is_restored_from_host_memory() -> None:
 
 def test_prompts_share_no_tokens_of_different_images() -> None:
     harness = SeeingHarness(cache_bytes=CACHE_BYTES, n_seq_max=2)
-    for token in (-1, -2):
-        harness.submit_image(text(0, 100), token, text(1, 40))
+    for seed in (0, 1):
+        harness.submit_image(text(0, 100), seed, text(1, 40))
         harness.run()
     harness.check()
     assert harness.requests[1].cached_tokens <= 100
@@ -98,7 +126,7 @@ def test_prompts_share_no_tokens_of_different_images() -> None:
 
 def test_restarted_request_gets_its_images_again_and_an_ended_one_keeps_none() -> None:
     harness = SeeingHarness(cache_prompt=False)
-    request = harness.submit_image(text(0, 40), -1, text(1, 40), 30)
+    request = harness.submit_image(text(0, 40), 0, text(1, 40), 30)
     while len(request.tokens) < 5:
         harness.engine.step()
     harness.engine.runner.restart(request)
@@ -110,24 +138,117 @@ def test_restarted_request_gets_its_images_again_and_an_ended_one_keeps_none() -
 
 def test_images_beside_each_other_stay_apart() -> None:
     harness = SeeingHarness(cache_bytes=CACHE_BYTES, n_seq_max=3)
-    for token in (-1, -2, -1):
-        harness.submit_image(text(0, 20), token, text(-token, 40), 30)
+    for seed in (0, 1, 0):
+        harness.submit_image(text(0, 20), seed, text(seed, 40), 30)
     harness.run()
     harness.check()
 
 
 def test_kept_rows_take_room_from_cached_prefixes() -> None:
-    encoder = ImageEncoder(ScriptedProjector(), CACHE_BYTES // 4)
-    harness = EngineHarness(context_type=SeeingContext, cache_bytes=CACHE_BYTES, images=encoder)
-    seen = image()
-    token, n = encoder.place(seen)
-    images = encoder.encode({token: seen}, ("", ""))
-    assert isinstance(harness.context, SeeingContext)
-    harness.context.rows[token] = images[token].rows
-    harness.submit([*text(0, 20), *[token] * n, *text(1, 20)], images=images)
+    harness = SeeingHarness(cache_bytes=CACHE_BYTES)
+    harness.submit_image(text(0, 20), 0, text(1, 20))
     harness.run()
-    assert encoder.nbytes == 20 * 4 * 4
-    assert harness.engine.prefix_cache.store.eviction.limit == CACHE_BYTES - encoder.nbytes
+    assert harness.encoder.nbytes == 35 * 4 * 4
+    assert harness.engine.prefix_cache.store.eviction.limit == CACHE_BYTES - harness.encoder.nbytes
+
+
+def test_image_is_encoded_when_the_prefill_comes_to_it_and_its_rows_are_left_behind() -> None:
+    harness = SeeingHarness(n_ubatch=16, image_bytes=0)
+    request = harness.submit_images(text(0, 40), harness.see(0), text(1, 30), harness.see(1), text(2, 5))
+    held = []
+    while request.decode_state is None:
+        harness.engine.step()
+        assert len(harness.projector.begun) <= (request.n_prefilled >= 32) + (request.n_prefilled >= 96)
+        held.append(len(request.image_jobs))
+    assert max(held) == 1
+    harness.run()
+    harness.check()
+    assert not request.image_jobs
+    assert len(harness.projector.encoded) == 2
+
+
+@pytest.mark.parametrize("cache_bytes", [0, CACHE_BYTES])
+def test_images_of_a_cached_prompt_are_not_encoded_again_however_many_they_are(cache_bytes: int) -> None:
+    harness = SeeingHarness(cache_bytes=cache_bytes, image_bytes=600, n_ctx=1024)  # rows of one image
+    seen = [harness.see(seed) for seed in range(5)]
+    first = harness.submit_images(text(0, 20), *seen, text(1, 20))
+    harness.run()
+    harness.submit_images(text(0, 20), *seen, [*text(1, 20), *first.tokens, *text(2, 20)])
+    harness.run()
+    harness.check()
+    assert len(harness.projector.encoded) == 5
+
+
+def test_requests_beside_decode_while_an_image_is_encoded() -> None:
+    harness = SeeingHarness(n_seq_max=2, layers=50)
+    beside = harness.submit(text(5, 20), 100)
+    while not beside.tokens:
+        harness.engine.step()
+    seeing = harness.submit_image(text(0, 20), 0, text(1, 20))
+    n_before = len(beside.tokens)
+    while not seeing.tokens:
+        harness.engine.step()
+    assert len(beside.tokens) - n_before >= 20
+    harness.run()
+    harness.check()
+
+
+def test_other_work_takes_as_long_as_the_encoder() -> None:
+    seconds = [0.0]
+    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
+    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
+    job = encoder.request(image(0), None)
+    while not projector.begun:
+        encoder.turn(None)
+    others, begun = 0.0, seconds[0]
+    for _ in range(1000):
+        seconds[0] += 0.01
+        others += 0.01
+        encoder.turn(0.01)
+    assert 0.9 < (seconds[0] - begun - others) / others < 1.1
+    encoder.leave(job)
+
+
+def test_request_that_ends_gives_its_image_up_and_the_next_is_encoded() -> None:
+    harness = SeeingHarness(n_seq_max=2, layers=5)
+    first = harness.submit_image(text(0, 20), 0, text(1, 20))
+    second = harness.submit_image(text(3, 20), 1, text(1, 20))
+    while not harness.projector.begun:
+        harness.engine.step()
+    harness.engine.cancel(first)
+    harness.run()
+    assert first.finish_reason == "cancelled"
+    assert len(second.tokens) == 10
+    assert len(harness.projector.begun) == 2
+    assert len(harness.projector.encoded) == 1
+    harness.engine.step()
+    assert harness.engine.idle
+
+
+def test_requests_that_see_one_image_encode_it_once() -> None:
+    harness = SeeingHarness(n_seq_max=3, layers=3)
+    for seed in range(3):
+        harness.submit_image(text(seed, 20), 7, text(1, 20))
+    harness.run()
+    harness.check()
+    assert len(harness.projector.begun) == 1
+
+
+def test_image_that_cannot_be_encoded_fails_its_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = SeeingHarness(n_seq_max=3)
+    begin, bad = harness.projector.begin, image(0, 56, 40).pixels()
+
+    def refuse(pixels: Any) -> None:
+        if np.array_equal(pixels, bad):
+            raise NativeError("the values are not finite")
+        begin(pixels)
+
+    monkeypatch.setattr(harness.projector, "begin", refuse)
+    failed = [harness.submit_image(text(seed, 20), 0, text(1, 20)) for seed in range(2)]
+    fine = harness.submit_image(text(9, 20), 1, text(1, 20))
+    harness.run()
+    assert [str(request.error) for request in failed] == ["the values are not finite"] * 2
+    assert len(fine.tokens) == 10
 
 
 @pytest.mark.parametrize(("n_after", "n_saved"), [(1, 51), (4, 51), (30, 50 + 30 - TAIL_TOKENS)])

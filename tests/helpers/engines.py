@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
@@ -10,8 +9,8 @@ from pymtp.drafting.depth import RoundCosts, RoundTime
 from pymtp.drafting.text_drafts import TextChoice
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
-from pymtp.engine.image_encoder import EncodedImage, ImageEncoder
-from pymtp.engine.request import NO_IMAGES, Caller, Request, Waiter
+from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, PromptImages
+from pymtp.engine.request import Caller, Request, Waiter
 from pymtp.engine.text import ThinkingPlan
 from pymtp.errors import CancelledError
 from pymtp.sampling import SamplingParams
@@ -77,7 +76,7 @@ class EngineHarness:
         caller: Caller = Caller(),  # noqa: B008 — a constant
         branch_points: tuple[int, ...] = (),
         thinking: ThinkingPlan | None = None,
-        images: Mapping[int, EncodedImage] = NO_IMAGES,
+        images: PromptImages = NO_IMAGES,
         **params: Any,
     ) -> Request:
         """Make a request that is not submitted. params: fields of SamplingParams."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helpers.scripted import SeededContext
-from pymtp.engine.image_encoder import EncodedImage
 from pymtp.errors import InvalidRequestError
 from pymtp.images import Image
 
@@ -28,32 +26,53 @@ def image(seed: int = 0, width: int = 40, height: int = 32) -> Image:
 
 
 class ScriptedProjector:
-    """A projector with a token for each square of 8 x 8 pixels, whose rows hold the mean of the image."""
+    """A projector with a token for each square of 8 x 8 pixels, whose rows hold the mean of the image.
+
+    layers: the number of turns that an image takes, at the least. begun, encoded: the means of images.
+    """
 
     path, digest = Path("mmproj.gguf"), "scripted"
     n_embd = 4
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 1, after_layer: Callable[[], object] = lambda: None) -> None:
+        self.layers, self._after_layer = layers, after_layer
         self.closed = False
+        self.begun: list[float] = []
         self.encoded: list[float] = []
-        self.lock = threading.Lock()  # a test may hold it, to let `encode` wait
+        self._image: NDArray[np.uint8] | None = None
+        self._left = 0
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         if max(width, height) > 100 * min(width, height):
             raise InvalidRequestError(f"an image of {width} x {height} pixels is too narrow")
         return max(1, width // 8), max(1, height // 8)
 
-    def encode(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with self.lock:
-            nx, ny = self.grid(pixels.shape[1], pixels.shape[0])
-            self.encoded.append(float(pixels.mean()))
-            return np.full((nx * ny, self.n_embd), pixels.mean(), np.float32)
+    def begin(self, pixels: NDArray[np.uint8]) -> None:
+        assert self._image is None
+        self._image, self._left = pixels, self.layers
+        self.begun.append(float(pixels.mean()))
 
-    def cancel(self, cancelled: bool = True) -> None:
-        self.cancelled = cancelled
+    def advance(self, seconds: float) -> NDArray[np.float32] | None:
+        assert self._image is not None
+        self._left -= 1
+        self._after_layer()
+        if self._left:
+            return None
+        image, self._image = self._image, None
+        self.encoded.append(float(image.mean()))
+        return rows_of(image)
+
+    def end(self) -> None:
+        self._image = None
 
     def close(self) -> None:
         self.closed = True
+
+
+def rows_of(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the rows that a ScriptedProjector makes of an image."""
+    height, width, _ = pixels.shape
+    return np.full((max(1, width // 8) * max(1, height // 8), ScriptedProjector.n_embd), pixels.mean(), np.float32)
 
 
 class SeeingContext(SeededContext):
@@ -78,15 +97,10 @@ class SeeingContext(SeededContext):
         seen = {token for tokens in prompts.values() for token in tokens if token < 0}
         assert seen == images.keys()
         assert seen <= self.grids.keys()
-        assert all(images[token] is self.rows[token] for token in seen)
+        assert all(np.array_equal(images[token], self.rows[token]) for token in seen)
         self.given.append(seen)
         super().prefill_batch(prompts)
 
     def load(self, seq: int, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
         assert {token for token in tokens if token < 0} <= self.grids.keys()
         super().load(seq, tokens, state)
-
-    def encoded(self, token: int, nx: int, ny: int) -> EncodedImage:
-        """Return an image with the rows that are right for its token."""
-        rows = self.rows.setdefault(token, np.full((nx * ny, 4), token, np.float32))
-        return EncodedImage(nx, ny, rows)

@@ -14,7 +14,7 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, AsyncLLM, ClosedError, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -176,20 +176,34 @@ def test_prompt_that_is_too_long_is_refused_before_its_images_are_encoded(mmproj
         assert llm._images.n_encoded == 0
 
 
+class HeldProjector:
+    """Lets the projector of an LLM compute nothing in its turns, until it is released."""
+
+    def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert llm._images is not None
+        projector = llm._images.projector
+        advance = projector.advance
+        self.begun, self.released = threading.Event(), threading.Event()
+
+        def held(seconds: float) -> Any:
+            self.begun.set()
+            return advance(seconds) if self.released.wait(0.001) else None
+
+        monkeypatch.setattr(projector, "advance", held)
+
+    async def wait(self) -> None:
+        while not self.begun.is_set():
+            await asyncio.sleep(0.001)
+
+
 def test_cancel_ends_a_request_whose_images_are_being_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with make_llm(mmproj=mmproj) as llm:
         assert llm._images is not None
-        projector = llm._images.projector
-        encode = projector.encode
-
-        def cancelled(pixels: Any) -> Any:
-            llm.cancel()
-            return encode(pixels)
-
-        monkeypatch.setattr(projector, "encode", cancelled)
+        held = HeldProjector(llm, monkeypatch)
+        threading.Thread(target=lambda: (held.begun.wait(), llm.cancel())).start()
         done = llm.chat(ABOUT_TWO, GREEDY)
         assert (done.finish_reason, done.token_ids, llm._images.n_encoded) == ("cancelled", [], 0)
-        monkeypatch.undo()
+        held.released.set()
         assert llm.chat(ABOUT_TWO, GREEDY).finish_reason != "cancelled"
 
 
@@ -200,38 +214,11 @@ def test_completions_of_one_prompt_share_its_encoded_images(mmproj: Path) -> Non
         assert llm._images.n_encoded == 2
 
 
-class SlowEncoding:
-    """Lets a projector wait within each call of `encode`, until it is released or cancelled."""
-
-    def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert llm._images is not None
-        projector = llm._images.projector
-        encode = projector.encode
-        self.begun, self.released = threading.Event(), threading.Event()
-
-        def slow(pixels: Any) -> Any:
-            self.begun.set()
-            assert self.released.wait(60)
-            return encode(pixels)
-
-        def cancel(cancelled: bool = True) -> None:
-            type(projector).cancel(projector, cancelled)
-            if cancelled:
-                self.released.set()
-
-        monkeypatch.setattr(projector, "encode", slow)
-        monkeypatch.setattr(projector, "cancel", cancel)
-
-    async def wait(self) -> None:
-        while not self.begun.is_set():
-            await asyncio.sleep(0.001)
-
-
 def test_text_does_not_wait_for_images_that_are_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        async with AsyncLLM(mmproj=mmproj, n_ctx=2048, n_seq_max=2, n_threads=1, draft_tokens=3) as llm:
-            encoding = SlowEncoding(llm.llm, monkeypatch)
-            chats = [asyncio.create_task(llm.chat([user(image(seed), "a")], GREEDY)) for seed in range(6)]
+        async with AsyncLLM(mmproj=mmproj, n_ctx=1024, n_seq_max=3, n_threads=1, draft_tokens=3) as llm:
+            encoding = HeldProjector(llm.llm, monkeypatch)
+            chats = [asyncio.create_task(llm.chat([user(image(seed), "a")], GREEDY)) for seed in range(2)]
             await encoding.wait()
             text = await llm.generate("def f(x):", GREEDY)
             assert len(text.token_ids) == 12
@@ -246,12 +233,15 @@ def test_abandoned_chat_ends_the_encoding_of_its_images(mmproj: Path, monkeypatc
     async def run() -> None:
         async with AsyncLLM(mmproj=mmproj, n_ctx=2048, n_threads=1, draft_tokens=3) as llm:
             assert llm.llm._images is not None
-            encoding = SlowEncoding(llm.llm, monkeypatch)
+            encoding = HeldProjector(llm.llm, monkeypatch)
             chat = asyncio.create_task(llm.chat([user(*[image(seed) for seed in range(4)], "a")], GREEDY))
             await encoding.wait()
             chat.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await chat
+            while not llm.llm._engine.idle:
+                await asyncio.sleep(0.001)
+            encoding.released.set()
             assert (await llm.chat([user(image(9), "a")], GREEDY)).token_ids
             assert llm.llm._images.n_encoded == 1
 
@@ -262,21 +252,46 @@ def test_closing_an_async_llm_while_it_encodes_leaves_the_llm_usable(
     mmproj: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(llm: LLM) -> None:
-        encoding, submitted = SlowEncoding(llm, monkeypatch), []
+        encoding = HeldProjector(llm, monkeypatch)
         shared = AsyncLLM(llm)
-        monkeypatch.setattr(llm._engine_thread, "submit", submitted.append)
         chat = asyncio.create_task(shared.chat([user(image(0), image(1), "a")], GREEDY))
         await encoding.wait()
         await shared.close()
+        assert (await chat).finish_reason == "cancelled"
         encoding.released.set()
-        with pytest.raises(ClosedError):
-            await chat
-        monkeypatch.undo()
-        assert not submitted  # a request without its images would end the engine
-        assert llm.generate("a", GREEDY).token_ids
+        assert llm._images is not None
+        assert llm.chat([user(image(2), "a")], GREEDY).token_ids
+        assert llm._images.n_encoded == 1
 
     with make_llm(mmproj=mmproj) as llm:
         asyncio.run(run(llm))
+
+
+def test_stream_begins_before_its_images_are_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make_llm(mmproj=mmproj) as llm:
+        held = HeldProjector(llm, monkeypatch)
+        stream = llm.stream_chat(ABOUT_TWO, GREEDY)
+        assert held.begun.wait(60)
+        held.released.set()
+        assert sum(len(piece.token_ids) for piece in stream) == 12
+        assert stream.completion.stats.time_to_first_token > stream.completion.stats.queue_seconds
+
+
+def test_close_waits_for_a_request_whose_images_are_being_encoded(
+    mmproj: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = make_llm(mmproj=mmproj)
+    held = HeldProjector(llm, monkeypatch)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(llm.chat(ABOUT_TWO, GREEDY)))
+    thread.start()
+    assert held.begun.wait(60)
+    closing = threading.Thread(target=llm.close)
+    closing.start()
+    held.released.set()
+    thread.join()
+    closing.join()
+    assert len(done[0].token_ids) == 12
 
 
 def test_image_tokens_have_bounds(mmproj: Path) -> None:
@@ -290,9 +305,9 @@ def test_projector_of_another_model_or_no_projector_is_refused(
 ) -> None:
     with pytest.raises(ModelLoadError, match="no such projector"):
         new_llm(mmproj=tmp_path / "none.gguf")
-    with pytest.raises(InvalidRequestError, match=demo.name):
+    with pytest.raises(ModelLoadError, match=demo.name):
         new_llm(mmproj=demo)
-    with pytest.raises(InvalidRequestError, match="wide"):
+    with pytest.raises(ModelLoadError, match="wide"):
         new_llm(mmproj=make_mmproj("tiny", tmp_path / "wide.gguf"))
 
 

@@ -5,6 +5,7 @@ tests/exactness/test_image_oracle.py compares their rows with transformers.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from gguf import GGUFReader
 from makers.make_mmproj import WEIGHTS, make_mmproj
 from makers.vision_shapes import PROJECTORS
 
-from pymtp import CancelledError, ClosedError, InvalidRequestError
+from pymtp import ClosedError, InvalidRequestError, ModelLoadError
 from pymtp.model.model import Model
 from pymtp.model.projector import Projector
 
@@ -105,12 +106,12 @@ def test_impossible_images_are_refused_with_the_reason(projector: Projector) -> 
 
 
 def test_a_projector_of_another_model_is_refused(dense: Model, mmproj: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=f"of another model: it makes rows of {shipped().n_embd}"):
+    with pytest.raises(ModelLoadError, match=f"of another model: it makes rows of {shipped().n_embd}"):
         Projector(dense, mmproj, n_threads=1)
-    with pytest.raises(InvalidRequestError, match="no projector, its architecture is 'qwen35'"):
+    with pytest.raises(ModelLoadError, match="no projector, its architecture is 'qwen35'"):
         Projector(shipped(), shipped().path, n_threads=1)
     (tmp_path / "text.gguf").write_text("nothing")
-    with pytest.raises(InvalidRequestError, match="not a readable GGUF file"):
+    with pytest.raises(ModelLoadError, match="not a readable GGUF file"):
         Projector(shipped(), tmp_path / "text.gguf", n_threads=1)
     with pytest.raises(FileNotFoundError):
         Projector(shipped(), tmp_path / "none.gguf", n_threads=1)
@@ -136,7 +137,7 @@ def test_a_damaged_projector_is_refused_with_what_is_wrong(
     mmproj: Path, tmp_path: Path, damage: Callable[[bytes], bytes], what: str
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(damage(mmproj.read_bytes()))
-    with pytest.raises(InvalidRequestError, match=what):
+    with pytest.raises(ModelLoadError, match=what):
         Projector(shipped(), tmp_path / "m.gguf", n_threads=1)
 
 
@@ -151,7 +152,7 @@ def test_a_damaged_projector_is_refused_with_what_is_wrong(
 )
 def test_a_projector_of_an_impossible_shape_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
     path = make_mmproj(replace(SHAPE, **changes), tmp_path / "m.gguf")
-    with pytest.raises(InvalidRequestError, match=what):
+    with pytest.raises(ModelLoadError, match=what):
         Projector(shipped(), path, n_threads=1)
 
 
@@ -166,30 +167,84 @@ def test_values_that_are_not_finite_are_no_rows(mmproj: Path, tmp_path: Path) ->
     projector.close()
 
 
-def test_a_cancelled_projector_encodes_nothing_until_it_may_again(projector: Projector) -> None:
-    projector.cancel()
-    with pytest.raises(Exception, match="cancelled"):
-        projector.encode(pixels(64, 64))
-    projector.cancel(False)
+def test_an_image_is_encoded_in_turns_with_the_same_bits(projector: Projector) -> None:
+    image = pixels(320, 320)
+    expected, turns = projector.encode(image).tobytes(), 0
+    projector.begin(image)
+    while (rows := projector.advance(0.0)) is None:
+        turns += 1
+    assert rows.tobytes() == expected
+    assert turns >= SHAPE.n_layer
+
+
+def test_an_image_that_is_given_up_between_two_layers_ends_there(projector: Projector) -> None:
+    image = pixels(320, 320)
+    expected = projector.encode(image).tobytes()
+    for n_turns in range(1, SHAPE.n_layer):
+        before = projector.n_layers
+        projector.begin(image)
+        while projector.n_layers < before + n_turns:
+            assert projector.advance(0.0) is None
+        projector.end()
+        projector.end()
+        assert projector.n_layers == before + n_turns
+    with pytest.raises(InvalidRequestError, match="encodes no image"):
+        projector.advance(0.0)
+    assert projector.encode(image).tobytes() == expected
+
+
+def test_one_image_is_encoded_at_a_time(projector: Projector) -> None:
+    projector.begin(pixels(64, 64))
+    with pytest.raises(InvalidRequestError, match="another image"):
+        projector.begin(pixels(64, 64))
+    projector.end()
     assert np.isfinite(projector.encode(pixels(64, 64))).all()
 
 
-def test_a_projector_closed_within_its_own_call_ends_the_call(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # as a signal handler does, while another thread waits for the projector to be closed
-    projector = Projector(shipped(), mmproj, n_threads=1)
+def test_a_projector_closed_while_it_encodes_ends_that(mmproj: Path) -> None:
+    for close_in_call in (False, True):
+        projector = Projector(shipped(), mmproj, n_threads=1)
+        projector.begin(pixels(320, 320))
+        projector.advance(0.0)
+        if close_in_call:  # as a signal handler does
+            with projector._handle.lock:
+                projector._handle.caller = threading.get_ident()
+                projector.close()
+                projector._handle.caller, projector._handle.pointer = 0, None
+        else:
+            projector.close()
+        assert projector._handle.pointer is None
+        with pytest.raises(ClosedError):
+            projector.advance(0.0)
 
-    def close_elsewhere(width: int, height: int) -> tuple[int, int]:
-        thread = threading.Thread(target=projector.close)
-        thread.start()
-        thread.join()
-        return grid(width, height)
 
-    grid = projector.grid
-    pointer = projector._handle.pointer
-    monkeypatch.setattr(projector, "grid", lambda *size: close_elsewhere(*size) if pointer else size)
-    with pytest.raises((ClosedError, CancelledError)):
-        projector.encode(pixels(64, 64))
-    assert projector._handle.pointer is None
+def test_interrupted_encoding_can_begin_anew(projector: Projector, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = projector.advance
+
+    def interrupt(seconds: float) -> Any:
+        monkeypatch.undo()
+        advance(0.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(projector, "advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        projector.encode(pixels(320, 320))
+    assert np.isfinite(projector.encode(pixels(64, 64))).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_frees_a_projector_that_its_parent_uses(projector: Projector, mmproj: Path) -> None:
+    used = Projector(shipped(), mmproj, n_threads=1)
+    used.begin(pixels(320, 320))
+    used.advance(0.0)
+    child = os.fork()
+    if child == 0:
+        used.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    while used.advance(1.0) is None:
+        pass
+    used.close()
 
 
 def test_threads_share_a_projector(projector: Projector) -> None:

@@ -25,9 +25,6 @@ class _AnyImages:
         image.pixels()
         return -1, 1
 
-    def check_pixels(self, image: Image) -> None:
-        image.pixels()
-
 
 def save_chat(path: Path, messages: list[Message]) -> None:
     """Write the messages to a file.

@@ -4,6 +4,7 @@
 #include "api_guard.h"
 #include "inspect_projector.h"
 #include "model.h"
+#include "turns.h"
 
 #include "clip.h"
 #include "clip-impl.h"
@@ -46,26 +47,38 @@ struct pymtp_projector {
 
     int64_t bytes() const;
     clip_image_f32 grid(int32_t width, int32_t height, int32_t & nx, int32_t & ny) const;
-    void encode(const uint8_t * pixels, int32_t width, int32_t height, float * rows);
+
+    // Encoding an image: begin, then advance until it returns true, or end. See pymtp_projector_begin.
+    void begin(const uint8_t * pixels, int32_t width, int32_t height);
+    bool advance(double seconds, float * rows);
+    void end() { turns.end(); }
+
+    std::atomic<int64_t> n_layers{0}; // computed so far, for all images
 
     // Runs a function of the C API. Returns PYMTP_OK, or the status of what the function has thrown. After a failed
     // assertion of llama.cpp the projector may be inconsistent, and refuses further calls.
     template <typename F> int call(F && body) const noexcept;
 
-    std::atomic<bool> cancelled{false};
-
 private:
+    // The result of the work on the other thread.
+    struct result {
+        int                status = PYMTP_OK;
+        std::string        error;
+        std::vector<float> rows;
+    };
+
     mutable std::atomic<bool> broken{false};
 
     const int32_t n_threads;
-    bool          stopped = false; // whether the current computation was ended
 
     std::unique_ptr<clip_ctx, clip_deleter> ctx;
     std::unique_ptr<mtmd_image_preprocessor> preprocessor;
 
-    mtmd_image_preproc_out preprocess(const clip_image_u8 & image) const;
+    result      encoded;
+    pymtp_turns turns; // the last member: its thread, which uses the others, ends first
 
-    bool is_cancelled() { return cancelled.load(std::memory_order_relaxed) || pymtp_abort_requested(); }
+    mtmd_image_preproc_out preprocess(const clip_image_u8 & image) const;
+    std::vector<float> encode(const clip_image_u8 & image);
 
     // ggml calls it before and after it computes a node. Returning true before asks for the call after, where false
     // ends the computation.
@@ -74,8 +87,8 @@ private:
             return is_end_of_layer(node);
         }
         auto * self = static_cast<pymtp_projector *>(data);
-        self->stopped |= self->is_cancelled();
-        return !self->stopped;
+        self->n_layers++;
+        return self->turns.pause();
     }
 };
 
@@ -164,34 +177,58 @@ clip_image_f32 pymtp_projector::grid(int32_t width, int32_t height, int32_t & nx
     return resized;
 }
 
-void pymtp_projector::encode(const uint8_t * pixels, int32_t width, int32_t height, float * rows) {
+void pymtp_projector::begin(const uint8_t * pixels, int32_t width, int32_t height) {
+    if (turns.begun()) {
+        refuse("the projector encodes another image");
+    }
     int32_t nx = 0;
     int32_t ny = 0;
     grid(width, height, nx, ny);
-    if (is_cancelled()) {
-        throw pymtp_failure(PYMTP_CANCELLED, "cancelled");
-    }
-    clip_image_u8 image;
-    image.set_size({ width, height }, /*is_placeholder =*/ false);
-    image.cpy_buf({ pixels, pixels + (size_t) width*height*3 });
+    auto image = std::make_shared<clip_image_u8>();
+    image->set_size({ width, height }, /*is_placeholder =*/ false);
+    image->cpy_buf({ pixels, pixels + (size_t) width*height*3 });
+    encoded = {};
+    turns.begin([this, image] {
+        encoded.status = call([&] { encoded.rows = encode(*image); });
+        if (encoded.status != PYMTP_OK) {
+            encoded.error = pymtp_last_error();
+        }
+    });
+}
 
+bool pymtp_projector::advance(double seconds, float * rows) {
+    if (!turns.begun()) {
+        refuse("the projector encodes no image");
+    }
+    if (!turns.advance(seconds)) {
+        return false;
+    }
+    const result done = std::move(encoded);
+    encoded = {};
+    if (done.status != PYMTP_OK) {
+        throw pymtp_failure(done.status, done.error);
+    }
+    std::copy(done.rows.begin(), done.rows.end(), rows);
+    return true;
+}
+
+// Runs on the thread of `turns`.
+std::vector<float> pymtp_projector::encode(const clip_image_u8 & image) {
     clip_image_f32_batch batch;
     batch.entries = preprocess(image).entries;
-    std::vector<float> encoded((size_t) nx*ny*clip_n_mmproj_embd(ctx.get()));
-    stopped = false;
-    const bool done = clip_image_batch_encode(ctx.get(), n_threads, &batch, encoded);
-    if (stopped) {
-        throw pymtp_failure(PYMTP_CANCELLED, "cancelled");
-    }
-    if (!done || encoded.size() != (size_t) nx*ny*clip_n_mmproj_embd(ctx.get())) {
+    const clip_image_f32 & only = batch.entries.at(0);
+    const int32_t n_rows = clip_n_output_tokens_x(ctx.get(), &only)*clip_n_output_tokens_y(ctx.get(), &only);
+    std::vector<float> rows((size_t) n_rows*clip_n_mmproj_embd(ctx.get()));
+    const size_t n_values = rows.size();
+    if (!turns.pause() || !clip_image_batch_encode(ctx.get(), n_threads, &batch, rows) || rows.size() != n_values) {
         throw std::runtime_error("the projector failed");
     }
-    for (const float value : encoded) {
+    for (const float value : rows) {
         if (!std::isfinite(value)) {
             throw std::runtime_error("the projector has computed a value that is not finite: its file may be damaged");
         }
     }
-    std::copy(encoded.begin(), encoded.end(), rows);
+    return rows;
 }
 
 // ── the C API ──
@@ -214,11 +251,21 @@ int pymtp_projector_grid(
     return projector->call([&] { projector->grid(width, height, *nx, *ny); });
 }
 
-int pymtp_projector_encode(
-        pymtp_projector * projector, const uint8_t * pixels, int32_t width, int32_t height, float * rows) {
-    return projector->call([&] { projector->encode(pixels, width, height, rows); });
+int64_t pymtp_projector_layers(const pymtp_projector * projector) {
+    return projector->n_layers;
 }
 
-void pymtp_projector_cancel(pymtp_projector * projector, bool cancelled) {
-    projector->cancelled = cancelled;
+int pymtp_projector_begin(
+        pymtp_projector * projector, const uint8_t * pixels, int32_t width, int32_t height) {
+    return projector->call([&] { projector->begin(pixels, width, height); });
+}
+
+int pymtp_projector_advance(pymtp_projector * projector, double seconds, float * rows) {
+    bool ended = false;
+    const int status = projector->call([&] { ended = projector->advance(seconds, rows); });
+    return status == PYMTP_OK && !ended ? PYMTP_RUNNING : status;
+}
+
+void pymtp_projector_end(pymtp_projector * projector) {
+    projector->end();
 }

@@ -31,6 +31,7 @@ enum pymtp_status {
     PYMTP_CANCELLED =  2, // the call was cancelled and its sequences were cleared; all other sequences are unchanged
     // the grammar allows no token at a position; the sequence keeps the tokens before the position
     PYMTP_DEAD_END  =  3,
+    PYMTP_RUNNING   =  4, // the projector is still encoding the image
     PYMTP_INVALID   = -1, // an argument is invalid; nothing was changed
     PYMTP_FAILED    = -2, // llama.cpp failed and the call's sequences were cleared; all other sequences are unchanged
     // this call or an earlier one left the pair in an undefined state, so it refuses all further calls

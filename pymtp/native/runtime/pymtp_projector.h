@@ -29,15 +29,23 @@ PYMTP_API int64_t pymtp_projector_bytes(const struct pymtp_projector * projector
 PYMTP_API int pymtp_projector_grid(
         const struct pymtp_projector * projector, int32_t width, int32_t height, int32_t * nx, int32_t * ny);
 
-// Encodes an image. One call at a time may use a projector.
-// pixels: height rows of width pixels of three bytes: red, green, blue.
-// rows: receives nx*ny rows, see pymtp_projector_grid, each of as many floats as the model's embeddings have
-PYMTP_API int pymtp_projector_encode(
-        struct pymtp_projector * projector, const uint8_t * pixels, int32_t width, int32_t height, float * rows);
+// Returns how many layers the projector has computed so far, for all images.
+PYMTP_API int64_t pymtp_projector_layers(const struct pymtp_projector * projector);
 
-// While `cancelled` is true, the projector's current call and all later calls of encode return PYMTP_CANCELLED. May be
-// called from any thread.
-PYMTP_API void pymtp_projector_cancel(struct pymtp_projector * projector, bool cancelled);
+// Begins to encode an image, on a thread of the projector's own. The pixels are copied. Returns PYMTP_INVALID while
+// another image is being encoded.
+// pixels: height rows of width pixels of three bytes: red, green, blue.
+PYMTP_API int pymtp_projector_begin(
+        struct pymtp_projector * projector, const uint8_t * pixels, int32_t width, int32_t height);
+
+// Lets the projector compute for `seconds`, and then to the end of the current layer. It computes at no other time, but
+// prepares the image at once. Returns PYMTP_RUNNING if the image is not encoded yet, also when the poll callback has
+// asked to abort the call. Otherwise the next image may begin.
+// rows: receives nx*ny rows, see pymtp_projector_grid, each of as many floats as the model's embeddings have
+PYMTP_API int pymtp_projector_advance(struct pymtp_projector * projector, double seconds, float * rows);
+
+// Gives up the image that is being encoded, if there is one. Waits for the preparation of the image.
+PYMTP_API void pymtp_projector_end(struct pymtp_projector * projector);
 
 #ifdef __cplusplus
 }

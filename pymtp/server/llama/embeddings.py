@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +15,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from pymtp.engine.embedder import Pooling, normalized
-from pymtp.engine.image_encoder import EncodedImage
-from pymtp.engine.request import NO_IMAGES
+from pymtp.engine.image_encoder import NO_IMAGES, PromptImages
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.images import ImageLimits
 from pymtp.llm import LLM
@@ -178,10 +177,10 @@ async def _embed(
 
 
 class EmbeddingInput(NamedTuple):
-    """The tokens of an input, and its images by their tokens."""
+    """The tokens of an input, and its images."""
 
     tokens: Sequence[int]
-    images: Mapping[int, EncodedImage] = NO_IMAGES
+    images: PromptImages = NO_IMAGES
 
 
 def read_inputs(llm: LLM, inputs: Sequence[Any], name: str) -> list[EmbeddingInput]:
