@@ -135,18 +135,27 @@ def _source(part: Mapping[str, Any]) -> Any:
 def with_image_paths(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return messages in which the strings of {"type": "image", "image": …} are paths of files, but data URLs stay.
 
-    Only for messages from Python code: see `_source`.
+    `images` of a message, as Ollama's client has them, become such parts before its text. Only for messages from Python
+    code: see `_source`.
     """
-    if not isinstance(messages, Sequence) or not any(map(_has_parts, messages)):
+    if not isinstance(messages, Sequence) or not any(map(_has_images, messages)):
         return messages
-    return [
-        {**message, "content": [_with_path(part) for part in message["content"]]} if _has_parts(message) else message
-        for message in messages
-    ]
+    return [_with_paths(message) if _has_images(message) else message for message in messages]
 
 
-def _has_parts(message: object) -> bool:
-    return isinstance(message, Mapping) and isinstance(message.get("content"), (list, tuple))
+def _has_images(message: object) -> bool:
+    if not isinstance(message, Mapping):
+        return False
+    return isinstance(message.get("content"), (list, tuple)) or isinstance(message.get("images"), (list, tuple))
+
+
+def _with_paths(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content") or ()
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if images := message.get("images"):
+        parts = [*({"type": "image", "image": image} for image in images), *parts]
+        message = {name: value for name, value in message.items() if name != "images"}
+    return {**message, "content": [_with_path(part) for part in parts]}
 
 
 def _with_path(part: Any) -> Any:

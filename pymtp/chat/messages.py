@@ -125,11 +125,11 @@ def _content_text(content: object, where: str, images: ChatImages | None) -> str
     if isinstance(content, str):
         return content
     texts = []
-    for part in _check_list(content, f"{where}.content", "neither text nor a list"):
+    for i, part in enumerate(_check_list(content, f"{where}.content", "neither text nor a list")):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
         if is_image_part(part):
-            text = _image_text(part, where, images)
+            text = _image_text(part, f"{where}.content[{i}]", images)
         if not isinstance(text, str):
             raise InvalidRequestError(f"{where}: content must be text or images, not {kind!r:.40}")
         texts.append(text)

@@ -106,7 +106,7 @@ def _read_table(
         if word in OPTION_NAMES:
             keywords[word] = value
         elif word in options:
-            written = _arguments(options[word], value, place)
+            written = _arguments(options[word], word, value, place)
             if not written:  # false or []: what the command line says must not hold
                 given.pop(options[word].name, None)
             arguments += written
@@ -142,7 +142,7 @@ def _options(context: typer.Context, allowed: Collection[str]) -> dict[str, Any]
         spelling.lstrip("-").replace("-", "_"): param
         for param in context.command.params
         if param.name in allowed
-        for spelling in param.opts
+        for spelling in (*param.opts, *param.secondary_opts)
     }
 
 
@@ -152,19 +152,24 @@ def _target(key: str, options: Mapping[str, Any]) -> str:
     return options[word].name if word in options else word
 
 
-def _arguments(option: Any, value: Any, place: str) -> list[str]:
+def _arguments(option: Any, word: str, value: Any, place: str) -> list[str]:
     """Write an option as arguments of the command line; none for a flag that is off, and for an empty list.
 
-    place: where the value stands. Raises InvalidRequestError, with it, for a value of another kind than the option's.
+    word: the key, which may be that of a flag's opposite, such as no_mmproj. place: where the value stands.
+
+    Raises InvalidRequestError, with the place, for a value of another kind than the option's.
     """
-    long = next(name for name in option.opts if name.startswith("--"))
+    on, off = option.opts, option.secondary_opts
+    if any(name.lstrip("-").replace("-", "_") == word for name in off):
+        on, off = off, on
+    long = next(name for name in on if name.startswith("--"))
     if isinstance(value, list) and option.multiple:
-        return [argument for each in value for argument in _arguments(option, each, place)]
+        return [argument for each in value for argument in _arguments(option, word, each, place)]
     if isinstance(value, list) or isinstance(value, bool) != option.is_flag:
         expected = "true or false" if option.is_flag else "one value, and neither a list nor true or false"
         raise InvalidRequestError(f"{place}: {long} must have {expected}, not {shown(value)}")
     if isinstance(value, bool):
-        return [long] if value else list(option.secondary_opts[:1])
+        return [long] if value else list(off[:1])
     return [f"{long}={json.dumps(value) if isinstance(value, dict) else value}"]
 
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from pymtp.chat import Chat, Message
+from pymtp.chat.images import with_image_paths
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
 from pymtp.engine.image_encoder import ImageEncoder
@@ -35,10 +36,10 @@ class PrefixFiles:
 
     def save(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """Save the prefix of a prompt to a file, and return its number of tokens."""
-        waiter = Waiter()
+        waiter, cancels = Waiter(), self._context.cancels
         with PrefixSaver() as saver:
             prefix = self.open_saver(saver, prompt, path)
-            requests = self._maker.make([prefix], None, waiter, priority=priority, saver=saver)
+            requests = self._maker.make([prefix], None, waiter, priority=priority, saver=saver, cancel_count=cancels)
             self._thread.run(requests, waiter)
             return commit_saver(saver, requests)
 
@@ -49,7 +50,9 @@ class PrefixFiles:
         """
         self._thread.check_usable()
         maker, context = self._maker, self._context
-        chat = prompt if isinstance(prompt, Chat) else Chat(prompt) if _are_messages(prompt) else None  # type: ignore[arg-type]
+        chat = prompt if isinstance(prompt, Chat) else None
+        if _are_messages(prompt):
+            chat = Chat(with_image_paths(prompt))  # type: ignore[arg-type]
         alignment = self._thread.engine.prefix_cache.alignment
         images: Mapping[int, Image] = {}
         if chat is not None:

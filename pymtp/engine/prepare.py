@@ -95,6 +95,7 @@ class RequestMaker:
         max_unread: int | None = None,
         branch_points: Sequence[Sequence[int]] = (),
         saver: PrefixSaver | None = None,
+        cancel_count: int | None = None,
     ) -> list[Request]:
         """Check prompts and params, and make a request for each completion.
 
@@ -105,8 +106,10 @@ class RequestMaker:
         branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
             A Chat adds its own branch points.
         saver: writes the state of the prompt to a file. With a saver, `prompts` must be one prompt.
+        cancel_count: the value of Context.cancels when the caller began; None for its value now.
         """
-        cancels = self._context.cancels  # read now: a cancel() during the checks below cancels these requests too
+        # read now: a cancel() during the checks below cancels these requests too
+        cancels = self._context.cancels if cancel_count is None else cancel_count
         priority = read_int("priority", priority, -(2**31))
         caller = current_caller.get() or Caller(call=object())
         branch_points = branch_points if saver is None else [saver.checkpoints]

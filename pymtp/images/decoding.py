@@ -80,7 +80,8 @@ def rgb_pixels(image: PillowImage, orientation: int) -> NDArray[np.uint8]:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    image = image.convert("RGB")
+    if image.mode != "RGB":  # convert would copy it
+        image = image.convert("RGB")
     turn = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
@@ -90,9 +91,7 @@ def rgb_pixels(image: PillowImage, orientation: int) -> NDArray[np.uint8]:
         7: Image.Transpose.TRANSVERSE,
         8: Image.Transpose.ROTATE_90,
     }.get(orientation)
-    pixels: NDArray[np.uint8] = np.array(image if turn is None else image.transpose(turn))
-    pixels.setflags(write=False)
-    return pixels
+    return np.asarray(image if turn is None else image.transpose(turn))
 
 
 def _upper_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -71,6 +71,11 @@ class Image:
             return cls.from_data_url(source, limits)
         if isinstance(source, str) and source.lower().startswith(("http://", "https://")):
             raise InvalidRequestError(f"an image must be a path, bytes or a data URL, not {shown(source)}")
+        if not isinstance(source, (str, os.PathLike)):
+            raise InvalidRequestError(
+                "an image must be a path, bytes, a data URL, an image of Pillow or an array of uint8, not "
+                f"{type(source).__name__}: {shown(source)}"
+            )
         return cls._of_file(_file_bytes(read_path("an image", source), limits), limits)
 
     @classmethod

@@ -144,19 +144,32 @@ def test_damaged_image_of_a_tool_result_is_a_placeholder_and_others_are_decoded_
         assert text.startswith("[image: a PNG image cannot be decoded")
         assert text.count(VISION_START) == 1
     assert len(decoded) == 3  # the damaged one twice
-    with pytest.raises(InvalidRequestError, match=r"messages\[0\]: a PNG image cannot be decoded"):
+    with pytest.raises(InvalidRequestError, match=r"messages\[0\].content\[0\]: a PNG image cannot be decoded"):
         content(prompts.collect_images(), user(damaged))
 
 
 def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: ChatPrompts, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
     messages = [user({"type": "image", "image": str(tmp_path / "a.png")}, {"type": "image", "image": data_url()})]
-    with pytest.raises(InvalidRequestError, match=r"messages\[0\]: an image must be bytes, a Path or a URL"):
+    with pytest.raises(
+        InvalidRequestError, match=r"messages\[0\].content\[0\]: an image must be bytes, a Path or a URL"
+    ):
         template_messages(messages, prompts.collect_images())
     assert prompts.prompt(Chat(with_image_paths(messages))).tokens.count(-1) == 2 * N_TOKENS
     assert with_image_paths([{"role": "user", "content": "a"}]) == [{"role": "user", "content": "a"}]
     address = [user({"type": "image", "image": "https://example.com/a.png"})]
     assert with_image_paths(address) == address
+
+
+def test_images_of_messages_as_ollamas_client_has_them_become_parts_for_a_chat_from_python(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    for source in (str(tmp_path / "a.png"), tmp_path / "a.png", png()):
+        given = {"role": "user", "content": "What?", "images": [source]}
+        (read,) = with_image_paths([given])
+        assert read["content"][1] == {"type": "text", "text": "What?"}
+        assert Image.read(read["content"][0]["image"]) == Image.read(png())
+        assert "images" not in read
+    assert with_image_paths([{"role": "user", "content": "a", "images": None}])[0]["content"] == "a"
 
 
 @pytest.mark.parametrize(

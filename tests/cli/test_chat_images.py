@@ -73,6 +73,18 @@ def test_edited_message_keeps_its_images_and_a_new_chat_has_none(projector: Path
     assert [json.loads(file.read_text())[0]["content"] for file in (first, second)] == [parts("Two?", RED), "Three?"]
 
 
+def test_images_can_be_dropped_from_the_next_message_and_from_an_edited_one(projector: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    files = [tmp_path / f"{i}.json" for i in range(3)]
+    show = f"/image {tmp_path}/a.png"
+    lines = [show, "/image -", "None?", f"/save {files[0]}", "/clear", show, "One?", "/image -", "/edit None?"]
+    lines += [f"/save {files[1]}", "/clear", show, "One?", "/image -", show, "/edit Another?", f"/save {files[2]}"]
+    done = run("chat", *OPTIONS, "--mmproj", str(projector), stdin="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(file.read_text())[0]["content"] for file in files]
+    assert found == ["None?", "None?", parts("Another?", RED)]
+
+
 def test_refused_message_leaves_its_images_for_the_next_one(projector: Path, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(picture())
     file = tmp_path / "chat.json"

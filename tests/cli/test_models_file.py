@@ -158,6 +158,16 @@ def test_table_can_undo_each_option_of_the_command_line(folder: Path, launched: 
     assert [dict(model.settings.sampling) for model in front.models] == [{}, {"dry_sequence_breakers": ["x"]}]
 
 
+@pytest.mark.parametrize(("line", "expected"), [("no-mmproj = true", False), ("no_mmproj = false", None), ("", None)])
+def test_options_may_have_the_name_of_their_opposites(
+    folder: Path, launched: list[Any], line: str, expected: object
+) -> None:
+    (folder / "models.toml").write_text(f'[a]\nmodel = "a.gguf"\n{line}\n[b]\nmodel = "b.gguf"\n')
+    serve("--models", "models.toml")
+    (front,) = launched
+    assert [model.llm.mmproj for model in front.models] == [expected, None]
+
+
 def test_missing_files_are_reported_at_the_start(folder: Path, launched: list[Any]) -> None:
     with pytest.raises(ModelLoadError, match=r"no such file: .*c\.gguf"):
         serve("-m", folder / "a.gguf", "-m", folder / "c.gguf")

@@ -198,3 +198,9 @@ def test_data_url_may_escape_the_characters_of_base64() -> None:
         Image.from_data_url("data:image/png;base64,%41%41%41%41")
     with pytest.raises(InvalidRequestError, match="at most"):
         Image.from_data_url("data:image/png;base64,%2B" + "A" * 500, ImageLimits(max_bytes=100))
+
+
+def test_pixels_cannot_be_written_to() -> None:
+    for source in (saved(PIL.Image.new("RGB", (8, 8)), "png"), saved(PIL.Image.new("L", (8, 8)), "png")):
+        with pytest.raises(ValueError, match="read-only"):
+            Image.read(source).pixels()[0, 0, 0] = 1

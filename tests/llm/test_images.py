@@ -14,7 +14,7 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, AsyncLLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import LLM, AsyncLLM, CancelledError, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -126,6 +126,19 @@ def test_async_llm_sees_images_and_saves_them(seeing: LLM, mmproj: Path, tmp_pat
     texts, n = asyncio.run(chat())
     assert texts == [seeing.chat(messages, GREEDY).text for messages in (ABOUT_TWO, [user(image(0), TEXTS[1])])]
     assert seeing.load_prefix(tmp_path / "a.prefix") == n
+
+
+def test_prefix_with_the_path_of_an_image_is_saved_and_an_early_cancel_ends_that(
+    mmproj: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PIL.Image.fromarray(picture(0, 160, 96)).save(tmp_path / "a.png")
+    chat = [user({"type": "image", "image": str(tmp_path / "a.png")}, "A question.")]
+    with make_llm(mmproj=mmproj) as llm:
+        assert llm.save_prefix(chat, tmp_path / "a.prefix") > 15
+        open_saver = llm._prefix_files.open_saver
+        monkeypatch.setattr(llm._prefix_files, "open_saver", lambda *given: (llm.cancel(), open_saver(*given))[1])
+        with pytest.raises(CancelledError):
+            llm.save_prefix(chat, tmp_path / "b.prefix")
 
 
 def test_prefix_that_ends_with_an_image_holds_it(mmproj: Path, tmp_path: Path) -> None:

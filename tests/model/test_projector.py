@@ -80,6 +80,10 @@ def test_limits_of_tokens_are_kept(mmproj: Path) -> None:
         assert 20 <= nx * ny <= 40, size
         assert projector.encode(pixels(*size)).shape[0] == nx * ny
     projector.close()
+    projector = Projector(shipped(), mmproj, n_threads=1, max_tokens=40)
+    with pytest.raises(InvalidRequestError, match="too narrow: it would have [0-9]+ tokens, and may have 40"):
+        projector.grid(20, 4000)
+    projector.close()
     for least, most in ((5000, None), (None, 4)):
         projector = Projector(shipped(), mmproj, n_threads=1, min_tokens=least, max_tokens=most)
         nx, ny = projector.grid(640, 640)

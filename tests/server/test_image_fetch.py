@@ -115,6 +115,16 @@ def test_addresses_of_this_machine_and_of_private_networks_are_not_public(addres
     assert _is_public(ip_address(address)) == is_public
 
 
+@pytest.mark.parametrize(
+    ("allowed", "url"),
+    [("example.com:443", "https://example.com/a"), ("example.com:80", "http://example.com:80/a")],
+)
+def test_usual_port_may_be_named(allowed: str, url: str) -> None:
+    assert ImageFetcher([allowed])._target(url).is_named
+    with pytest.raises(InvalidRequestError, match="does not name"):
+        ImageFetcher([allowed])._target("http://example.com:8080/a")
+
+
 def test_redirections_are_followed_to_named_hosts_only(host: ImageHost) -> None:
     host.answers["/a"] = sends(status=302, Location="/b")
     host.answers["/b"] = sends(status=307, Location=f"http://127.0.0.1:{host.port}/c")

@@ -170,3 +170,20 @@ def test_exported_chat_has_its_images_and_an_imported_one_loads_none(page: Page,
         kept["image"] = url
         import_file()
         expect(page.get_by_role("alert")).to_contain_text("chats[0].turns[0].files[0].image is no data URL of an image")
+
+
+# Returns for the first 1, 2, … of images of these sizes how many of them are left out of a request.
+LEFT_OUT = """async (sizes) => {
+  const { leaveOutImages } = await import("./static/images.js");
+  const image = (size) => ({ type: "image_url", image_url: { url: "x".repeat(size) } });
+  const messages = sizes.map((size) => ({ role: "user", content: [image(size), { type: "text", text: "a" }] }));
+  return sizes.map((_, n) => leaveOutImages(messages.slice(0, n + 1))
+    .filter(({ content }) => content[0].type === "text").length);
+}"""
+
+
+def test_oldest_images_of_a_long_chat_are_left_out_many_together(page: Page, scripted: ScriptedServer) -> None:
+    left_out = page.evaluate(LEFT_OUT, [1] * 100)
+    assert left_out == [0] * 64 + [16] * 16 + [32] * 16 + [48] * 4
+    large = page.evaluate(LEFT_OUT, [6 * 2**20] * 8)
+    assert large == [0, 0, 0, 0, 2, 3, 4, 4]

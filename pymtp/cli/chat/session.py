@@ -51,6 +51,7 @@ class ChatSession:
         self._prefix = prefix
         self._n_regenerated = 0  # how often the last message was answered again
         self._images: list[Part] = []  # those that the next message gets
+        self._keeps_images = True  # whether a message that takes the place of the last one gets those of that one
 
     @property
     def system(self) -> str | None:
@@ -67,7 +68,7 @@ class ChatSession:
     def clear(self) -> None:
         """Drop all messages but the system message, and the images that no message has yet."""
         self.messages = self.messages[: self.system is not None]
-        self._images = []
+        self._images, self._keeps_images = [], True
 
     def replace_messages(self, messages: list[Message]) -> None:
         """Continue another chat.
@@ -96,16 +97,22 @@ class ChatSession:
         self._images.append(part)
         return image
 
+    def detach(self) -> None:
+        """Drop the images that no message has yet; a message that takes the place of the last one gets none of it."""
+        self._images, self._keeps_images = [], False
+
     def ask(self, text: str, *, edited: bool = False) -> None:
         """Answer a message of the user, which gets the attached images. If there is no answer, they stay attached.
 
-        edited: whether the message takes the place of the last one. It has the images of that one, too.
+        edited: whether the message takes the place of the last one. It has the images of that one, too, unless
+            `detach` was called.
         """
         at = self._last_user() if edited else None
-        images = [*(() if at is None else images_of(self.messages[at].get("content"))), *self._images]
+        kept = images_of(self.messages[at].get("content")) if at is not None and self._keeps_images else []
+        images = [*kept, *self._images]
         message = {"role": "user", "content": with_images(images, text)}
         if self._answer([*self.messages[:at], message], self.settings.params):
-            self._n_regenerated, self._images = 0, []
+            self._n_regenerated, self._images, self._keeps_images = 0, [], True
 
     def regenerate(self) -> None:
         """Answer the user's last message again: with a given seed, with the seed that follows it.

@@ -117,6 +117,10 @@ class SlashCommands:
         show_remark(f"system message: {self._session.system}" if self._session.system else "no system message")
 
     def _image(self, name: str) -> None:
+        if name == "-":
+            self._session.detach()
+            show_remark("the next message has no image, nor has one that /edit changes")
+            return
         file = _read_file_name("/image", name)
         image = self._session.attach(file)
         show_remark(f"{file.name}, {image.width} x {image.height} pixels: the next message has it")

@@ -14,7 +14,7 @@ COMMANDS = {
     "/load": ("FILE", "continue the chat in such a file"),
     "/set": ("[NAME VALUE]", "show all settings, or change one; the value `default` takes it back"),
     "/system": ("[TEXT]", "show or set the system message; `-` removes it"),
-    "/image": ("FILE", "show the model an image, with the next message"),
+    "/image": ("FILE", "show the model an image, with the next message; `-` for none, also with /edit"),
     "/exit": ("", "leave, as Ctrl-D does"),
 }
 OTHER_NAMES = {"/quit": "/exit", "/bye": "/exit"}  # what other programs call a command

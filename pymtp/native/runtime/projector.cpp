@@ -70,6 +70,7 @@ private:
     mutable std::atomic<bool> broken{false};
 
     const int32_t n_threads;
+    const int32_t max_tokens; // of an image; 0: llama.cpp's default
 
     std::unique_ptr<clip_ctx, clip_deleter> ctx;
     std::unique_ptr<mtmd_image_preprocessor> preprocessor;
@@ -117,7 +118,7 @@ template <typename F> int pymtp_projector::call(F && body) const noexcept {
 
 pymtp_projector::pymtp_projector(
         const char * path, const pymtp_model & model, const pymtp_projector_options & options) :
-    n_threads(options.n_threads) {
+    n_threads(options.n_threads), max_tokens(options.max_tokens) {
     static std::once_flag once;
     std::call_once(once, [] { g_logger_state.log_callback = log_by_llama; });
 
@@ -174,6 +175,10 @@ clip_image_f32 pymtp_projector::grid(int32_t width, int32_t height, int32_t & nx
     clip_image_f32 resized = std::move(preprocess(image).entries[0]);
     nx = clip_n_output_tokens_x(ctx.get(), &resized);
     ny = clip_n_output_tokens_y(ctx.get(), &resized);
+    if (max_tokens > 0 && std::min(nx, ny) == 1 && std::max(nx, ny) > max_tokens) {
+        refuse("an image of " + size + " is too narrow: it would have " + std::to_string(nx*ny) + " tokens, and may have " +
+                std::to_string(max_tokens));
+    }
     return resized;
 }
 

@@ -79,7 +79,7 @@ class ImageFetcher:
             )
         host = read.raw_host.decode().strip("[]").lower()
         own = None if port == _PORTS[read.scheme] else port
-        if ImageHost(host, own) in self._hosts:
+        if ImageHost(host, own) in self._hosts or ImageHost(host, port) in self._hosts:
             return _Target(read, is_named=True)
         if own is None and ImageHost(ANY_HOST, None) in self._hosts:
             return _Target(read, is_named=False)

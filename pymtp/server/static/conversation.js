@@ -6,6 +6,7 @@ import { contentOf } from "./attachments.js";
 import { newId } from "./chat_store.js";
 import { ChatTree } from "./chat_tree.js";
 import { byId, el } from "./dom.js";
+import { leaveOutImages } from "./images.js";
 import { LazyDrawing } from "./lazy_drawing.js";
 import { modelName } from "./model_name.js";
 import { isTooLong } from "./text_limit.js";
@@ -242,7 +243,7 @@ export class Conversation {
 
   #messages(leaf, system) {
     const first = system.trim() ? [{ role: "system", content: system }] : [];
-    return [...first, ...this.#tree.path(leaf).flatMap(messagesOf)];
+    return leaveOutImages([...first, ...this.#tree.path(leaf).flatMap(messagesOf)]);
   }
 
   /** Streams an answer into a view. turn: the turn that is stored meanwhile. Returns the error; null for none, or after a

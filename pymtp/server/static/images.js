@@ -3,6 +3,10 @@
 import { el } from "./dom.js";
 
 export const MAX_IMAGES_BYTES = 8 * 2 ** 20; // of all images of one message together
+// Of all images of a chat: what the server takes in a request. Beyond, the oldest are left out, so many together that the
+// beginning of the prompt, which the server has read before, stays the same for several turns.
+const [MAX_IMAGES, MAX_CHARACTERS] = [64, 24 * 2 ** 20];
+const [IMAGES_AT_ONCE, CHARACTERS_AT_ONCE] = [16, 8 * 2 ** 20];
 const TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"]; // the formats that the server reads
 const [MAX_BYTES, MAX_PIXELS] = [4 * 2 ** 20, 5e7]; // of an image that is sent as it is
 const [SIDE, QUALITY] = [2048, 0.9]; // the longer side of other images in pixels, and how well JPEG keeps them
@@ -49,6 +53,23 @@ function dataUrl(file) {
     reader.onerror = () => reject(reader.error);
     reader.readAsDataURL(file);
   });
+}
+
+/** Returns the messages of a request, in which the oldest of too many images are left out. */
+export function leaveOutImages(messages) {
+  const sizes = messages.flatMap(({ content }) => (Array.isArray(content) ? content : []))
+    .flatMap((part) => part.type === "image_url" ? [part.image_url.url.length] : []);
+  const beyond = (sum, most, atOnce) => Math.ceil(Math.max(0, sum - most) / atOnce) * atOnce;
+  let images = beyond(sizes.length, MAX_IMAGES, IMAGES_AT_ONCE);
+  let characters = beyond(sizes.reduce((sum, n) => sum + n, 0), MAX_CHARACTERS, CHARACTERS_AT_ONCE);
+  const shorter = (part) => {
+    if (part.type !== "image_url" || (images <= 0 && characters <= 0)) return part;
+    images -= 1;
+    characters -= part.image_url.url.length;
+    return { type: "text", text: "[an older image, left out] " };
+  };
+  return messages.map((message) => Array.isArray(message.content)
+    ? { ...message, content: message.content.map(shorter) } : message);
 }
 
 /** Whether a text is an image as `readImage` makes it: an image of a file must not load anything from elsewhere. */
