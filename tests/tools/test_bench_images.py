@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import bench_images
 import pytest
@@ -16,6 +17,7 @@ from pymtp import InvalidRequestError
 from pymtp.images import Image
 
 Start = Callable[[], AbstractContextManager[Address]]
+SEEN: list[Any] = []  # the requests that the server got
 
 
 def test_images_of_a_bench_have_the_size_and_all_differ() -> None:
@@ -30,6 +32,7 @@ def test_images_of_a_bench_have_the_size_and_all_differ() -> None:
 def server() -> Iterator[Callable[[int], Start]]:
     """Return a function that starts a server, which answers with a status."""
     servers: list[HTTPServer] = []
+    SEEN.clear()
 
     def start(status: int) -> Start:
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +40,7 @@ def server() -> Iterator[Callable[[int], Start]]:
 
             def do_POST(self) -> None:
                 seen = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                SEEN.append(seen)
                 content = json.dumps({"usage": {"prompt_tokens": len(seen["messages"])}}).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
@@ -73,3 +77,12 @@ def test_measurement_counts_the_tokens_and_takes_no_failed_request(
     assert 0 < measured.seconds < 60
     with pytest.raises(InvalidRequestError, match=r"a request failed: HTTP/1\.1 400"):
         measure(server(400), CHAT, requests)
+
+
+def test_another_client_sends_images_beside_a_measurement(server: Callable[[int], Start]) -> None:
+    measure(server(200), CHAT, [{"messages": [1]}] * 4, beside=(64, 48))
+    images = [str(one) for one in SEEN if one["messages"] != [1]]
+    assert images
+    assert all("image_url" in image for image in images)
+    assert len(set(images)) == len(images)
+    assert len(SEEN) - len(images) == 4

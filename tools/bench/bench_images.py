@@ -5,11 +5,12 @@
     python tools/models/make_mmproj.py qwen3.5-0.8b build/mmproj-0.8b.gguf
     python tools/bench/bench_images.py build/0.8b-q4_0.gguf build/mmproj-0.8b.gguf --json build/images.json
     python tools/bench/bench_images.py build/0.8b-q4_0.gguf build/mmproj-0.8b.gguf --text
+    python tools/bench/bench_images.py build/0.8b-q4_0.gguf build/mmproj-0.8b.gguf --beside
 
 Measured is the time of a request to /v1/chat/completions that generates one token: decoding of the file, encoder and
 prompt. Every image is new, so that neither side has it in a cache. Every measurement is a server of its own, warmed up
 with an image of the same size. With --text, pymtp's servers with and without the projector get text alone: prompts of
-1,024 tokens, and answers of 64.
+1,024 tokens, and answers of 64. With --beside, answers of 64 tokens are measured while another client sends images.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import io
 import json
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,7 @@ from pymtp.native.cores import default_threads
 
 PYMTP, SERVER, MTP = "pymtp", "llama-server", "llama-server, 3 drafts"
 WITH, WITHOUT = "with projector", "without"
+ALONE, BESIDE = "alone", "beside images"
 N_CTX = 8192
 REQUESTS = 3  # timed in each measurement
 PROMPT_TOKENS, ANSWER_TOKENS = 1024, 64  # of text alone
@@ -86,10 +89,35 @@ def text_request(n_tokens: int, seed: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": n_tokens, "temperature": 0, "ignore_eos": True}
 
 
-def measure(start: Callable[[], AbstractContextManager[Address]], path: str, requests: Sequence[Any]) -> Measurement:
-    """Start a server and time each request but the first, which warms it up. Raises InvalidRequestError."""
+@contextmanager
+def sending(address: Address, size: Size) -> Iterator[None]:
+    """Send one image after the other meanwhile."""
+    ended = threading.Event()
+
+    def send() -> None:
+        seed = 1000
+        while not ended.is_set():
+            seed += 1
+            send_all(*address, [json.dumps({"model": "m", **image_request(size, seed)}).encode()], CHAT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measure(
+    start: Callable[[], AbstractContextManager[Address]], path: str, requests: Sequence[Any], beside: Size | None = None
+) -> Measurement:
+    """Start a server and time each request but the first, which warms it up. Raises InvalidRequestError.
+
+    beside: the size of images that another client sends meanwhile; None for no such client.
+    """
     seconds, tokens = [], 0
-    with start() as address:
+    with start() as address, sending(address, beside) if beside else nullcontext():
         for request in requests:
             content = json.dumps({"model": "m", **request}).encode()
             started = time.perf_counter()
@@ -103,9 +131,9 @@ def measure(start: Callable[[], AbstractContextManager[Address]], path: str, req
 
 
 @contextmanager
-def start_pymtp(settings: Settings, *, mmproj: bool = True) -> Iterator[Address]:
+def start_pymtp(settings: Settings, *, mmproj: bool = True, n_seq_max: int = 1) -> Iterator[Address]:
     """Start pymtp's server, and yield its address."""
-    options: dict[str, Any] = {"ctx": N_CTX, "n_seq_max": 1, "threads": settings.threads, "cache": 0}
+    options: dict[str, Any] = {"ctx": N_CTX, "n_seq_max": n_seq_max, "threads": settings.threads, "cache": 0}
     options |= {"mmproj": settings.mmproj} if mmproj else {"no_mmproj": True}
     with serve(settings.model, **options) as server:
         yield server.host, server.port
@@ -160,11 +188,28 @@ def compare_text(settings: Settings, pairs: int) -> list[dict[str, Any]]:
     return found
 
 
+def compare_beside(settings: Settings, sizes: Sequence[Size], pairs: int) -> list[dict[str, Any]]:
+    """Measure answers of text alone and beside images of all sizes, print a table for each size, return the figures."""
+    found = []
+    requests = [text_request(ANSWER_TOKENS, seed) | {"prompt": [seed + 1]} for seed in range(REQUESTS + 1)]
+    start = partial(start_pymtp, settings, n_seq_max=2)
+    for size in sizes:
+        arms = {ALONE: partial(measure, start, COMPLETIONS, requests)}
+        arms[BESIDE] = partial(measure, start, COMPLETIONS, requests, size)
+        results = Comparison[Measurement](lambda m: m.seconds)
+        for _ in results.run(f"{size[0]} x {size[1]}", arms, pairs):
+            pass
+        show(results.table(f"{settings.model.name}, beside {size[0]} x {size[1]} pixels", "seconds", ALONE))
+        found.append({"size": size, "speed_beside": results.ratios(ALONE, BESIDE), "rounds": results.as_dicts()})
+    return found
+
+
 def main(
     model: Annotated[Path, typer.Argument(exists=True)],
     mmproj: Annotated[Path, typer.Argument(exists=True, help="The model's projector.")],
     sizes: Annotated[str, typer.Option(help="Pixels of the images.")] = "256x256,640x480,1024x1024",
     text: Annotated[bool, typer.Option("--text", help="Text alone, with and without the projector.")] = False,
+    beside: Annotated[bool, typer.Option("--beside", help="Text alone and beside images of another client.")] = False,
     pairs: Pairs = 5,
     threads: Threads = None,
     patched: Patched = False,
@@ -172,12 +217,14 @@ def main(
 ) -> None:
     """Compare the times of images, or of text."""
     settings = Settings(model, mmproj, threads or default_threads())
+    pixels = [(int(width), int(height)) for width, height in (size.split("x") for size in sizes.split(","))]
     with errors_shown():
-        if text:
+        if beside:
+            found = compare_beside(settings, pixels, pairs)
+        elif text:
             found = compare_text(settings, pairs)
         else:
             program = llama_server.build(patched=patched)
-            pixels = [(int(width), int(height)) for width, height in (size.split("x") for size in sizes.split(","))]
             found = compare_images(settings, pixels, pairs, program)
         write_json(output, "images", model=model.name, mmproj=mmproj.name, threads=settings.threads, found=found)
 
