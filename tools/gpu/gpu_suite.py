@@ -96,6 +96,8 @@ def benches(scale: Scale) -> list[Bench]:
         "memory-MODEL": f"info {{model}} --memory --ctx {n_ctx} --draft-tokens 3 --gpu-layers {{layers}} --json",
         "decode-MODEL-0.75": decode(0.75),
         "decode-MODEL-0": decode(0.0),
+        "text-MODEL": f"bench decode --forced-text library --depths none,auto:head,auto -r 1 {own}",
+        "batch-text-MODEL": f"bench batch --forced-text library --depths none,auto:head,auto -r 1 {own}",
         "prefill-MODEL-host-copy": prefill(scale.sizes[:-1], "host-copy"),
         "peer-MODEL": f"-m {{model}} -ngl {{layers}} {scale.threads} -fa auto -r 2 -o json {work}",
         "decode-MODEL-0.5": decode(0.5),
@@ -264,7 +266,7 @@ def report_lines(folder: Path, env: dict[str, str] | None = None) -> Iterator[st
     """Yield the results in a folder as Markdown: the tables of the benches, llama-bench, memory, checks, failures."""
     reports = {file.stem: json.loads(_read(file)) for file in sorted(folder.glob("*.json"))}
     for name, report in reports.items():
-        if name.startswith(("prefill-", "decode-")):
+        if name.startswith(("prefill-", "decode-", "text-", "batch-")):
             shown = (sys.executable, *PYMTP, "bench", report["bench"], "--from", folder / f"{name}.json", "-o", "md")
             done = subprocess.run([*map(str, shown)], cwd=folder, env=env, capture_output=True, text=True)
             yield f"{name}\n\n{done.stdout or done.stderr}"
