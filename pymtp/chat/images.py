@@ -23,8 +23,10 @@ NO_PROJECTOR = (
 )
 _MARKER = re.compile("\ue000image:[0-9a-f]{64}\ue001".encode())
 LEFT_OUT_AT_ONCE = 16  # images of tools
+MAX_DECODED = 200_000_000  # pixels of the images of one chat that are decoded to find damage: some seconds of work
 _DATA = "data:"
 _URLS = (_DATA, "http://", "https://")
+MAX_PATH = 4096  # bytes of a path; the base64 of an image that means anything is longer
 
 
 class ImageTokens(Protocol):
@@ -32,8 +34,10 @@ class ImageTokens(Protocol):
 
     limits: ImageLimits
 
-    def place(self, image: Image) -> tuple[int, int]:
+    def place(self, image: Image, *, decode: bool = True) -> tuple[int, int]:
         """Return the token of an image, which is negative, and the number of its tokens.
+
+        decode: whether to decode it, if that was not done before.
 
         Raises InvalidRequestError for an image that is damaged, or that the model cannot see, such as one that is too
         narrow.
@@ -56,7 +60,7 @@ class ChatImages:
 
     def __init__(self, tokens: ImageTokens) -> None:
         self._tokens = tokens
-        self._n_images = self._n_to_leave_out = 0
+        self._n_images = self._n_to_leave_out = self._n_pixels = 0
         self.by_marker: dict[str, PlacedImage] = {}
 
     def expect(self, n_images: int, n_of_tools: int) -> None:
@@ -84,13 +88,17 @@ class ChatImages:
     def add(self, part: Mapping[str, Any]) -> str:
         """Add the image of a part, and return the text that stands for it.
 
+        Damage of the images beyond the first MAX_DECODED pixels is found later, when they are encoded.
+
         Raises InvalidRequestError for an image that is damaged or refused, and for too many images.
         """
         self._n_images += 1
         self._tokens.limits.check_count(self._n_images)
         image = Image.read(_source(part), self._tokens.limits)
+        self._n_pixels += image.width * image.height
+        placed = self._tokens.place(image, decode=self._n_pixels <= MAX_DECODED)
         marker = f"\ue000image:{image.digest.hex()}\ue001"
-        self.by_marker[marker] = PlacedImage(image, *self._tokens.place(image))
+        self.by_marker[marker] = PlacedImage(image, *placed)
         return f"{VISION_START}{marker}{VISION_END}"
 
     def find(self, data: bytes) -> list[tuple[int, int, PlacedImage]]:
@@ -151,11 +159,18 @@ def _has_images(message: object) -> bool:
 
 def _with_paths(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content") or ()
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts = content if isinstance(content, (list, tuple)) else [{"type": "text", "text": content}]
     if images := message.get("images"):
-        parts = [*({"type": "image", "image": image} for image in images), *parts]
+        parts = [*({"type": "image", "image": _ollama_source(image)} for image in images), *parts]
         message = {name: value for name, value in message.items() if name != "images"}
     return {**message, "content": [_with_path(part) for part in parts]}
+
+
+def _ollama_source(image: Any) -> Any:
+    """Return the source of an image of Ollama's client: a string is a path, or else base64."""
+    if isinstance(image, str) and not image.lower().startswith(_URLS) and len(image) > MAX_PATH:
+        return f"{_DATA}image/png;base64,{image}"
+    return image
 
 
 def _with_path(part: Any) -> Any:

@@ -112,11 +112,20 @@ def _tool_image(images: ChatImages) -> Callable[[Mapping[str, Any]], str | None]
 
 
 def _n_images(messages: Sequence[Mapping[str, Any]], roles: Collection[str]) -> int:
-    """Return the number of images in the messages of these roles."""
-    contents = [
-        message.get("content") for message in messages if isinstance(message, Mapping) and message.get("role") in roles
-    ]
-    return sum(is_image_part(part) for content in contents if isinstance(content, list) for part in content)
+    """Return the number of images in the messages of these roles, also of those within other parts."""
+    found = 0
+
+    def count(part: Mapping[str, Any]) -> str | None:
+        nonlocal found
+        found += is_image_part(part)
+        return None
+
+    for message in messages:
+        if isinstance(message, Mapping) and message.get("role") in roles:
+            content = message.get("content")
+            if isinstance(content, (list, tuple)):
+                content_text(content, "", count)
+    return found
 
 
 def _content_text(content: object, where: str, images: ChatImages | None) -> str:

@@ -18,6 +18,9 @@ from pymtp.sampling import Sampler, SamplingParams
 # Depths of measured rounds, the most informative first. The costs of 4 and 6 are interpolated.
 DEPTHS = (0, 1, 3, 7, 2, 5)
 MIN_RUNS = 2  # a depth needs two rounds, as the first one allocates memory
+# Other depths are timed until two rounds in a row differ by no more than this share: on a GPU, the first few of each
+# load kernels and record a graph.
+STEADY = 0.15
 MAX_REPEATS = 6  # fewer after ENOUGH_SECONDS
 ENOUGH_SECONDS = 0.1
 PAIR_SECONDS = 0.02  # rounds that take less are measured in pairs
@@ -161,10 +164,13 @@ def _measure_rounds(
         return drafted - started, clock() - drafted
 
     for _ in range(MAX_REPEATS):
+        again = depths
         if clock() - begun > ENOUGH_SECONDS and min(runs.values()) >= MIN_RUNS:
+            again = [depth for depth in depths if not _is_steady(times[depth])]
+        if not again:
             break
         longest = 0.0
-        for depth in depths:
+        for depth in again:
             # an earlier depth has at least half as many rows
             expected = sum(times[depth][-1]) if times[depth] else 2 * longest if depth > 1 else longest
             if clock() + expected > deadline or expected > max_delay or stopped():
@@ -182,6 +188,14 @@ def _measure_rounds(
     # The first run of rounds of several sequences says little. After a stop, no run is kept that was the first.
     enough = MIN_RUNS if n > 1 or stopped() else 1
     return {(n, d): time for d, time in fastest(times, firsts).items() if runs[d] >= enough}
+
+
+def _is_steady(times: Sequence[tuple[float, float]]) -> bool:
+    """Return whether the last two rounds took about the same time."""
+    if len(times) < MIN_RUNS:
+        return False
+    last, before = sum(times[-1]), sum(times[-2])
+    return abs(last - before) <= STEADY * min(last, before)
 
 
 def fastest(

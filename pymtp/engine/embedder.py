@@ -74,7 +74,7 @@ class Embedder:
         """Return the pooled hidden states of a prompt, after the final norm, scaled to length 1. Shape (n_embd,).
 
         pooling: "last" for the state of the last token, "mean" for the mean of all.
-        cancelled: is asked between chunks of CHUNK tokens.
+        cancelled: is asked between chunks of CHUNK tokens, and while images of the prompt are encoded.
         images: the images of the prompt.
 
         Raises InvalidRequestError for another pooling and in a handler that interrupts `embed`, ContextFullError if
@@ -170,7 +170,8 @@ class Embedder:
             job, waiter = jobs[token], Waiter()
             job.on_done = waiter.notify
             self._thread.wake()
-            self._thread.wait(waiter, (), lambda job=job: job.done or stopped())  # type: ignore[misc]
+            self._thread.wait(waiter, (), lambda job=job: job.done or stopped() or self._thread.closed)  # type: ignore[misc]
+            self._thread.check_usable()
             if job.error is not None:
                 raise copied(job.error)
             if job.rows is not None:

@@ -69,6 +69,7 @@ class Engine:
             context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs, images
         )
         self._images = images
+        self._other_seconds = 0.0  # of calls between steps
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
         self._cancelled_requests: deque[Request] = deque()
@@ -172,10 +173,17 @@ class Engine:
         self.runner.decode(decoding)
         worked = prefilled or bool(decoding)
         if self._images is not None and self._images.busy:
-            if self._images.turn(self._clock() - started if worked else None):
+            self.hand_over()
+            others = self._other_seconds + (self._clock() - started if worked else 0.0)
+            self._other_seconds = 0.0
+            if self._images.turn(others or None, lambda: self._has_events):
                 self.runner.leave_room()
             return True
         return worked
+
+    def count_call(self, seconds: float) -> None:
+        """Count a call between two steps as other work, after which the encoder of images may go on as long."""
+        self._other_seconds += seconds
 
     def hand_over(self) -> None:
         """Wake the readers of streams with unread pieces, before work that may take long."""
@@ -221,7 +229,8 @@ class Engine:
                 preempted = scheduler.choose_preempted()
                 if preempted is None:
                     return
-                preempted.preempted, preempted.turn = True, next(self._numbers)
+                if not preempted.waits_for_images:
+                    preempted.preempted, preempted.turn = True, next(self._numbers)
                 runner.restart(preempted)
                 continue
             space = request.space if self.cache_prompt else Space(only=request.group or object())

@@ -25,7 +25,8 @@ from pymtp.native.process import tell_of_forks
 
 Rows = NDArray[np.float32]
 CACHE_SHARE = 4  # the rows of images take at most this share of the host memory for cached prefixes
-TURN_SECONDS = 0.02  # the projector computes this long before it looks for other work
+TURN_SECONDS = 0.02  # the projector computes this long before the engine looks for other work
+GRACE_SECONDS = 0.002  # after other work, more of it is waited for this long before the projector goes on early
 MAX_TOKENS = 2**16  # images whose tokens are remembered: a forgotten image gets a new one, and is prefilled again
 
 
@@ -59,13 +60,14 @@ class ImageJob:
     rows: a row for each token of the image, shape (n_tokens, n_embd); None until it is encoded.
     error: why it cannot be encoded.
     n_waiting: the number of those who wait for it.
+    priority: the lowest priority of those who wait: a job with a lower number is begun first.
     on_done: is called at the end, on the engine's thread.
     """
 
     def __init__(self, image: Image, key: CacheKey | None, rows: Rows | None = None) -> None:
         self.image, self.key, self.rows = image, key, rows
         self.error: PymtpError | None = None
-        self.n_waiting = 0
+        self.n_waiting = self.priority = 0
         self.on_done: Callable[[], object] = lambda: None
 
     @property
@@ -106,6 +108,7 @@ class ImageEncoder:
         self._current: ImageJob | None = None  # which the projector, or the thread before it, works on
         self._pixels: Future[NDArray[np.uint8]] | None = None  # of the current job, before the projector has them
         self._credit = 0.0  # seconds that the projector may compute before other work goes on
+        self._waited = False  # for other work, since there was some
         self._after_fork_in_child()
         tell_of_forks(self)
 
@@ -119,14 +122,17 @@ class ImageEncoder:
         """Return the columns and rows of an image's tokens. Raises the errors of `Projector.grid`."""
         return self.projector.grid(image.width, image.height)
 
-    def place(self, image: Image) -> tuple[int, int]:
+    def place(self, image: Image, *, decode: bool = True) -> tuple[int, int]:
         """Return the token of an image, and the number of its tokens.
 
+        decode: whether to decode it, which is done once for each image, to find damage.
+
         Raises InvalidRequestError for an image that is damaged, or that the projector refuses, such as one that is too
-        narrow. An image is decoded for that once.
+        narrow.
         """
         nx, ny = self.grid(image)
-        self._check_pixels(image)
+        if decode:
+            self._check_pixels(image)
         return self.token_of(image.digest, nx, ny), nx * ny
 
     def _check_pixels(self, image: Image) -> None:
@@ -155,7 +161,7 @@ class ImageEncoder:
     def check_prompt(self, prompt: ChatPrompt) -> None:
         """Raise InvalidRequestError unless the image tokens of a prompt are those of its images, each one whole."""
         runs = [(token, len(list(run))) for token, run in groupby(prompt.tokens) if token < 0]
-        whole = dict(self.place(image) for image in prompt.images.values())
+        whole = dict(self.place(image, decode=False) for image in prompt.images.values())
         if any(whole.get(token) != n for token, n in runs) or not whole.keys() >= prompt.images.keys():
             raise InvalidRequestError(
                 "the images of the prompt were given their tokens by another LLM, or too long ago"
@@ -165,17 +171,19 @@ class ImageEncoder:
 
     # ── Encoding ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def request(self, image: Image, key: CacheKey | None) -> ImageJob:
+    def request(self, image: Image, key: CacheKey | None, priority: int = 0) -> ImageJob:
         """Ask for the rows of an image. `leave` must follow.
 
         key: only rows under the same key are shared with others; None: nothing is shared, and nothing is kept.
         """
         with self._lock:
-            job = next((job for job in self._jobs if key is not None and _same(job, image, key)), None)
+            begun = [self._current] if self._current is not None and self._current not in self._jobs else []
+            job = next((job for job in (*self._jobs, *begun) if key is not None and _same(job, image, key)), None)
             if job is None:
                 job = ImageJob(image, key, self._cached(key, image))
-                if not job.done:
-                    self._jobs.append(job)
+            if not job.done and job not in self._jobs:
+                self._jobs.append(job)
+            job.priority = min(priority, job.priority) if job.n_waiting else priority
             job.n_waiting += 1
             return job
 
@@ -191,22 +199,29 @@ class ImageEncoder:
         """Return whether `turn` has something to do."""
         return bool(self._jobs) or self._current is not None
 
-    def turn(self, others: float | None) -> bool:
+    def turn(self, others: float | None, must_stop: Callable[[], object] = lambda: False) -> bool:
         """Let the first image go on, for as long as other work took since its last turn. Runs on the engine's thread.
 
         others: the seconds of other work since the last call; None if there was none.
+        must_stop: is asked every TURN_SECONDS, or at the next end of a layer. If it returns true, the turn ends.
 
         Returns whether an image has come to its end, with rows or an error.
         """
-        if others is None:
-            self._credit = TURN_SECONDS
-        else:
-            self._credit = min(self._credit + others, max(others, TURN_SECONDS))
-        if self._credit <= 0:
+        if others is not None:
+            self._credit, self._waited = min(self._credit + others, max(others, TURN_SECONDS)), False
+        elif self._credit < 0 and not self._waited:  # what made the other work may soon make more
+            self._waited = True
+            time.sleep(GRACE_SECONDS)
             return False
-        started = self._clock()
-        done = self._go_on(self._credit, waits=others is None)
-        self._credit -= self._clock() - started
+        else:
+            self._credit = TURN_SECONDS
+        done = False
+        while self._credit > 0 and not done and not must_stop():
+            started = self._clock()
+            done = self._go_on(min(self._credit, TURN_SECONDS), waits=others is None)
+            self._credit -= self._clock() - started
+            if others is None or self._pixels is not None:  # the latter: another thread decodes the image
+                break
         return done
 
     def _go_on(self, seconds: float, *, waits: bool) -> bool:
@@ -214,7 +229,11 @@ class ImageEncoder:
         job = self._next_job()
         if job is None:
             return False
-        rows: Rows | None = None
+        rows = self._cached(job.key, job.image)  # another job may have encoded it meanwhile
+        if rows is not None:
+            self.projector.end()
+            self._end(job, rows)
+            return True
         try:
             if self._pixels is not None:
                 wait([self._pixels], seconds if waits else 0)
@@ -226,17 +245,22 @@ class ImageEncoder:
         except PymtpError as error:
             job.error = error.with_traceback(None)
         except MemoryError:
-            job.error = NativeError("there is not enough memory to decode the image")
+            job.error = NativeError("there is not enough memory for the image")
+        if job.error is not None:
+            self.projector.end()
         if rows is not None:
             self.n_encoded += 1
-            job.rows = rows
             self._keep(job.key, job.image, rows)
-        if job.done:
-            self._forget_current()
-            with self._lock:
-                self._jobs = [other for other in self._jobs if other is not job]
-            job.on_done()
+        if rows is not None or job.error is not None:
+            self._end(job, rows)
         return job.done
+
+    def _end(self, job: ImageJob, rows: Rows | None) -> None:
+        job.rows = rows
+        self._forget_current()
+        with self._lock:
+            self._jobs = [other for other in self._jobs if other is not job]
+        job.on_done()
 
     def _next_job(self) -> ImageJob | None:
         """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""
@@ -245,7 +269,7 @@ class ImageEncoder:
                 self.projector.end()
                 self._forget_current()
             if self._current is None and self._jobs:
-                self._current = self._jobs[0]
+                self._current = min(self._jobs, key=lambda job: job.priority)  # of equal ones the first
                 self._pixels = self._decode(self._current.image)
             return self._current
 
@@ -254,7 +278,10 @@ class ImageEncoder:
             return self._decoder.submit(image.pixels)
         except RuntimeError:  # the interpreter exits, and starts no thread
             decoded: Future[NDArray[np.uint8]] = Future()
-            decoded.set_result(image.pixels())
+            try:
+                decoded.set_result(image.pixels())
+            except Exception as error:
+                decoded.set_exception(error)
             return decoded
 
     def _forget_current(self) -> None:
@@ -279,8 +306,9 @@ class ImageEncoder:
         if key is None or rows.nbytes > self._cache_bytes:
             return
         with self._lock:
+            old = self._cache.pop((key, image.digest), None)
             self._cache[key, image.digest] = rows
-            self.nbytes += rows.nbytes
+            self.nbytes += rows.nbytes - (0 if old is None else old.nbytes)
             while self.nbytes > self._cache_bytes:
                 self.nbytes -= self._cache.popitem(last=False)[1].nbytes
 

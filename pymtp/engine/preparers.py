@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from pymtp.engine.request import Caller, current_caller
 
 T = TypeVar("T")
-LONG_BYTES = 2**17  # a call for a request with a larger body is a long one: it may take more than 50 ms
+# A call for a request with a larger body is a long one, as it may take more than 50 ms. So is one with images.
+LONG_BYTES = 2**17
 Call = tuple["Future[Any]", Callable[[], Any]]
 
 
@@ -35,7 +36,7 @@ class Preparers(Executor):
         future: Future[T] = Future()
         caller = current_caller.get() or Caller()
         with self._lock:
-            queues = self._long if caller.n_bytes > LONG_BYTES else self._short
+            queues = self._long if caller.n_bytes > LONG_BYTES or caller.has_images else self._short
             queues.setdefault(caller.client, deque()).append((future, partial(fn, *args, **kwargs)))
         self._threads.submit(self._work)
         return future

@@ -121,12 +121,14 @@ class Caller(NamedTuple):
     owner: the owner of the spaces of the prefix cache: a digest of the API key; "" without a key.
     call: one object for all prompts of one call, or of one HTTP request.
     n_bytes: the size of the HTTP request's body.
+    has_images: whether the body may hold images, which have to be decoded.
     """
 
     client: str = ""
     owner: str = ""
     call: object = None
     n_bytes: int = 0
+    has_images: bool = False
 
 
 # The server sets it for each HTTP request, so that no code between its routes and the engine has to pass it on.
@@ -239,6 +241,8 @@ class Request:
         self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
         self.saver, self.caller, self.output_format, self.images = saver, caller, output_format, images
         self.image_jobs: dict[int, ImageJob] = {}  # by their tokens, the images that the prefill has come to
+        # by their tokens, the number of tokens of the prompt up to the end of each image
+        self.image_ends = {token: i for i, token in enumerate(prompt, 1) if token < 0} if images.by_token else {}
         self.space = Space(caller.owner, params.cache_salt, None if params.cache_prompt else group or object())
         model.check_tokens(list(params.logit_bias))
         self.thinking = ThinkingPlan() if thinking is None else thinking
@@ -335,6 +339,11 @@ class Request:
         bias = {token: MAX_MAGNITUDE}
         plain = replace(self.params, grammar=None, json_schema=None, logits_processor=None, samplers=())
         return Sampler(replace(plain, temperature=0.0, logit_bias=bias))
+
+    @property
+    def waits_for_images(self) -> bool:
+        """Return whether images that the prefill has come to are not encoded yet."""
+        return not all(job.done for job in self.image_jobs.values())
 
     @property
     def paused(self) -> bool:

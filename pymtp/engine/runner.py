@@ -114,16 +114,18 @@ class RequestRunner:
         assert self._images is not None
         state, jobs = request.prefill_state, request.image_jobs
         assert state is not None
+        # not those of a later chunk: they may be half encoded when a chunk becomes shorter
+        self._leave_images(request, [token for token in jobs if request.image_ends[token] <= state.n_computed])
         chunk = request.prompt[state.n_computed : self._chunk_end(request)] if state.unfinished else ()
         needed = dict.fromkeys(token for token in chunk if token < 0)
-        self._leave_images(request, jobs.keys() - needed.keys())
         for token in needed:
             if token not in jobs:
-                jobs[token] = self._images.request(request.images.by_token[token], request.images.key)
-        errors = [job.error for job in jobs.values() if job.error is not None]
+                image = request.images.by_token[token]
+                jobs[token] = self._images.request(image, request.images.key, request.priority)
+        errors = [error for token in needed if (error := jobs[token].error) is not None]
         if errors:
             self.fail(request, copied(errors[0]))
-        return not errors and all(job.done for job in jobs.values())
+        return not errors and all(jobs[token].done for token in needed)
 
     def _leave_images(self, request: Request, tokens: Iterable[int]) -> None:
         for token in list(tokens):
@@ -164,7 +166,8 @@ class RequestRunner:
         if state.unfinished:
             end = self._chunk_end(request)
             tokens = request.prompt[state.n_computed : end]
-            rows = {token: job.rows for token, job in request.image_jobs.items() if job.rows is not None}
+            jobs = request.image_jobs
+            rows = {token: rows for token in set(tokens) if token < 0 and (rows := jobs[token].rows) is not None}
             if rows:
                 self.context.prefill_batch({seq: tokens}, rows)
             else:
@@ -181,6 +184,7 @@ class RequestRunner:
                 return
         if state.unfinished:
             return
+        self._leave_images(request, request.image_jobs)
         if saver is None:
             self._sample_first_token(request)
             return
@@ -354,19 +358,28 @@ class RequestRunner:
 
     def restart(self, request: Request) -> None:
         """Release the sequence of a request, and queue it again. Its output stays, and is computed again."""
-        self._release_sequence(request)
+        self._release_sequence(request, keeps_images=request.waits_for_images)
         self._scheduler.remove(request)
         request.restart()
         self._scheduler.add(request)
 
-    def _release_sequence(self, request: Request, new_tokens: Sequence[int] = (), *, reusable: bool = True) -> None:
+    def _release_sequence(
+        self,
+        request: Request,
+        new_tokens: Sequence[int] = (),
+        *,
+        reusable: bool = True,
+        keeps_images: bool = False,
+    ) -> None:
         """Release the sequence of a request: later requests may reuse its contents, if these are known.
 
         new_tokens: tokens of the last round, which are not emitted yet.
         reusable: whether the contents are valid; otherwise the sequence is cleared.
+        keeps_images: whether the request goes on to wait for its images.
         """
         state, n_past = request.prefill_state, request.n_past
-        self._leave_images(request, request.image_jobs)
+        if not keeps_images:
+            self._leave_images(request, request.image_jobs)
         if state is None:
             return
         request.prefill_state = None

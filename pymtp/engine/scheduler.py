@@ -117,10 +117,11 @@ class WaitingRequests:
 class Scheduler:
     """The queues of an engine: requests that have a sequence of the context, and requests that wait for one.
 
-    A request keeps its sequence to its end, with one exception. A stream pauses while its reader does not read. If
-    other requests wait, a paused stream is preempted: it loses its sequence, restarts when its reader continues to
-    read, and writes the same output. A stream is preempted only once. After that it does not pause while other
-    requests wait, but buffers its output.
+    A request keeps its sequence to its end, with two exceptions. If other requests wait, one that waits for its images
+    to be encoded gives its sequence up until they are; at most as many as there are sequences do so at a time. And a
+    stream pauses while its reader does not read. If other requests wait, a paused stream is preempted: it loses its
+    sequence, restarts when its reader continues to read, and writes the same output. A stream is preempted only once.
+    After that it does not pause while other requests wait, but buffers its output.
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:
@@ -132,7 +133,8 @@ class Scheduler:
         self._free = list(range(self._n_seq_max))  # in rising order, so that sequences are given out without gaps
         self._waiting = WaitingRequests()
         self._n_running: Counter[object] = Counter()  # running requests, by client and by call
-        self._preempted: list[Request] = []  # streams without a sequence, which wait for their readers
+        # requests without a sequence: streams that wait for their readers, and those that wait for images
+        self._preempted: list[Request] = []
         self.running: list[Request] = []  # in the order of their sequences
         self._shortest_first = False  # whether the last step prefilled the shortest prompt first
 
@@ -158,13 +160,13 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Add a request without a sequence."""
-        if request.preempted and request.paused:
+        if (request.preempted and request.paused) or request.waits_for_images:
             self._preempted.append(request)
         else:
             self._waiting.push(request)
 
     def requeue_preempted(self) -> None:
-        """Move preempted streams whose readers have taken pieces again to the queue of waiting requests."""
+        """Let those wait again that lost their sequences, and whose readers go on, or whose images are encoded."""
         preempted, self._preempted = self._preempted, []
         for request in preempted:
             self.add(request)
@@ -239,10 +241,17 @@ class Scheduler:
     # ── Running requests ────────────────────────────────────────────────────────────────────────────────────────────
 
     def choose_preempted(self) -> Request | None:
-        """Return the paused stream to preempt for a waiting request; None if there is none, or no request waits."""
+        """Return the request to preempt for a waiting one; None if there is none, or no request waits.
+
+        It waits for images, or else it is a paused stream.
+        """
         if self._free or not self._waiting.levels:
             return None
         priority = self._waiting.first_priority
+        if sum(r.waits_for_images for r in self._preempted) < self._n_seq_max:
+            waiting = [r for r in self.running if r.waits_for_images and r.priority >= priority]
+            if waiting:
+                return max(waiting, key=_rank)
         paused = [r for r in self.running if r.paused and not r.preempted and r.priority >= priority]
         return max(paused, key=_rank, default=None)
 

@@ -323,7 +323,9 @@ class EngineThread:
                 engine.hand_over()
             while self._calls:
                 engine.process_queues()
+                started = time.perf_counter()
                 _run(*self._calls.popleft())
+                engine.count_call(time.perf_counter() - started)
             if self._closing and not engine.closing:
                 engine.process_queues()
                 engine.close(ClosedError("the LLM is closed"))

@@ -14,6 +14,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest
 from pymtp.model.model import Model
 from pymtp.native import Handle, alone, check, ffi, lib
+from pymtp.native.process import tell_of_forks
 from pymtp.validation import read_int, read_path, shown
 
 LEAST_TOKENS, MOST_TOKENS = 8, 4096  # llama.cpp's defaults for projectors of this kind
@@ -70,7 +71,12 @@ class Projector:
         except NativeError as error:
             raise ModelLoadError(f"{self.path}: {error}") from error
         self.n_embd = model.n_embd
-        self._n_rows = 0  # of the image that is being encoded
+        self._rows = np.empty((0, self.n_embd), np.float32)  # of the image that is being encoded
+        self._after_fork_in_child()
+        tell_of_forks(self)
+
+    def _after_fork_in_child(self) -> None:
+        """Replace the lock in a forked child, because another thread may have held it at the fork."""
         self._encoding = threading.RLock()
 
     @cached_property
@@ -133,8 +139,9 @@ class Projector:
         height, width, _ = pixels.shape
         nx, ny = self.grid(width, height)
         data = ffi.from_buffer("uint8_t[]", np.ascontiguousarray(pixels))
+        rows = np.empty((nx * ny, self.n_embd), np.float32)
         check(lib.pymtp_projector_begin(self._handle.pointer, data, width, height))
-        self._n_rows = nx * ny
+        self._rows = rows
 
     @alone
     def advance(self, seconds: float) -> NDArray[np.float32] | None:
@@ -143,11 +150,10 @@ class Projector:
         An image is prepared beside this call, so its first calls may have nothing to compute. Rows, errors: see
         `encode`. After an error and after the rows, another image may begin.
         """
-        rows = np.empty((self._n_rows, self.n_embd), np.float32)
-        out = ffi.from_buffer("float[]", rows, require_writable=True)
+        out = ffi.from_buffer("float[]", self._rows, require_writable=True)
         status = lib.pymtp_projector_advance(self._handle.pointer, seconds, out)
         check(lib.PYMTP_OK if status == lib.PYMTP_RUNNING else status)
-        return None if status == lib.PYMTP_RUNNING else rows
+        return None if status == lib.PYMTP_RUNNING else self._rows
 
     def end(self) -> None:
         """Give up the image that is being encoded, if there is one."""

@@ -13,7 +13,7 @@ import pytest
 from helpers.images import ScriptedProjector, image, picture
 
 from pymtp import LLM, ContextFullError, InvalidRequestError
-from pymtp.chat import Chat, template_messages
+from pymtp.chat import Chat, images, template_messages
 from pymtp.chat.images import LEFT_OUT_AT_ONCE, VISION_END, VISION_START, ChatImages, with_image_paths
 from pymtp.chat.prompt import ChatPrompts
 from pymtp.engine import image_encoder
@@ -163,11 +163,13 @@ def test_string_is_never_the_path_of_a_file_but_for_a_chat_from_python(prompts: 
 
 def test_images_of_messages_as_ollamas_client_has_them_become_parts_for_a_chat_from_python(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
-    for source in (str(tmp_path / "a.png"), tmp_path / "a.png", png()):
+    long = png() + bytes(4000)
+    for source in (str(tmp_path / "a.png"), tmp_path / "a.png", png(), base64.b64encode(long).decode()):
         given = {"role": "user", "content": "What?", "images": [source]}
         (read,) = with_image_paths([given])
         assert read["content"][1] == {"type": "text", "text": "What?"}
-        assert Image.read(read["content"][0]["image"]) == Image.read(png())
+        expected = Image.read(long if isinstance(source, str) and len(source) > 4096 else png())
+        assert Image.read(read["content"][0]["image"]) == expected
         assert "images" not in read
     assert with_image_paths([{"role": "user", "content": "a", "images": None}])[0]["content"] == "a"
 
@@ -227,6 +229,25 @@ def test_oldest_images_of_tools_are_left_out_of_a_chat_with_too_many_once_in_man
     assert left_out(36) == "-" * 2 * LEFT_OUT_AT_ONCE + "<" * 4
     with pytest.raises(InvalidRequestError, match="has 21 images; at most 20"):
         template_messages([user(*[part()] * 21), {"role": "tool", "content": [part()]}], prompts.collect_images())
+
+
+def test_images_in_parts_of_results_count_too(prompts: ChatPrompts, encoder: ImageEncoder) -> None:
+    encoder.limits = ImageLimits(max_images=4)
+    result = {"role": "tool", "content": ({"type": "search_result", "content": [part(), part(), part()]}, part())}
+    texts = template_messages([result, user(part())], prompts.collect_images())
+    assert texts[0]["content"].count("[image: left out") == 4
+    assert texts[1]["content"].count(VISION_START) == 1
+
+
+def test_no_more_pixels_of_a_chat_are_decoded_than_takes_seconds(
+    prompts: ChatPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(Image, "pixels", lambda self: decoded.append(self.digest))
+    monkeypatch.setattr(images, "MAX_DECODED", 3 * 40 * 32)
+    for _ in range(2):
+        prompts.prompt(Chat([user(*[{"type": "image", "image": picture(seed)} for seed in range(5)])]))
+    assert len(decoded) == 3
 
 
 def test_model_without_a_projector_says_how_to_get_one(llm: LLM) -> None:

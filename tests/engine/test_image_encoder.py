@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 from helpers.images import ScriptedProjector, image, picture
 
-from pymtp import InvalidRequestError
+from pymtp import InvalidRequestError, NativeError
 from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
@@ -111,6 +111,77 @@ def test_image_that_nobody_waits_for_any_more_is_given_up() -> None:
         encoder.turn(None)
     assert len(projector.begun) == 2
     assert len(projector.encoded) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), NativeError("failed")])
+@pytest.mark.parametrize("where", ["begin", "advance"])
+def test_image_that_fails_leaves_the_projector_to_the_next(
+    projector: ScriptedProjector, encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
+) -> None:
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(projector, where, fail)
+    job = encoder.request(image(0), KEY)
+    while not job.done:
+        encoder.turn(None)
+    assert isinstance(job.error, NativeError)
+    encoder.leave(job)
+    assert encode(encoder, 1) is not None
+
+
+def test_image_that_is_asked_for_again_goes_on(projector: ScriptedProjector) -> None:
+    projector.layers = 10
+    encoder = ImageEncoder(projector, 1000)
+    job = encoder.request(image(0), KEY)
+    while not projector.begun:
+        encoder.turn(None)
+    encoder.leave(job)
+    again = encoder.request(image(0), KEY)
+    while not again.done:
+        encoder.turn(None)
+    encoder.leave(again)
+    assert len(projector.begun) == 1
+    assert encoder.nbytes == 320
+
+
+def test_image_of_a_request_with_a_lower_number_comes_first(projector: ScriptedProjector) -> None:
+    encoder = ImageEncoder(projector, 1000)
+    jobs = [encoder.request(image(seed), KEY, priority) for seed, priority in ((0, 5), (1, 5), (2, -1), (1, 0))]
+    while encoder.busy:
+        encoder.turn(None)
+    expected = [image(seed).pixels().mean() for seed in (2, 1, 0)]
+    assert projector.encoded == pytest.approx(expected)
+    assert all(job.rows is not None for job in jobs)
+
+
+def test_other_work_between_the_turns_is_waited_for_before_a_debt_is_forgiven() -> None:
+    seconds = [0.0]
+    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
+    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
+    encoder.request(image(0), None)
+    while not projector.begun:
+        encoder.turn(None)
+    begun, others = seconds[0], 0.0
+    for _ in range(500):  # a call of another thread, then a step without work before the next call
+        seconds[0] += 0.01
+        others += 0.01
+        encoder.turn(0.01)
+        encoder.turn(None)
+    assert (seconds[0] - begun - others) / others < 1.1
+
+
+def test_turn_ends_when_something_else_is_to_be_done() -> None:
+    seconds = [0.0]
+    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
+    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
+    encoder.request(image(0), None)
+    while not projector.begun:
+        encoder.turn(None)
+    before = projector.left
+    encoder.turn(30.0, lambda: projector.left < before - 2)
+    assert projector.left == before - 3
 
 
 def test_damaged_image_is_refused_where_it_is_placed_and_decoded_once(

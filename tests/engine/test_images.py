@@ -30,9 +30,12 @@ class SeeingHarness(EngineHarness):
     """An engine whose context sees images. layers: the turns that an image takes."""
 
     def __init__(self, *, image_bytes: int = 10**6, layers: int = 1, **keywords: Any) -> None:
-        self.projector = ScriptedProjector(layers, lambda: self.seeing.clock())
+        self.projector = ScriptedProjector(layers, self.after_layer)
         self.encoder = ImageEncoder(self.projector, image_bytes, clock=lambda: self.seeing.clock())
         super().__init__(context_type=SeeingContext, images=self.encoder, **keywords)
+
+    def after_layer(self) -> None:
+        self.seeing.now += 1.0
 
     @property
     def seeing(self) -> SeeingContext:
@@ -210,12 +213,16 @@ def test_other_work_takes_as_long_as_the_encoder() -> None:
 
 
 def test_request_that_ends_gives_its_image_up_and_the_next_is_encoded() -> None:
-    harness = SeeingHarness(n_seq_max=2, layers=5)
+    harness = SeeingHarness(n_seq_max=2, layers=500)
     first = harness.submit_image(text(0, 20), 0, text(1, 20))
     second = harness.submit_image(text(3, 20), 1, text(1, 20))
-    while not harness.projector.begun:
-        harness.engine.step()
-    harness.engine.cancel(first)
+    after_layer = harness.projector.after_layer
+
+    def cancel() -> None:
+        harness.projector.after_layer = after_layer
+        harness.engine.cancel(first)
+
+    harness.projector.after_layer = cancel
     harness.run()
     assert first.finish_reason == "cancelled"
     assert len(second.tokens) == 10
@@ -223,6 +230,54 @@ def test_request_that_ends_gives_its_image_up_and_the_next_is_encoded() -> None:
     assert len(harness.projector.encoded) == 1
     harness.engine.step()
     assert harness.engine.idle
+
+
+def test_request_that_waits_for_its_image_gives_its_sequence_to_others() -> None:
+    harness = SeeingHarness(n_seq_max=2, layers=300)
+    seeing = [harness.submit_image(text(seed, 20), seed, text(9, 20)) for seed in range(3)]
+    texts = [harness.submit(text(7 + i, 20), 5) for i in range(3)]
+    while not all(one.ended for one in texts):
+        harness.engine.step()
+    assert len(harness.projector.encoded) <= 1
+    harness.run()
+    harness.check()
+    assert all(len(one.tokens) == 10 for one in seeing)
+    assert len(harness.projector.begun) == 3
+
+
+def test_waiting_requests_that_are_cancelled_leave_their_images() -> None:
+    harness = SeeingHarness(n_seq_max=1, layers=100_000)
+    seeing = [harness.submit_image(text(seed, 20), seed, text(9, 20)) for seed in range(3)]
+    for _ in range(30):
+        harness.engine.step()
+    for one in seeing:
+        harness.engine.cancel(one)
+    harness.engine.step()
+    harness.engine.step()
+    assert harness.engine.idle
+    assert not harness.encoder.busy
+    assert all(one.finish_reason == "cancelled" for one in seeing)
+
+
+def test_shared_beginning_of_a_later_prompt_discards_no_image_in_progress() -> None:
+    harness = SeeingHarness(n_seq_max=2, layers=300)
+    harness.submit_images(text(0, 40), harness.see(0), text(1, 20))
+    while not harness.projector.begun:
+        harness.engine.step()
+    harness.submit_images(text(0, 40), text(2, 30))
+    harness.run()
+    harness.check()
+    assert len(harness.projector.begun) == 1
+
+
+def test_rows_are_left_when_the_prompt_is_prefilled() -> None:
+    harness = SeeingHarness(image_bytes=0)
+    request = harness.submit_image(text(0, 20), 0, text(1, 2), 30)
+    while not request.tokens:
+        harness.engine.step()
+    assert not request.image_jobs
+    harness.run()
+    harness.check()
 
 
 def test_requests_that_see_one_image_encode_it_once() -> None:

@@ -120,8 +120,8 @@ def preparers() -> Iterator[Preparers]:
     threads.shutdown()
 
 
-def prepare(threads: Preparers, client: str, call: Any, n_bytes: int = 0) -> Any:
-    token = current_caller.set(Caller(client, n_bytes=n_bytes))
+def prepare(threads: Preparers, client: str, call: Any, n_bytes: int = 0, has_images: bool = False) -> Any:
+    token = current_caller.set(Caller(client, n_bytes=n_bytes, has_images=has_images))
     try:
         return threads.submit(call)
     finally:
@@ -144,9 +144,10 @@ def test_prompts_of_clients_are_prepared_in_turn(preparers: Preparers) -> None:
     assert "b" in done[:4]  # with two threads, two calls may change places
 
 
-def test_long_calls_leave_a_thread_for_short_ones(preparers: Preparers) -> None:
+@pytest.mark.parametrize("given", [{"n_bytes": LONG_BYTES + 1}, {"has_images": True}], ids=str)
+def test_long_calls_leave_a_thread_for_short_ones(preparers: Preparers, given: dict[str, Any]) -> None:
     go_on = threading.Event()
-    long = [prepare(preparers, str(i), lambda: go_on.wait(LONG), LONG_BYTES + 1) for i in range(3)]
+    long = [prepare(preparers, str(i), lambda: go_on.wait(LONG), **given) for i in range(3)]
     try:
         assert prepare(preparers, "short", lambda: 7).result(LONG) == 7
     finally:

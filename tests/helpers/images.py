@@ -35,12 +35,12 @@ class ScriptedProjector:
     n_embd = 4
 
     def __init__(self, layers: int = 1, after_layer: Callable[[], object] = lambda: None) -> None:
-        self.layers, self._after_layer = layers, after_layer
+        self.layers, self.after_layer = layers, after_layer
         self.closed = False
         self.begun: list[float] = []
         self.encoded: list[float] = []
         self._image: NDArray[np.uint8] | None = None
-        self._left = 0
+        self.left = 0
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         if max(width, height) > 100 * min(width, height):
@@ -49,14 +49,14 @@ class ScriptedProjector:
 
     def begin(self, pixels: NDArray[np.uint8]) -> None:
         assert self._image is None
-        self._image, self._left = pixels, self.layers
+        self._image, self.left = pixels, self.layers
         self.begun.append(float(pixels.mean()))
 
     def advance(self, seconds: float) -> NDArray[np.float32] | None:
         assert self._image is not None
-        self._left -= 1
-        self._after_layer()
-        if self._left:
+        self.left -= 1
+        self.after_layer()
+        if self.left:
             return None
         image, self._image = self._image, None
         self.encoded.append(float(image.mean()))

@@ -229,9 +229,9 @@ def test_completions_of_one_prompt_share_its_encoded_images(mmproj: Path) -> Non
 
 def test_text_does_not_wait_for_images_that_are_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        async with AsyncLLM(mmproj=mmproj, n_ctx=1024, n_seq_max=3, n_threads=1, draft_tokens=3) as llm:
+        async with AsyncLLM(mmproj=mmproj, n_ctx=1024, n_seq_max=2, n_threads=1, draft_tokens=3) as llm:
             encoding = HeldProjector(llm.llm, monkeypatch)
-            chats = [asyncio.create_task(llm.chat([user(image(seed), "a")], GREEDY)) for seed in range(2)]
+            chats = [asyncio.create_task(llm.chat([user(image(seed), "a")], GREEDY)) for seed in range(3)]
             await encoding.wait()
             text = await llm.generate("def f(x):", GREEDY)
             assert len(text.token_ids) == 12

@@ -49,6 +49,15 @@ def read(images: ImageReader, *messages: Any) -> list[Any]:
     return found
 
 
+def test_oldest_images_of_tools_are_not_read_beyond_the_limit(images: ImageReader, tmp_path: Path) -> None:
+    for i in range(70):
+        (tmp_path / f"{i}.png").write_bytes(picture())
+    chat = [result([image_part(f"file://{i}.png")]) for i in range(69)] + [user(image_part("file://69.png"))]
+    found = [message["content"][0] for message in read(images, *chat)]
+    assert [part["type"] for part in found] == ["text"] * 6 + ["image"] * 64
+    assert found[0]["text"] == "[image: left out, as a request may have 64 images]"
+
+
 def test_chat_without_images_is_unchanged(images: ImageReader) -> None:
     messages = ({"role": "system", "content": "a"}, user({"type": "text", "text": "b"}), result([{"type": "image"}]))
     assert read(images, *messages) is messages or read(images, *messages) == messages

@@ -19,6 +19,8 @@ import pytest
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server
 
+from pymtp.engine.preparers import Preparers
+from pymtp.engine.request import current_caller
 from pymtp.images import Image
 from pymtp.server import service
 
@@ -325,3 +327,25 @@ def test_logged_prompt_has_no_data_of_images(
     (message,) = prompt
     assert message["content"][1] == TEXT
     assert len(message["content"][0]["image_url"]["url"]) == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "has_images"),
+    [
+        ("/v1/chat/completions", {"messages": user(image(), TEXT)}, True),
+        ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [BASE64]}}, True),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": [BASE64]}]}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "an image, and images"}]}, False),
+        ("/v1/completions", {"prompt": "ä"}, False),
+    ],
+)
+def test_requests_with_images_are_prepared_as_long_ones(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], has_images: bool
+) -> None:
+    callers: list[Any] = []
+    submit = Preparers.submit
+    monkeypatch.setattr(
+        Preparers, "submit", lambda self, *call: callers.append(current_caller.get()) or submit(self, *call)
+    )
+    http.post(path, json={"model": "m", "max_tokens": 1} | body)
+    assert {caller.has_images for caller in callers} == {has_images}

@@ -21,7 +21,7 @@ class _AnyImages:
 
     limits = ImageLimits()
 
-    def place(self, image: Image) -> tuple[int, int]:
+    def place(self, image: Image, *, decode: bool = True) -> tuple[int, int]:
         image.pixels()
         return -1, 1
 

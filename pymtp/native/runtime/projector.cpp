@@ -75,11 +75,12 @@ private:
     std::unique_ptr<clip_ctx, clip_deleter> ctx;
     std::unique_ptr<mtmd_image_preprocessor> preprocessor;
 
+    std::unique_ptr<clip_image_u8> image; // until it is prepared
     result      encoded;
     pymtp_turns turns; // the last member: its thread, which uses the others, ends first
 
     mtmd_image_preproc_out preprocess(const clip_image_u8 & image) const;
-    std::vector<float> encode(const clip_image_u8 & image);
+    std::vector<float> encode();
 
     // ggml calls it before and after it computes a node. Returning true before asks for the call after, where false
     // ends the computation.
@@ -189,12 +190,12 @@ void pymtp_projector::begin(const uint8_t * pixels, int32_t width, int32_t heigh
     int32_t nx = 0;
     int32_t ny = 0;
     grid(width, height, nx, ny);
-    auto image = std::make_shared<clip_image_u8>();
+    image = std::make_unique<clip_image_u8>();
     image->set_size({ width, height }, /*is_placeholder =*/ false);
     image->cpy_buf({ pixels, pixels + (size_t) width*height*3 });
     encoded = {};
-    turns.begin([this, image] {
-        encoded.status = call([&] { encoded.rows = encode(*image); });
+    turns.begin([this] {
+        encoded.status = call([&] { encoded.rows = encode(); });
         if (encoded.status != PYMTP_OK) {
             encoded.error = pymtp_last_error();
         }
@@ -218,9 +219,10 @@ bool pymtp_projector::advance(double seconds, float * rows) {
 }
 
 // Runs on the thread of `turns`.
-std::vector<float> pymtp_projector::encode(const clip_image_u8 & image) {
+std::vector<float> pymtp_projector::encode() {
     clip_image_f32_batch batch;
-    batch.entries = preprocess(image).entries;
+    batch.entries = preprocess(*image).entries;
+    image.reset(); // it may take more memory than all that follows
     const clip_image_f32 & only = batch.entries.at(0);
     const int32_t n_rows = clip_n_output_tokens_x(ctx.get(), &only)*clip_n_output_tokens_y(ctx.get(), &only);
     std::vector<float> rows((size_t) n_rows*clip_n_mmproj_embd(ctx.get()));

@@ -1,6 +1,7 @@
 #include "turns.h"
 
 #include "callbacks.h"
+#include "threads/no_signals.h"
 
 #ifdef _WIN32
 #include <process.h>
@@ -10,6 +11,7 @@
 #endif
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace {
 
@@ -28,6 +30,7 @@ bool pymtp_turns::is_lost() const {
 void pymtp_turns::begin(std::function<void()> work) {
     shared  = std::make_unique<shared_state>();
     process = getpid();
+    const pymtp_no_signals guard;
     thread  = std::thread([work = std::move(work), shared = shared.get()] {
         work();
         const std::lock_guard<std::mutex> lock(shared->mutex);
@@ -37,6 +40,9 @@ void pymtp_turns::begin(std::function<void()> work) {
 }
 
 bool pymtp_turns::advance(double seconds) {
+    if (is_lost()) {
+        throw std::runtime_error("this process was forked while the work was going on");
+    }
     std::unique_lock<std::mutex> lock(shared->mutex);
     constexpr double hour = 3600;
     shared->turn_ends = clock::now() + std::chrono::duration_cast<clock::duration>(

@@ -25,7 +25,7 @@ public:
     bool begun() const { return thread.joinable(); }
 
     // Gives the work a turn, and waits until it pauses after `seconds` or later, or ends. Before the first pause it
-    // waits for `seconds` at most. Returns whether the work has ended.
+    // waits for `seconds` at most. Returns whether the work has ended. Throws std::runtime_error in a forked child.
     bool advance(double seconds);
 
     // Ends the work at its next pause, and waits for it.

@@ -28,6 +28,8 @@ MAX_LENGTH_DIGITS = 18
 OVER_CONNECTION_LIMIT = "over_connection_limit"
 KEY_DIGEST = "key_digest"
 RESIZE_BODY = "resize_body"
+# What a body with images has: the name of a field or of a type, or an ASCII letter that is written as its number.
+_IMAGES = re.compile(rb'"(?:images?|image_url|input_image|multimodal_data)"|\\u00[4-7]')
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -117,7 +119,7 @@ class BodyLimitMiddleware:
                 return
             if size == stated:
                 self._budget.resize(reserved, len(body))
-            caller = Caller(client, owner, object(), len(body))
+            caller = Caller(client, owner, object(), len(body), _IMAGES.search(body) is not None)
             scope.setdefault("state", {})[RESIZE_BODY] = partial(self._resize, reserved, caller)
             current_caller.set(caller)
             whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]

@@ -29,6 +29,7 @@ LIMITS = ImageLimits()
 MAX_BYTES = 32 * 2**20
 MAX_ALL_BYTES = 4 * MAX_BYTES
 AT_ONCE = 4  # images of one request that are fetched at once
+_LEFT_OUT = InvalidRequestError(f"left out, as a request may have {LIMITS.max_images} images")
 MEDIA = ("video", "audio")  # that data URLs may have in place of an image
 _TOOL_ROLES = ("tool", "function")
 
@@ -69,9 +70,13 @@ class ImageReader:
             return
         LIMITS.check_count(sum(not place.in_result for place in places))
         urls = [*dict.fromkeys(place.url for place in places if _is_elsewhere(place.url))]
-        LIMITS.check_count(len(urls))
+        of_users = {place.url for place in places if not place.in_result}
+        n_beyond = max(0, len(urls) - LIMITS.max_images)
+        left_out = [url for url in urls if url not in of_users][:n_beyond]  # the oldest of tools
+        urls = [url for url in urls if url not in left_out]
         async with self._reserved(len(urls)) as resize:
             found = await self._read_all(urls, prepare)
+            found |= dict.fromkeys(left_out, _LEFT_OUT)
             resize(sum(one.nbytes for one in found.values() if isinstance(one, Image)))
             yield replace(chat, messages=_replaced(messages, places, found))
 

@@ -1,6 +1,7 @@
 #include "threads/team.h"
 
 #include "threads/free_cores.h"
+#include "threads/no_signals.h"
 #include "threads/quota.h"
 #include "threads/sleep.h"
 #include "threads/team_size.h"
@@ -27,7 +28,6 @@
 #endif
 #ifndef _WIN32
 #include <pthread.h>
-#include <signal.h>
 #endif
 
 namespace {
@@ -172,30 +172,18 @@ void run_worker(thread_team * team, worker * self, int i) {
     }
 }
 
-// Starts one more worker thread. Returns false if the system cannot start one. The thread blocks all signals except
-// those of its own faults, because the threads of the application must receive the others.
+// Starts one more worker thread. Returns false if the system cannot start one.
 bool start_thread(thread_team & team) {
-#ifndef _WIN32
-    sigset_t all, before;
-    sigfillset(&all);
-    for (int fault : { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS }) {
-        sigdelset(&all, fault);
-    }
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-#endif
+    const pymtp_no_signals guard;
     const size_t n_before = team.workers.size();
-    bool started = true;
     try {
         team.workers.push_back(std::make_unique<worker>());
         std::thread(run_worker, &team, team.workers.back().get(), (int) team.workers.size()).detach();
     } catch (const std::exception &) { // the system has no more threads, or no memory for one
         team.workers.resize(n_before);
-        started = false;
+        return false;
     }
-#ifndef _WIN32
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-#endif
-    return started;
+    return true;
 }
 
 // Returns the number of cores that this process may use.
