@@ -15,8 +15,11 @@ from pymtp.errors import CancelledError, NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
-# Depths of measured rounds, the most informative first. The costs of 4 and 6 are interpolated.
+# Depths of measured rounds, the most informative first. The costs of 4 and 6 are interpolated, unless the first rounds
+# of the others took FIRST_SHARE of later ones: on a GPU, a new number of rows takes as long as ten rounds.
 DEPTHS = (0, 1, 3, 7, 2, 5)
+MORE_DEPTHS = (4, 6)
+FIRST_SHARE = 2.0
 MIN_RUNS = 2  # a depth needs two rounds, as the first one allocates memory
 # Other depths are timed until two rounds in a row differ by no more than this share: on a GPU, the first few of each
 # load kernels and record a graph.
@@ -164,6 +167,11 @@ def _measure_rounds(
         return drafted - started, clock() - drafted
 
     for _ in range(MAX_REPEATS):
+        if clock() - begun > ENOUGH_SECONDS and _first_is_dear(times):
+            for depth in MORE_DEPTHS:
+                if depth not in times and depth <= context.draft_tokens and n * (1 + depth) <= context.n_ubatch:
+                    depths.append(depth)
+                    firsts[depth], times[depth], runs[depth] = [], [], 0
         again = depths
         if clock() - begun > ENOUGH_SECONDS and min(runs.values()) >= MIN_RUNS:
             again = [depth for depth in depths if not _is_steady(times[depth])]
@@ -188,6 +196,12 @@ def _measure_rounds(
     # The first run of rounds of several sequences says little. After a stop, no run is kept that was the first.
     enough = MIN_RUNS if n > 1 or stopped() else 1
     return {(n, d): time for d, time in fastest(times, firsts).items() if runs[d] >= enough}
+
+
+def _first_is_dear(times: Mapping[int, Sequence[tuple[float, float]]]) -> bool:
+    """Return whether the first round of most depths with drafts took FIRST_SHARE of the fastest one."""
+    dear = [sum(each[0]) >= FIRST_SHARE * min(map(sum, each)) for depth, each in times.items() if depth > 1 and each]
+    return 2 * sum(dear) > len(dear)
 
 
 def _is_steady(times: Sequence[tuple[float, float]]) -> bool:

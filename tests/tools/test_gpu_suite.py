@@ -180,8 +180,13 @@ def test_benches_cover_all_sizes_depths_and_rates_beside_none() -> None:
             words.split()[0] for words in "\n".join(c for c in mine if "bench decode" in c).split("acceptance ")[1:]
         ]
         assert [rate.split(",")[0] for rate in rates] == ["0.75", "0.0", "0.5", "0.9"]
-        assert all("--depths none,1,2,3,4,3:host-copy,auto" in command for command in mine if "decode" in command)
+        assert all(
+            "--depths none,1,2,3,4,3:host-copy,auto" in command
+            for command in mine
+            if "acceptance" in command and "decode" in command
+        )
         assert any("-d 0,8192" in command for command in mine)  # llama-bench
+        assert sum("--forced-text library" in command for command in mine) == 2
 
 
 def test_most_important_benches_of_all_models_come_first() -> None:
