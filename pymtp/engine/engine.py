@@ -255,8 +255,7 @@ class Engine:
                     request.start_time = self._clock()
                     request.counters_before = runner.context.counters
                 runner.context.set_sampling(request.prefill_sampler, state.seq)
-                if request.images.by_token:
-                    runner.add_images(request)
+                runner.images.make_known(request, runner.context)
             except PymtpError as error:
                 runner.fail(request, error)
 

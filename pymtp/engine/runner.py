@@ -12,9 +12,10 @@ from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
 from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.engine.request import FinishReason, Request
+from pymtp.engine.request_images import RequestImages
 from pymtp.engine.rounds import DecodeState, HeadCheck, run_round
 from pymtp.engine.scheduler import Scheduler
-from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError, copied
+from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
 from pymtp.prefix_cache.cache import PrefixCache
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import EngineStats
@@ -29,6 +30,7 @@ class RequestRunner:
 
     context: the context that runs the requests.
     outputs: the outputs of earlier requests, from which later ones draft.
+    images: the images of the requests.
     unfinished: the requests that were submitted and have not ended.
     stats: the counters of the engine.
     """
@@ -46,7 +48,7 @@ class RequestRunner:
     ) -> None:
         self.context, self._scheduler, self._prefix_cache = context, scheduler, prefix_cache
         self._depth, self._head_check, self._clock = depth, head_check, clock
-        self.outputs, self._images = outputs, images
+        self.outputs, self.images = outputs, RequestImages(images)
         self.unfinished: dict[Request, None] = {}
         self.stats = EngineStats()
 
@@ -76,15 +78,9 @@ class RequestRunner:
                     return True
         return worked
 
-    def add_images(self, request: Request) -> None:
-        """Make the images of a prompt known to the context, before any of their tokens are in a sequence."""
-        assert self._images is not None
-        for token, image in request.images.by_token.items():
-            self.context.add_image(token, *self._images.grid(image))
-
     def leave_room(self) -> None:
         """Leave host memory to the outputs and the images that are kept for later requests."""
-        self._prefix_cache.leave_room(self.outputs.nbytes + (0 if self._images is None else self._images.nbytes))
+        self._prefix_cache.leave_room(self.outputs.nbytes + self.images.nbytes)
 
     def max_reuse(self, request: Request) -> int | None:
         """Return how many prompt tokens a request may take from the cache; None for no limit.
@@ -105,32 +101,17 @@ class RequestRunner:
         """
         if not request.first_token_sampled:
             self.run_guarded([request], self._prepare_chunk, request)
-        if request.prefill_state is None or request.prefill_state.waiting:
+        state = request.prefill_state
+        if state is None or state.waiting:
             return False
-        return not request.images.by_token or self._ask_for_images(request)
-
-    def _ask_for_images(self, request: Request) -> bool:
-        """Ask for the images of the next chunk of a prompt, and leave the others. Return whether all are encoded."""
-        assert self._images is not None
-        state, jobs = request.prefill_state, request.image_jobs
-        assert state is not None
-        # not those of a later chunk: they may be half encoded when a chunk becomes shorter
-        self._leave_images(request, [token for token in jobs if request.image_ends[token] <= state.n_computed])
+        if not request.images.by_token:
+            return True
         chunk = request.prompt[state.n_computed : self._chunk_end(request)] if state.unfinished else ()
-        needed = dict.fromkeys(token for token in chunk if token < 0)
-        for token in needed:
-            if token not in jobs:
-                image = request.images.by_token[token]
-                jobs[token] = self._images.request(image, request.images.key, request.priority)
-        errors = [error for token in needed if (error := jobs[token].error) is not None]
-        if errors:
-            self.fail(request, copied(errors[0]))
-        return not errors and all(jobs[token].done for token in needed)
-
-    def _leave_images(self, request: Request, tokens: Iterable[int]) -> None:
-        for token in list(tokens):
-            assert self._images is not None
-            self._images.leave(request.image_jobs.pop(token))
+        try:
+            return self.images.ask(request, state.n_computed, chunk)
+        except PymtpError as error:
+            self.fail(request, error)
+            return False
 
     def _prepare_chunk(self, request: Request) -> None:
         state, saver = request.prefill_state, request.saver
@@ -166,12 +147,7 @@ class RequestRunner:
         if state.unfinished:
             end = self._chunk_end(request)
             tokens = request.prompt[state.n_computed : end]
-            jobs = request.image_jobs
-            rows = {token: rows for token in set(tokens) if token < 0 and (rows := jobs[token].rows) is not None}
-            if rows:
-                self.context.prefill_batch({seq: tokens}, rows)
-            else:
-                self.context.prefill_batch({seq: tokens})
+            self.context.prefill_batch({seq: tokens}, self.images.rows(request, tokens))
             self.stats.prefilled += end - state.n_computed
             self.stats.prefills += 1
             self._prefix_cache.on_prefill(state, end)
@@ -184,7 +160,7 @@ class RequestRunner:
                 return
         if state.unfinished:
             return
-        self._leave_images(request, request.image_jobs)
+        self.images.leave(request)
         if saver is None:
             self._sample_first_token(request)
             return
@@ -336,6 +312,7 @@ class RequestRunner:
         with suppress(PymtpError):  # the context may be closed
             request.counters_after = self.context.counters
         self._release_sequence(request, reusable=error is None)
+        self.images.leave(request)
         self._scheduler.remove(request)
         request.decode_state = None
         self._abort(request, error, emit_piece=emit_piece)
@@ -358,28 +335,20 @@ class RequestRunner:
 
     def restart(self, request: Request) -> None:
         """Release the sequence of a request, and queue it again. Its output stays, and is computed again."""
-        self._release_sequence(request, keeps_images=request.waits_for_images)
+        self._release_sequence(request)
+        if not request.waits_for_images:
+            self.images.leave(request)
         self._scheduler.remove(request)
         request.restart()
         self._scheduler.add(request)
 
-    def _release_sequence(
-        self,
-        request: Request,
-        new_tokens: Sequence[int] = (),
-        *,
-        reusable: bool = True,
-        keeps_images: bool = False,
-    ) -> None:
+    def _release_sequence(self, request: Request, new_tokens: Sequence[int] = (), *, reusable: bool = True) -> None:
         """Release the sequence of a request: later requests may reuse its contents, if these are known.
 
         new_tokens: tokens of the last round, which are not emitted yet.
         reusable: whether the contents are valid; otherwise the sequence is cleared.
-        keeps_images: whether the request goes on to wait for its images.
         """
         state, n_past = request.prefill_state, request.n_past
-        if not keeps_images:
-            self._leave_images(request, request.image_jobs)
         if state is None:
             return
         request.prefill_state = None

@@ -14,6 +14,7 @@ from pymtp.prefix_cache.tree import Tokens
 from pymtp.sampling import Sampler, TokenLogprobs
 
 VOCAB = 50
+NO_IMAGES: Mapping[int, object] = {}
 NO_WORK = Counters(*[0] * len(fields(Counters)))
 
 
@@ -118,7 +119,7 @@ class ScriptedContext(ScriptedStateMixin):
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> None:
         self.prefill_batch({seq: tokens})
 
-    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> None:
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]], images: Mapping[int, object] = NO_IMAGES) -> None:
         n = sum(map(len, prompts.values()))
         for seq, tokens in prompts.items():
             assert tokens, "a prompt has tokens"

@@ -14,7 +14,7 @@ from conftest import make_llm
 from helpers.threads import run_in_threads
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, PymtpError, SamplingParams
-from pymtp.context.context import Context
+from pymtp.context.context import Context, ImageRows
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request
 from pymtp.sampling import Logits
@@ -119,9 +119,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[Context]:
     counted: Counter[Context] = Counter()
     original = Context.prefill_batch
 
-    def prefill_batch(self: Context, prompts: Mapping[int, Sequence[int]]) -> Logits:
+    def prefill_batch(self: Context, prompts: Mapping[int, Sequence[int]], *images: ImageRows) -> Logits:
         counted[self] += sum(map(len, prompts.values()))
-        return original(self, prompts)
+        return original(self, prompts, *images)
 
     monkeypatch.setattr(Context, "prefill_batch", prefill_batch)
     return counted
