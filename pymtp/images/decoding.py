@@ -77,10 +77,10 @@ def rgb_pixels(image: PillowImage, orientation: int) -> NDArray[np.uint8]:
     if image.mode.startswith(("I", "F")):
         image = Image.fromarray(_upper_bits(np.asarray(image)))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    if image.mode != "RGB":  # convert would copy it
+        if image.mode != "RGBA":  # else convert would copy it, here and below
+            image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    if image.mode != "RGB":
         image = image.convert("RGB")
     turn = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,

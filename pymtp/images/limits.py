@@ -13,8 +13,8 @@ class ImageLimits:
     """The limits of the images of a request. A larger image is refused before it is decoded.
 
     max_bytes: bytes of an image's file.
-    max_pixels: width times height of an image. Decoding takes up to 21 bytes of memory for each pixel (an
-        animated WebP with transparency; a JPEG takes 14).
+    max_pixels: width times height of an image. Decoding takes up to 22 bytes of memory for each pixel (an
+        animated WebP with transparency; a JPEG or PNG takes 10).
     max_images: images in a request.
 
     Raises InvalidRequestError for a limit that is no whole number from 1.
