@@ -7,6 +7,7 @@ SHA-256 of the image, so the text of a message holds it only where the chat has 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,17 @@ LEFT_OUT_AT_ONCE = 16  # images of tools
 MAX_DECODED = 200_000_000  # pixels of the images of one chat that are decoded to find damage: some seconds of work
 _DATA = "data:"
 _URLS = (_DATA, "http://", "https://")
-MAX_PATH = 4096  # bytes of a path; the base64 of an image that means anything is longer
+MAX_PATH = 4096  # characters of a path
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}=*\s*")  # the smallest image has more
 
 
 class ImageTokens(Protocol):
     """The tokens of a model's images. Threads may share the object."""
 
     limits: ImageLimits
+
+    def is_checked(self, image: Image) -> bool:
+        """Return whether the image was decoded before."""
 
     def place(self, image: Image, *, decode: bool = True) -> tuple[int, int]:
         """Return the token of an image, which is negative, and the number of its tokens.
@@ -88,14 +93,15 @@ class ChatImages:
     def add(self, part: Mapping[str, Any]) -> str:
         """Add the image of a part, and return the text that stands for it.
 
-        Damage of the images beyond the first MAX_DECODED pixels is found later, when they are encoded.
+        Damage of new images beyond the first MAX_DECODED pixels is found later, when they are encoded.
 
         Raises InvalidRequestError for an image that is damaged or refused, and for too many images.
         """
         self._n_images += 1
         self._tokens.limits.check_count(self._n_images)
         image = Image.read(_source(part), self._tokens.limits)
-        self._n_pixels += image.width * image.height
+        if not self._tokens.is_checked(image):
+            self._n_pixels += image.width * image.height
         placed = self._tokens.place(image, decode=self._n_pixels <= MAX_DECODED)
         marker = f"\ue000image:{image.digest.hex()}\ue001"
         self.by_marker[marker] = PlacedImage(image, *placed)
@@ -154,10 +160,12 @@ def with_image_paths(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[
 def _has_images(message: object) -> bool:
     if not isinstance(message, Mapping):
         return False
-    return isinstance(message.get("content"), (list, tuple)) or isinstance(message.get("images"), (list, tuple))
+    return isinstance(message.get("content"), (list, tuple)) or bool(message.get("images"))
 
 
 def _with_paths(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(message.get("images") or (), (list, tuple)):
+        raise InvalidRequestError(f"images of a message must be a list, not {shown(message['images'])}", "images")
     content = message.get("content") or ()
     parts = content if isinstance(content, (list, tuple)) else [{"type": "text", "text": content}]
     if images := message.get("images"):
@@ -168,7 +176,8 @@ def _with_paths(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _ollama_source(image: Any) -> Any:
     """Return the source of an image of Ollama's client: a string is a path, or else base64."""
-    if isinstance(image, str) and not image.lower().startswith(_URLS) and len(image) > MAX_PATH:
+    is_path = isinstance(image, str) and (image.lower().startswith(_URLS) or not _BASE64.fullmatch(image))
+    if isinstance(image, str) and not is_path and not os.path.exists(image[:MAX_PATH]):
         return f"{_DATA}image/png;base64,{image}"
     return image
 

@@ -37,6 +37,9 @@ else:
     import tomli as tomllib
 
 
+_MMPROJ, _MMPROJ_OPTIONS = "mmproj", ("mmproj", "mmproj_auto")
+
+
 @dataclass(frozen=True)
 class FileModel:
     """A model of the file.
@@ -107,6 +110,8 @@ def _read_table(
             keywords[word] = value
         elif word in options:
             written = _arguments(options[word], word, value, place)
+            if key in table and _target(key, options) == _MMPROJ:  # the two options exclude each other
+                given = {name: value for name, value in given.items() if name not in _MMPROJ_OPTIONS}
             if not written:  # false or []: what the command line says must not hold
                 given.pop(options[word].name, None)
             arguments += written
@@ -149,7 +154,8 @@ def _options(context: typer.Context, allowed: Collection[str]) -> dict[str, Any]
 def _target(key: str, options: Mapping[str, Any]) -> str:
     """Return the name of the parameter that a key sets: several keys may set the same."""
     word = key.replace("-", "_")
-    return options[word].name if word in options else word
+    name: str = options[word].name if word in options else word
+    return _MMPROJ if name in _MMPROJ_OPTIONS else name  # so that a table's no-mmproj replaces a projector for all
 
 
 def _arguments(option: Any, word: str, value: Any, place: str) -> list[str]:

@@ -255,7 +255,8 @@ class Engine:
                     request.start_time = self._clock()
                     request.counters_before = runner.context.counters
                 runner.context.set_sampling(request.prefill_sampler, state.seq)
-                runner.images.make_known(request, runner.context)
+                if request.images.by_token:
+                    runner.images.make_known(request, runner.context)
             except PymtpError as error:
                 runner.fail(request, error)
 

@@ -135,10 +135,14 @@ class ImageEncoder:
             self._check_pixels(image)
         return self.token_of(image.digest, nx, ny), nx * ny
 
-    def _check_pixels(self, image: Image) -> None:
+    def is_checked(self, image: Image) -> bool:
+        """Return whether the image was decoded before, and is not damaged."""
         with self._lock:
-            if image.digest in self._decoded:
-                return
+            return image.digest in self._decoded
+
+    def _check_pixels(self, image: Image) -> None:
+        if self.is_checked(image):
+            return
         with self._checking:  # decoding takes much memory
             image.pixels()
         with self._lock:

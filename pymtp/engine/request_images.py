@@ -11,22 +11,20 @@ from pymtp.errors import copied
 
 
 class RequestImages:
-    """Asks an encoder for the images of requests. A request without images may be passed to each method."""
+    """Asks an encoder for the images of requests. A request without images may be passed to each method.
+
+    encoder: the encoder; None for a model that sees no images.
+    """
 
     def __init__(self, encoder: ImageEncoder | None) -> None:
         """Begin without images. encoder: None for a model that sees none; then no request has any."""
-        self._encoder = encoder
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the rows that are kept for later requests."""
-        return 0 if self._encoder is None else self._encoder.nbytes
+        self.encoder = encoder
 
     def make_known(self, request: Request, context: EngineContext) -> None:
         """Make the images of a prompt known to the context, before any of their tokens are in a sequence."""
-        if self._encoder is not None:
+        if self.encoder is not None:
             for token, image in request.images.by_token.items():
-                context.add_image(token, *self._encoder.grid(image))
+                context.add_image(token, *self.encoder.grid(image))
 
     def ask(self, request: Request, n_computed: int, chunk: Sequence[int]) -> bool:
         """Ask for the images of the next chunk of a prompt, and leave those before it.
@@ -39,9 +37,9 @@ class RequestImages:
         needed = dict.fromkeys(token for token in chunk if token < 0)
         for token in needed:
             if token not in jobs:
-                assert self._encoder is not None
+                assert self.encoder is not None
                 image = request.images.by_token[token]
-                jobs[token] = self._encoder.request(image, request.images.key, request.priority)
+                jobs[token] = self.encoder.request(image, request.images.key, request.priority)
         for token in needed:
             if (error := jobs[token].error) is not None:
                 raise copied(error)
@@ -50,12 +48,10 @@ class RequestImages:
     def rows(self, request: Request, chunk: Sequence[int]) -> dict[int, Rows]:
         """Return the rows of the images of a chunk, which are encoded, by their tokens."""
         jobs = request.image_jobs
-        if not jobs:
-            return {}
         return {token: rows for token in set(chunk) if token < 0 and (rows := jobs[token].rows) is not None}
 
     def leave(self, request: Request, tokens: Iterable[int] | None = None) -> None:
         """Leave images that the request does not need any more; None for all."""
         for token in list(request.image_jobs if tokens is None else tokens):
-            assert self._encoder is not None
-            self._encoder.leave(request.image_jobs.pop(token))
+            assert self.encoder is not None
+            self.encoder.leave(request.image_jobs.pop(token))

@@ -80,7 +80,8 @@ class RequestRunner:
 
     def leave_room(self) -> None:
         """Leave host memory to the outputs and the images that are kept for later requests."""
-        self._prefix_cache.leave_room(self.outputs.nbytes + self.images.nbytes)
+        encoder = self.images.encoder
+        self._prefix_cache.leave_room(self.outputs.nbytes + (0 if encoder is None else encoder.nbytes))
 
     def max_reuse(self, request: Request) -> int | None:
         """Return how many prompt tokens a request may take from the cache; None for no limit.
@@ -94,11 +95,7 @@ class RequestRunner:
         return saver.max_reuse
 
     def _can_prefill(self, request: Request) -> bool:
-        """Load the cached tokens of a prompt. Return False if it must wait.
-
-        It waits while another request prefills tokens that both share, and until the images of its next chunk are
-        encoded.
-        """
+        """Load the cached tokens of a prompt. Return False if it waits for tokens that another prefills, or images."""
         if not request.first_token_sampled:
             self.run_guarded([request], self._prepare_chunk, request)
         state = request.prefill_state
@@ -147,7 +144,7 @@ class RequestRunner:
         if state.unfinished:
             end = self._chunk_end(request)
             tokens = request.prompt[state.n_computed : end]
-            self.context.prefill_batch({seq: tokens}, self.images.rows(request, tokens))
+            self.context.prefill_batch({seq: tokens}, self.images.rows(request, tokens) if request.image_jobs else {})
             self.stats.prefilled += end - state.n_computed
             self.stats.prefills += 1
             self._prefix_cache.on_prefill(state, end)
@@ -160,7 +157,8 @@ class RequestRunner:
                 return
         if state.unfinished:
             return
-        self.images.leave(request)
+        if request.image_jobs:
+            self.images.leave(request)
         if saver is None:
             self._sample_first_token(request)
             return

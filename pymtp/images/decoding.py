@@ -62,8 +62,9 @@ def decode_pillow(image: PillowImage) -> NDArray[np.uint8]:
 
 def is_pillow(value: object) -> bool:
     """Return whether a value is an image of Pillow, without importing Pillow."""
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)
+    # another thread may be importing it: then it has no such class yet, and the value is none of it
+    pillow = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return pillow is not None and isinstance(value, pillow)
 
 
 def rgb_pixels(image: PillowImage, orientation: int) -> NDArray[np.uint8]:

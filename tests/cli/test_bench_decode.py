@@ -214,7 +214,9 @@ def test_warm_up_uses_another_prompt_than_the_measurements() -> None:
     read: list[list[int]] = []
     with pymtp.Model() as model, closing(DecodeArms(model, settings)) as arms, pytest.MonkeyPatch.context() as patch:
         prefill = Context.prefill_batch
-        patch.setattr(Context, "prefill_batch", lambda c, prompts: read.append(list(prompts[0])) or prefill(c, prompts))
+        patch.setattr(
+            Context, "prefill_batch", lambda c, prompts, *_: read.append(list(prompts[0])) or prefill(c, prompts)
+        )
         for kind in KINDS:
             arms.measure(Group(0, (kind, 0.7), ()), "3")
         warming, *measured = read

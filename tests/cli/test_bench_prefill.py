@@ -119,7 +119,9 @@ def test_each_mode_is_measured_in_a_new_llm_that_first_prefills_other_tokens_and
     prompt, warm_up = list(range(100, 140)), list(range(200, 300))
     prefill = Context.prefill_batch
     with pymtp.Model() as model, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Context, "prefill_batch", lambda c, prompts: read.append(list(prompts[0])) or prefill(c, prompts))
+        patch.setattr(
+            Context, "prefill_batch", lambda c, prompts, *_: read.append(list(prompts[0])) or prefill(c, prompts)
+        )
 
         def make(mode: str, draft_tokens: int, n_ctx: int) -> pymtp.LLM:
             made.append(pymtp.LLM(model, n_ctx=n_ctx, draft_tokens=draft_tokens, prefill=mode, cache_prompt=False))

@@ -168,6 +168,15 @@ def test_options_may_have_the_name_of_their_opposites(
     assert [model.llm.mmproj for model in front.models] == [expected, None]
 
 
+def test_table_can_leave_out_a_projector_that_is_given_for_all(folder: Path, launched: list[Any]) -> None:
+    (folder / "p.gguf").write_bytes(b"GGUF")
+    text = 'mmproj = "p.gguf"\n[a]\nmodel = "a.gguf"\nno-mmproj = true\n[b]\nmodel = "b.gguf"\n'
+    (folder / "models.toml").write_text(text)
+    serve("--models", "models.toml")
+    (front,) = launched
+    assert [model.llm.mmproj and Path(model.llm.mmproj).name for model in front.models] == [False, "p.gguf"]
+
+
 def test_missing_files_are_reported_at_the_start(folder: Path, launched: list[Any]) -> None:
     with pytest.raises(ModelLoadError, match=r"no such file: .*c\.gguf"):
         serve("-m", folder / "a.gguf", "-m", folder / "c.gguf")

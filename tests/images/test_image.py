@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from pymtp import InvalidRequestError
 from pymtp.images import Image, ImageLimits
+from pymtp.images.decoding import is_pillow
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 RED = np.array([[[255, 0, 0], [0, 0, 255]], [[0, 255, 0], [9, 9, 9]], [[0, 0, 0], [255, 255, 255]]], np.uint8)  # 2 x 3
@@ -198,6 +200,13 @@ def test_data_url_may_escape_the_characters_of_base64() -> None:
         Image.from_data_url("data:image/png;base64,%41%41%41%41")
     with pytest.raises(InvalidRequestError, match="at most"):
         Image.from_data_url("data:image/png;base64,%2B" + "A" * 500, ImageLimits(max_bytes=100))
+
+
+def test_image_is_read_while_another_thread_imports_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = ModuleType("PIL.Image")  # as sys.modules has it meanwhile
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "PIL.Image", half)
+        assert not is_pillow("data:image/png;base64,iVBO")
 
 
 def test_pixels_cannot_be_written_to() -> None:

@@ -81,8 +81,9 @@ def test_limits_of_tokens_are_kept(mmproj: Path) -> None:
         assert projector.encode(pixels(*size)).shape[0] == nx * ny
     projector.close()
     projector = Projector(shipped(), mmproj, n_threads=1, max_tokens=40)
-    with pytest.raises(InvalidRequestError, match=r"too narrow: it would have [0-9]+ tokens, and may have 40"):
-        projector.grid(20, 4000)
+    for size in ((20, 4000), (2000, 10)):
+        with pytest.raises(InvalidRequestError, match=r"too narrow: it would have [0-9]+ tokens, and may have 40"):
+            projector.grid(*size)
     projector.close()
     for least, most in ((5000, None), (None, 4)):
         projector = Projector(shipped(), mmproj, n_threads=1, min_tokens=least, max_tokens=most)

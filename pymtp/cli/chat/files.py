@@ -21,6 +21,9 @@ class _AnyImages:
 
     limits = ImageLimits()
 
+    def is_checked(self, image: Image) -> bool:
+        return False
+
     def place(self, image: Image, *, decode: bool = True) -> tuple[int, int]:
         image.pixels()
         return -1, 1

@@ -94,6 +94,9 @@ class ChatSession:
         if not self._llm.sees_images:
             raise InvalidRequestError(NO_PROJECTOR)
         image, part = read_image(path)
+        images = self._llm.chat_prompts.collect_images()
+        assert images is not None
+        images.add(part)  # refuses what the model cannot see now, and not with each message
         self._images.append(part)
         return image
 

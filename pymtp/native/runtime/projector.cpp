@@ -176,7 +176,8 @@ clip_image_f32 pymtp_projector::grid(int32_t width, int32_t height, int32_t & nx
     clip_image_f32 resized = std::move(preprocess(image).entries[0]);
     nx = clip_n_output_tokens_x(ctx.get(), &resized);
     ny = clip_n_output_tokens_y(ctx.get(), &resized);
-    if (max_tokens > 0 && std::min(nx, ny) == 1 && std::max(nx, ny) > max_tokens) {
+    // whole rows and columns may take a few more tokens; only narrow images take many more
+    if (max_tokens > 0 && (int64_t) nx*ny > max_tokens + max_tokens/4 + 1) {
         refuse("an image of " + size + " is too narrow: it would have " + std::to_string(nx*ny) + " tokens, and may have " +
                 std::to_string(max_tokens));
     }
