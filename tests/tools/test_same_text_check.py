@@ -141,13 +141,13 @@ def test_prompts_with_images_generate_the_same_tokens_as_alone(
 def test_check_finds_an_image_that_is_encoded_otherwise(
     model: Model, monkeypatch: pytest.MonkeyPatch, mmproj: Path
 ) -> None:
-    encode, calls = Projector.encode, [0]
+    begin, calls = Projector.begin, [0]
 
-    def other(self: Projector, pixels: Any) -> Any:
+    def other(self: Projector, pixels: Any) -> None:
         calls[0] += 1
-        return encode(self, pixels if calls[0] % 2 else 255 - pixels)
+        begin(self, pixels if calls[0] % 2 else 255 - pixels)
 
-    monkeypatch.setattr(Projector, "encode", other)
+    monkeypatch.setattr(Projector, "begin", other)
     found = played(model, [3], monkeypatch, cached=False, mmproj=mmproj)
     assert found.counts["differ"]
 
