@@ -110,8 +110,6 @@ def _read_table(
             keywords[word] = value
         elif word in options:
             written = _arguments(options[word], word, value, place)
-            if key in table and _target(key, options) == _MMPROJ:  # the two options exclude each other
-                given = {name: value for name, value in given.items() if name not in _MMPROJ_OPTIONS}
             if not written:  # false or []: what the command line says must not hold
                 given.pop(options[word].name, None)
             arguments += written

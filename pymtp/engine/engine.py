@@ -69,7 +69,7 @@ class Engine:
             context, self.scheduler, self.prefix_cache, depth, head_check or HeadCheck(), clock, outputs, images
         )
         self._images = images
-        self._other_seconds = 0.0  # of calls between steps
+        self._other_seconds = 0.0  # the time of calls between steps
         self._numbers = count()
         self._new_requests: deque[Request] = deque()
         self._cancelled_requests: deque[Request] = deque()

@@ -106,7 +106,7 @@ class ImageEncoder:
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._jobs: list[ImageJob] = []  # those that are waited for and not done, in the order of asking
         self._current: ImageJob | None = None  # which the projector, or the thread before it, works on
-        self._pixels: Future[NDArray[np.uint8]] | None = None  # of the current job, before the projector has them
+        self._pixels: Future[NDArray[np.uint8]] | None = None  # the current image's, until the projector has them
         self._credit = 0.0  # seconds that the projector may compute before other work goes on
         self._waited = False  # for other work, since there was some
         self._after_fork_in_child()
@@ -233,11 +233,7 @@ class ImageEncoder:
         job = self._next_job()
         if job is None:
             return False
-        rows = self._cached(job.key, job.image)  # another job may have encoded it meanwhile
-        if rows is not None:
-            self.projector.end()
-            self._end(job, rows)
-            return True
+        rows: Rows | None = None
         try:
             if self._pixels is not None:
                 wait([self._pixels], seconds if waits else 0)
@@ -273,7 +269,7 @@ class ImageEncoder:
                 self.projector.end()
                 self._forget_current()
             if self._current is None and self._jobs:
-                self._current = min(self._jobs, key=lambda job: job.priority)  # of equal ones the first
+                self._current = min(self._jobs, key=lambda job: job.priority)  # the first of equal ones
                 self._pixels = self._decode(self._current.image)
             return self._current
 
@@ -310,9 +306,8 @@ class ImageEncoder:
         if key is None or rows.nbytes > self._cache_bytes:
             return
         with self._lock:
-            old = self._cache.pop((key, image.digest), None)
             self._cache[key, image.digest] = rows
-            self.nbytes += rows.nbytes - (0 if old is None else old.nbytes)
+            self.nbytes += rows.nbytes
             while self.nbytes > self._cache_bytes:
                 self.nbytes -= self._cache.popitem(last=False)[1].nbytes
 

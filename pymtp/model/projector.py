@@ -71,7 +71,7 @@ class Projector:
         except NativeError as error:
             raise ModelLoadError(f"{self.path}: {error}") from error
         self.n_embd = model.n_embd
-        self._rows = np.empty((0, self.n_embd), np.float32)  # of the image that is being encoded
+        self._rows = np.empty((0, self.n_embd), np.float32)  # where the current image's rows go
         self._after_fork_in_child()
         tell_of_forks(self)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 from helpers.command import run
 from helpers.picture_files import data_url, picture
@@ -34,12 +35,14 @@ def test_image_belongs_to_the_next_message_and_to_the_saved_chat(projector: Path
     (tmp_path / "b.bmp").write_bytes(picture("blue", kind="BMP"))
     (tmp_path / "c.png").write_bytes(b"no image")
     (tmp_path / "d.png").write_bytes(picture()[:-30])
+    PIL.Image.new("RGB", (1, 300)).save(tmp_path / "narrow.png")
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     lines = [
         f"/image {tmp_path}/c.png",
         f"/image {tmp_path}/none.png",
         "/image",
         f"/image {tmp_path}/d.png",
+        f"/image {tmp_path}/narrow.png",
         f'/image "{tmp_path}/a b.png"',
     ]
     lines += ["What is it?", "And now?", f"/save {first}", f"/image {tmp_path}/b.bmp", "/edit Now?", f"/save {second}"]
@@ -50,6 +53,7 @@ def test_image_belongs_to_the_next_message_and_to_the_saved_chat(projector: Path
     for words in (
         "error: an image is none of PNG",
         "error: a PNG image cannot be decoded",
+        "is too narrow",
         "No such file",
         "error: /image FILE",
         "a b.png, 64 x 48 pixels: the next message has it",

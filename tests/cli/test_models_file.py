@@ -177,6 +177,14 @@ def test_table_can_leave_out_a_projector_that_is_given_for_all(folder: Path, lau
     assert [model.llm.mmproj and Path(model.llm.mmproj).name for model in front.models] == [False, "p.gguf"]
 
 
+def test_table_can_have_a_projector_beside_no_mmproj_for_all(folder: Path, launched: list[Any]) -> None:
+    (folder / "p.gguf").write_bytes(b"GGUF")
+    (folder / "models.toml").write_text('[a]\nmodel = "a.gguf"\nmmproj = "p.gguf"\n[b]\nmodel = "b.gguf"\n')
+    serve("--models", "models.toml", "--no-mmproj")
+    (front,) = launched
+    assert [model.llm.mmproj and Path(model.llm.mmproj).name for model in front.models] == ["p.gguf", False]
+
+
 def test_missing_files_are_reported_at_the_start(folder: Path, launched: list[Any]) -> None:
     with pytest.raises(ModelLoadError, match=r"no such file: .*c\.gguf"):
         serve("-m", folder / "a.gguf", "-m", folder / "c.gguf")

@@ -52,6 +52,17 @@ def encode(encoder: ImageEncoder, seed: int, key: CacheKey | None = KEY, width: 
     return job.rows
 
 
+def slow_encoder() -> tuple[ImageEncoder, ScriptedProjector, list[float]]:
+    """Return an encoder that has begun an image of 1,000 layers, each of which takes 0.1 s, and the time in a list."""
+    seconds = [0.0]
+    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
+    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
+    encoder.request(image(0), None)
+    while not projector.begun:
+        encoder.turn(None)
+    return encoder, projector, seconds
+
+
 def test_image_is_encoded_once_for_each_key(encoder: ImageEncoder, projector: ScriptedProjector) -> None:
     for _ in range(2):
         assert encode(encoder, 0).shape == (20, 4)
@@ -157,12 +168,7 @@ def test_image_of_a_request_with_a_lower_number_comes_first(projector: ScriptedP
 
 
 def test_other_work_between_the_turns_is_waited_for_before_a_debt_is_forgiven() -> None:
-    seconds = [0.0]
-    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
-    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
-    encoder.request(image(0), None)
-    while not projector.begun:
-        encoder.turn(None)
+    encoder, _, seconds = slow_encoder()
     begun, others = seconds[0], 0.0
     for _ in range(500):  # a call of another thread, then a step without work before the next call
         seconds[0] += 0.01
@@ -173,12 +179,7 @@ def test_other_work_between_the_turns_is_waited_for_before_a_debt_is_forgiven() 
 
 
 def test_turn_ends_when_something_else_is_to_be_done() -> None:
-    seconds = [0.0]
-    projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
-    encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
-    encoder.request(image(0), None)
-    while not projector.begun:
-        encoder.turn(None)
+    encoder, projector, _ = slow_encoder()
     before = projector.left
     encoder.turn(30.0, lambda: projector.left < before - 2)
     assert projector.left == before - 3

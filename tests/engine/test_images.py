@@ -12,6 +12,7 @@ from helpers.images import ScriptedProjector, SeeingContext, image, rows_of
 
 from pymtp.chat import Chat
 from pymtp.chat.prompt import CacheKey, ChatPrompt
+from pymtp.engine import request
 from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, PromptImages
 from pymtp.engine.prefix_files import common_prefix
 from pymtp.engine.request import Request
@@ -260,14 +261,53 @@ def test_waiting_requests_that_are_cancelled_leave_their_images() -> None:
 
 
 def test_shared_beginning_of_a_later_prompt_discards_no_image_in_progress() -> None:
-    harness = SeeingHarness(n_seq_max=2, layers=300)
-    harness.submit_images(text(0, 40), harness.see(0), text(1, 20))
+    harness = SeeingHarness(n_seq_max=2, n_ubatch=256, layers=300)
+    first = harness.submit_images(text(0, 400), harness.see(0), text(1, 20), key=None)
     while not harness.projector.begun:
         harness.engine.step()
-    harness.submit_images(text(0, 40), text(2, 30))
+    harness.submit_images(text(0, 400), text(2, 30))
+    harness.engine.step()
+    assert first.n_prefilled == 400  # a chunk that ends before the image
     harness.run()
     harness.check()
     assert len(harness.projector.begun) == 1
+
+
+def test_no_more_requests_wait_for_images_without_a_sequence_than_there_are_sequences() -> None:
+    harness = SeeingHarness(n_seq_max=1, layers=20)
+    for seed in range(5):
+        harness.submit_image(text(seed, 20), seed, text(9, 20))
+    most = 0
+    while not all(one.ended for one in harness.requests):
+        harness.engine.step()
+        most = max(most, sum(one.waits_for_images and one.seq is None for one in harness.requests))
+    assert most == 1
+    harness.check()
+
+
+def test_engine_is_busy_until_an_image_that_no_request_has_is_encoded() -> None:
+    harness = SeeingHarness(layers=3)
+    assert harness.engine.idle
+    job = harness.encoder.request(image(0), None)
+    while not harness.engine.idle:
+        harness.engine.step()
+    assert job.done
+
+
+def test_pieces_are_handed_over_before_an_image_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "HANDOVER_SECONDS", 1e9)
+    harness = SeeingHarness(n_seq_max=2, layers=50)
+    stream = harness.submit(text(5, 20), 100, max_unread=1000)
+    while not stream.tokens:
+        harness.engine.step()
+    order: list[str] = []
+    stream.waiter.notify = lambda: order.append("piece")  # type: ignore[method-assign]
+    harness.projector.after_layer = lambda: (order.append("layer"), harness.after_layer())
+    harness.submit_image(text(0, 20), 0, text(1, 20))
+    while order.count("layer") < 5:
+        harness.engine.step()
+    assert order.index("piece") < order.index("layer")
+    assert order.count("piece") >= 5
 
 
 def test_rows_are_left_when_the_prompt_is_prefilled() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from conftest import make_llm
 from helpers.images import picture
 from makers.make_mmproj import make_mmproj
 
-from pymtp import LLM, AsyncLLM, CancelledError, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import (
+    LLM,
+    AsyncLLM,
+    CancelledError,
+    ClosedError,
+    ContextFullError,
+    InvalidRequestError,
+    ModelLoadError,
+    SamplingParams,
+)
 from pymtp.chat import Chat
 from pymtp.prefix_cache.file import PrefixFile
 
@@ -288,6 +298,31 @@ def test_stream_begins_before_its_images_are_encoded(mmproj: Path, monkeypatch: 
         held.released.set()
         assert sum(len(piece.token_ids) for piece in stream) == 12
         assert stream.completion.stats.time_to_first_token > stream.completion.stats.queue_seconds
+
+
+def test_call_between_steps_counts_as_other_work(mmproj: Path) -> None:
+    with make_llm(mmproj=mmproj) as llm:
+        llm._engine_thread.call(lambda: time.sleep(0.01))
+        assert llm._engine_thread.call(lambda: llm._engine._other_seconds) >= 0.01
+
+
+def test_close_ends_an_embedding_whose_image_is_being_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = make_llm(mmproj=mmproj)
+    held, errors = HeldProjector(llm, monkeypatch), list[Exception]()
+    prompt = llm.chat_prompts.prompt(Chat([user(image(0), "a")]))
+
+    def embed() -> None:
+        try:
+            llm._embedder.embed(prompt.tokens, "mean", images=llm._embedding_images(prompt))
+        except ClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=embed)
+    thread.start()
+    assert held.begun.wait(60)
+    llm.close()
+    thread.join()
+    assert len(errors) == 1
 
 
 def test_close_waits_for_a_request_whose_images_are_being_encoded(

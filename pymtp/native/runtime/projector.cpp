@@ -178,8 +178,8 @@ clip_image_f32 pymtp_projector::grid(int32_t width, int32_t height, int32_t & nx
     ny = clip_n_output_tokens_y(ctx.get(), &resized);
     // whole rows and columns may take a few more tokens; only narrow images take many more
     if (max_tokens > 0 && (int64_t) nx*ny > max_tokens + max_tokens/4 + 1) {
-        refuse("an image of " + size + " is too narrow: it would have " + std::to_string(nx*ny) + " tokens, and may have " +
-                std::to_string(max_tokens));
+        refuse("an image of " + size + " is too narrow: it would have " + std::to_string(nx*ny) +
+                " tokens, and may have " + std::to_string(max_tokens));
     }
     return resized;
 }
