@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from pymtp.chat import Chat, ChatTemplate, GivenToolChoice, Message, Tools
 from pymtp.chat.images import with_image_paths
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
+from pymtp.chat.sampling_defaults import default_chat_params, read_sampling_defaults
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import planned_layers
 from pymtp.context.host_memory import default_cache_bytes
@@ -40,7 +41,6 @@ from pymtp.model.model import TAPS, Model
 from pymtp.native.process import refuse_copies
 from pymtp.options import LLMOptions, takes_keywords
 from pymtp.sampling import SamplingParams
-from pymtp.sampling_defaults import default_chat_params, read_sampling_defaults
 from pymtp.stats import Figures
 from pymtp.validation import shown
 

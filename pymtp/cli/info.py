@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from pymtp.chat.sampling_defaults import read_sampling_defaults
 from pymtp.cli.given import given_option
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
 from pymtp.cli.model_file import model_headers, model_name, show_note, with_projector_beside
@@ -28,7 +29,6 @@ from pymtp.hub.weight_types import weight_types
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
 from pymtp.options import LLMOptions
-from pymtp.sampling_defaults import read_sampling_defaults
 from pymtp.validation import is_hub_name
 
 ALWAYS_ALLOWED = {"name", "head", "memory", "prices", "json_output"}  # all other options need --memory or --prices

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from pymtp.chat.sampling_defaults import normalize_sampling
 from pymtp.cli import sampler_options as names
 from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP, option_names
 from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.sampling import SamplingParams
-from pymtp.sampling_defaults import normalize_sampling
 
 MODEL_VALUE = "the model's"
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pymtp.chat import Chat, read_tool_choice, read_tools
+from pymtp.chat.sampling_defaults import normalize_sampling
 from pymtp.errors import InvalidRequestError
 from pymtp.openai.answer_rules import RULE_FIELDS, STRUCTURED_OUTPUTS, AnswerRule, read_rules
 from pymtp.openai.generate_request import GenerateRequest
@@ -15,7 +16,6 @@ from pymtp.openai.prompt_only import is_prompt_only
 from pymtp.openai.skipped_tools import check_tool_choice, split_tools
 from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
 from pymtp.sampling import MAX_COMPLETIONS, MAX_EXACT, SamplingParams
-from pymtp.sampling_defaults import normalize_sampling
 from pymtp.validation import is_whole, read_bool, read_int, replace_all_surrogates
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

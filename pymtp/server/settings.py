@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal, NamedTuple, get_args
 
+from pymtp.chat.sampling_defaults import check_sampling_defaults
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
-from pymtp.sampling_defaults import check_sampling_defaults
 from pymtp.server.metrics.logs import LogFormat, LogLevel
 from pymtp.validation import is_path, is_real, is_whole, read_bool, read_int, shown
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from pymtp.chat.sampling_defaults import normalize_sampling
 from pymtp.errors import InvalidRequestError
 from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
 from pymtp.sampling import SamplingParams
-from pymtp.sampling_defaults import normalize_sampling
 
 THINKING = "thinking"
 NAMES = (

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pymtp.chat.sampling_defaults import read_sampling_defaults
 from pymtp.context.options import whole_ctx
 from pymtp.options import LLMOptions
-from pymtp.sampling_defaults import read_sampling_defaults
 from pymtp.server.facts import ModelFacts
 from pymtp.server.front.config import FrontConfig
 from pymtp.server.front.pooled_model import Description, PooledModel

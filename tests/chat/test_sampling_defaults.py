@@ -12,7 +12,7 @@ import pytest
 from helpers.tuned import TUNED, write_tuned
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Model, SamplingParams
-from pymtp.sampling_defaults import check_sampling_defaults, read_sampling_defaults
+from pymtp.chat.sampling_defaults import check_sampling_defaults, read_sampling_defaults
 
 MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
 
