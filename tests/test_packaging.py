@@ -62,6 +62,12 @@ def test_build_has_the_pinned_llama_cpp() -> None:
     assert f"# llama.cpp commit: {commit}\n" in (ROOT / "vendor/requirements.txt").read_text()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows names classes in another way")
+def test_native_module_has_the_architectures_that_pymtp_runs_and_no_others() -> None:
+    names = re.findall(rb"\d+llama_model_([a-z0-9_]+)\0", Path(_native.__file__).read_bytes())  # as RTTI has them
+    assert set(names) == {b"base", b"qwen35", b"qwen35moe", b"qwen3next"}
+
+
 @pytest.mark.parametrize("name", ["py.typed", "model/demo.gguf", "server/static/katex/katex.min.js"])
 def test_package_has_its_data_files(name: str) -> None:
     assert (importlib.resources.files("pymtp") / name).is_file()
