@@ -39,3 +39,8 @@ get_target_property(ggml_directory ggml-base SOURCE_DIR)
 set_source_files_properties(${ggml_directory}/gguf.cpp ${ggml_directory}/ggml-backend-meta.cpp
   TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${less}")
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/llama.cpp/tools/mtmd/clip.cpp PROPERTIES COMPILE_OPTIONS "${less}")
+
+# Most files include these headers of C++, which take as long to read as a short file takes to compile.
+set(pymtp_precompiled algorithm functional map memory string unordered_map vector)
+list(TRANSFORM pymtp_precompiled REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:<\\1$<ANGLE-R>>")
+target_precompile_headers(llama PRIVATE ${pymtp_precompiled})
