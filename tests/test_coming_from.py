@@ -1,17 +1,19 @@
-"""Tests of the tables in docs/coming-from.md: each row runs."""
+"""Tests of the tables in docs/how-to/coming-from.md: each call runs, each option is read."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers.command import parse
 
-from pymtp import LLM, Completion, SamplingParams
+from pymtp import LLM, Completion, InvalidRequestError, SamplingParams
 from pymtp.hub import from_pretrained
 from pymtp.hub.model_download import LocalFiles
 
@@ -31,7 +33,7 @@ NAMES: dict[str, Any] = {
 
 def rows(heading: str) -> list[tuple[str, str]]:
     """Return the rows of the table below a heading."""
-    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/coming-from.md").read_text(encoding="utf-8")
     section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| `")]
     return [(theirs, ours) for theirs, ours in found]
@@ -81,3 +83,29 @@ def test_each_row_runs(llm: LLM, demo: Path, monkeypatch: pytest.MonkeyPatch, ou
         assert made == "import os"
     else:
         assert made is not None
+
+
+LLAMA_SERVER, OLLAMA = rows("llama-server"), rows("Ollama")
+
+
+def told(cell: str) -> str:
+    """Return the command line of a cell that begins with one, without the program's name."""
+    return cell.split("`")[1].replace("\\|", "|").split("pymtp ")[-1]
+
+
+@pytest.mark.parametrize("cell", [ours for _, ours in (*LLAMA_SERVER, *OLLAMA) if ours.startswith("`")])
+def test_each_option_for_another_program_is_read(cell: str) -> None:
+    words = shlex.split(told(cell))
+    assert parse(*(["serve", *words] if words[0].startswith("-") else words))
+
+
+def test_options_of_llama_server_are_taken_above_and_refused_below() -> None:
+    text = (ROOT / "docs/how-to/coming-from.md").read_text(encoding="utf-8")
+    below = text.split("options that are refused")[1].split("\n## ")[0]
+    for theirs, _ in LLAMA_SERVER:
+        words = shlex.split(told(theirs))
+        if theirs in below:
+            with pytest.raises(InvalidRequestError):
+                parse("serve", *words)
+        else:
+            assert parse("serve", *words), theirs
