@@ -36,7 +36,13 @@ from pymtp.openai.generate_request import (
     prepare_request,
 )
 from pymtp.sampling import SamplingParams, TokenLogprobs
-from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.errors import (
+    QueueFullError,
+    RequestTimeoutError,
+    UnavailableError,
+    UnknownModelError,
+    cancelled_error,
+)
 from pymtp.server.facts import ModelFacts
 from pymtp.server.heap import HEAP
 from pymtp.server.http.left_out import note_left_out
@@ -191,7 +197,7 @@ class Service:
             except asyncio.TimeoutError as error:
                 raise _timeout_error(timeout) from error
             except CancelledError as error:
-                raise _cancelled_error() from error
+                raise cancelled_error() from error
             finally:
                 stopped.set()
 
@@ -393,10 +399,6 @@ def _timeout_error(timeout: float) -> RequestTimeoutError:
     return RequestTimeoutError(f"the request took longer than {timeout:g} seconds")
 
 
-def _cancelled_error() -> UnavailableError:
-    return UnavailableError("the server cancelled the request", retry_after=5)
-
-
 def _busy_error() -> UnavailableError:
     return UnavailableError(f"the server has not finished preparing the request after {PREPARE_TIMEOUT:g} seconds", 5)
 
@@ -517,7 +519,7 @@ class RunningRequest:
                 for delta in new_deltas:
                     if delta.reason == "cancelled":
                         if not self._stopped:
-                            raise _cancelled_error()
+                            raise cancelled_error()
                         delta.reason = "length"
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)
