@@ -264,15 +264,24 @@ class Service:
 
     @asynccontextmanager
     async def read_images(self, request: GenerateRequest) -> AsyncIterator[GenerateRequest]:
-        """Return the request with the images of its chat that are not in its body: see `ImageReader.chat_with_images`.
-
-        A model that sees no images gets the chat as it is: `template_messages` refuses the images of a user.
-        """
-        if not isinstance(request.prompt, Chat) or not self.llm.llm.sees_images:
+        """Return the request with the images of its chat that are not in its body: see `read_messages`."""
+        if not isinstance(request.prompt, Chat):
             yield request
             return
-        async with self._images.chat_with_images(request.prompt, self.llm._prepare) as chat:
-            yield request if chat is request.prompt else replace(request, prompt=chat)
+        async with self.read_messages(request.prompt.messages) as messages:
+            yield replace(request, prompt=replace(request.prompt, messages=messages))
+
+    @asynccontextmanager
+    async def read_messages(self, messages: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+        """Return messages with their images that are not in the body of the request: see `ImageReader.with_images`.
+
+        A model that sees no images gets the messages as they are: `template_messages` refuses the images of a user.
+        """
+        if not self.llm.llm.sees_images:
+            yield messages
+            return
+        async with self._images.with_images(messages, self.llm._prepare) as read:
+            yield read
 
     @asynccontextmanager
     async def run_request(
