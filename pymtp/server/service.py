@@ -101,7 +101,8 @@ class Service:
         self._places: Counter[str] = Counter()  # places in slots or in the queue, by client
         self._rate = Rate()  # counts the completions that finish
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
-        self._embedding = asyncio.Lock()
+        # one thread at most waits for the embedder, and one with images, which waits for the projector, too
+        self._embedding, self._seeing = asyncio.Lock(), asyncio.Lock()
         self._images = ImageReader(settings)
         metrics.register_engine(llm, self.model_name)
 
@@ -180,7 +181,7 @@ class Service:
         async def embed_all() -> list[NDArray[np.float32]]:
             vectors = []
             for prompt, seen in zip(prompts, images or [NO_IMAGES] * len(prompts), strict=True):
-                async with self._embedding:  # one thread at most waits for the embedder
+                async with self._seeing if seen.by_token else self._embedding:
                     embedder = self.llm.llm._embedder
                     if pooling is None:
                         call = partial(embedder.embed_tokens, prompt, stopped.is_set, seen)
@@ -373,7 +374,7 @@ class Service:
                 )
 
     async def _add_prompt_logprobs(self, source: AsyncCompletions) -> None:
-        async with self._embedding:  # one thread at most waits for the embedder
+        async with self._embedding:
             await source.add_prompt_logprobs()
 
     def _timeout(self, request: GenerateRequest) -> float:

@@ -249,6 +249,30 @@ def test_images_by_url_are_read_for_all_paths(http: httpx.Client) -> None:
     assert "".join(one["content"] for one in events if one["index"] == 0) == told[0]["content"]
 
 
+def test_embedding_of_text_does_not_wait_for_one_with_an_image(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seeing_server.llm._images is not None
+    projector, begun, released = seeing_server.llm._images.projector, threading.Event(), threading.Event()
+    advance = projector.advance
+
+    def held(seconds: float) -> Any:
+        begun.set()
+        return advance(seconds) if released.wait(0.001) else None
+
+    monkeypatch.setattr(projector, "advance", held)
+    with ThreadPoolExecutor() as pool:
+        content = {"content": [image(data_url(picture("yellow"))), TEXT]}
+        seeing = pool.submit(post, http, "/v1/embeddings", input=content)
+        assert begun.wait(LONG)
+        try:
+            assert post(http, "/v1/embeddings", input="a")["data"]
+            assert not seeing.done()
+        finally:
+            released.set()
+        assert seeing.result()["data"]
+
+
 def test_reserved_memory_of_an_image_is_released_after_a_stream(http: httpx.Client, seeing_server: Server) -> None:
     body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
     with http.stream("POST", "/completion", json=body | {"n_predict": 200, "ignore_eos": True}) as answer:
