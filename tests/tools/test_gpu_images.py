@@ -66,4 +66,6 @@ def test_layer_without_an_end_ends_the_process_with_its_report(tmp_path: Path) -
         [sys.executable, "-c", STUCK, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=LONG
     )
     report = json.loads(done.stdout)
-    assert report["sizes"] == [{"size": "64x64", "encode_ms": [], "layers_ms": [], "stuck": True}]
+    (found,) = report["sizes"]
+    assert found.pop("halfway")["cores"] < 0.5  # nothing computes
+    assert found == {"size": "64x64", "encode_ms": [], "layers_ms": [], "stuck": True}

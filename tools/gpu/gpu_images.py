@@ -8,6 +8,8 @@ size follows. If that layer does not end either, the process prints its report a
 encode_ms: of the encoder, for the first and the second image of this size; missing ones were not encoded.
 layers_ms: of the last image's layers so far, the first with all that comes before it.
 prompt_ms: of a chat with the image, whose rows are known by then; n_prompt: its tokens.
+halfway: at half of the limit, the GPU's load and memory, and the processor seconds that this process takes in a second:
+they tell a kernel that runs from work on the processor, and from a thread that waits.
 stuck: whether a layer did not end.
 
 `log` has llama.cpp's lines about the encoder's graph: attention, parts of the graph, and what the GPU does not compute.
@@ -18,6 +20,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -92,6 +96,15 @@ class Measurement:
         found["prompt_ms"], found["n_prompt"] = _ms(time.monotonic() - started), done.stats.prompt_tokens
 
 
+def _load() -> dict[str, Any]:
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader"]
+    started, cpu = time.monotonic(), time.process_time()
+    time.sleep(0.5)
+    cores = (time.process_time() - cpu) / (time.monotonic() - started)
+    gpu = subprocess.run(query, capture_output=True, text=True).stdout.strip() if shutil.which(query[0]) else None
+    return {"gpu": gpu, "cores": round(cores, 2)}
+
+
 def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 3)
 
@@ -123,7 +136,10 @@ def main(
         thread.start()
         while thread.is_alive() and not stuck:
             thread.join(0.1)
-            stuck = time.monotonic() > measurement.deadline + PATIENCE
+            left = measurement.deadline - time.monotonic()
+            if left < seconds / 2 and "halfway" not in measurement.found[-1]:
+                measurement.found[-1]["halfway"] = _load()
+            stuck = left < -PATIENCE
     except KeyboardInterrupt:  # the suite's time is up
         stuck = True
     report = {"bench": "images", "gpus": gpus(), "model": model.name, "mmproj": mmproj.name, "limit_s": seconds}
