@@ -105,11 +105,11 @@ def add_limits(app: FastAPI, settings: ServerSettings) -> None:
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
         add_security_schemes(app)
+    app.add_middleware(ShutdownMiddleware)
     add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
         app.add_middleware(AllowedHostsMiddleware, names=(*settings.hosts, *settings.allowed_hosts))
     app.add_middleware(ConnectionLimitMiddleware)
-    app.add_middleware(ShutdownMiddleware)
     app.add_middleware(RequestLogMiddleware, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(JsonTypeMiddleware)
