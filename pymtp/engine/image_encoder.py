@@ -107,7 +107,7 @@ class ImageEncoder:
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._jobs: list[ImageJob] = []  # those that are waited for and not done, in the order of asking
         self._current: ImageJob | None = None  # which the projector, or the thread before it, works on
-        self._beginning: Future[object] | None = None  # of the current image, until the projector has begun it
+        self._beginning: Future[object] | None = None  # done when the projector has begun the current image
         self._credit = 0.0  # seconds that the projector may compute before other work goes on
         self._waited = False  # for other work, since there was some
         self._after_fork_in_child()
