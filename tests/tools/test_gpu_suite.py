@@ -258,6 +258,8 @@ def test_no_bench_is_started_without_time_or_a_model(run: Run, monkeypatch: pyte
     (run.folders.models / "tiny-q4_0.gguf").unlink()
     monkeypatch.setattr(Run, "process", lambda *_, **__: 1)
     run.measure(Bench("prefill-tiny", "tiny", "bench"))
+    (run.folders.models / "tiny-q4_0.gguf").touch()
+    run.measure(Bench("images-tiny", "tiny", "{model} {mmproj}"))  # nor without its projector
     assert not run.folders.results.exists()
 
 

@@ -250,6 +250,8 @@ class Run:
             program = (sys.executable, ROOT / "tools/gpu/gpu_images.py")
             preset = self.scale.models[bench.model]
             values["mmproj"] = self._made(f"mmproj-{bench.model}.gguf", "make_mmproj.py", preset)
+            if not values["mmproj"].is_file():
+                return
         layers = 0 if self.cpu else 999 if peer else -1
         command = (*program, *(word.format(**values, layers=layers) for word in bench.command.split()))
         output, errors, started = self.folders.data / "bench.json", self.folders.data / "bench.txt", time.monotonic()
