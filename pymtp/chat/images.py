@@ -17,6 +17,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.images import Image, ImageLimits
 from pymtp.validation import shown
 
+WHERE = "where"  # the key under which a part with an image tells the name of its field, for messages of errors
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"  # the tokens around an image, as the models know them
 NO_PROJECTOR = (
     "this model was loaded without a projector, so it cannot see images: give mmproj=… (--mmproj), a file named "

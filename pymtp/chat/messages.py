@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pymtp.chat.images import NO_PROJECTOR, ChatImages, is_image_part
+from pymtp.chat.images import NO_PROJECTOR, WHERE, ChatImages, is_image_part
 from pymtp.chat.lenient_json import NotJsonError, parse_json
 from pymtp.chat.part_text import content_text
 from pymtp.errors import InvalidRequestError
@@ -17,7 +17,7 @@ WHOLE_ARGUMENTS = "arguments"
 _MAX_DEPTH = 64  # levels of arguments that templates can follow
 # roles that have another name in templates
 _ROLES = {"developer": "system", "function": "tool"}
-_TOOL_ROLES, _USER_ROLES = ("tool", "function"), ("user", "system", "developer")
+_TOOL_ROLES = ("tool", "function")
 _MODEL_ROLES = ("assistant", "tool", "function")  # messages that a model or a tool wrote
 # for each type of content part, the field that holds its text
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -41,14 +41,14 @@ def template_messages(messages: Sequence[Mapping[str, Any]], images: ChatImages 
     placeholders such as `[image]`. So does a tool's image that is refused, with the reason, and so do the oldest images
     of tools in a chat with too many.
 
-    Raises InvalidRequestError for malformed messages and calls, for images that are refused, for an image where the
-    model sees none, and for other content that is not text.
+    Raises InvalidRequestError for malformed messages and calls, for images that are refused, for an image in a system
+    message or where the model sees none, and for other content that is not text.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
     if images is not None:
         n_of_tools = _n_images(messages, _TOOL_ROLES)
-        images.expect(n_of_tools + _n_images(messages, _USER_ROLES), n_of_tools)
+        images.expect(n_of_tools + _n_images(messages, ("user",)), n_of_tools)
     converted: list[dict[str, Any]] = []
     first_texts: list[str] = []  # the system messages at the beginning
     for i, message in enumerate(messages):
@@ -82,7 +82,7 @@ def _template_message(message: Mapping[str, Any], where: str, images: ChatImages
     elif role == "tool":
         result["content"] = content_text(result.get("content"), "", None if images is None else _tool_image(images))
     else:
-        result["content"] = _content_text(result.get("content"), where, images)
+        result["content"] = user_text(result.get("content"), where, images, is_system=role == "system")
     if calls:
         result["tool_calls"] = [
             _template_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_check_list(calls, where))
@@ -128,7 +128,11 @@ def _n_images(messages: Sequence[Mapping[str, Any]], roles: Collection[str]) -> 
     return found
 
 
-def _content_text(content: object, where: str, images: ChatImages | None) -> str:
+def user_text(content: object, where: str, images: ChatImages | None, *, is_system: bool = False) -> str:
+    """Return the content of a message of a user, or of the system, as one text: see `template_messages`.
+
+    where: the message, for messages of errors.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
@@ -138,7 +142,10 @@ def _content_text(content: object, where: str, images: ChatImages | None) -> str
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
         if is_image_part(part):
-            text = _image_text(part, f"{where}.content[{i}]", images)
+            place = part.get(WHERE, f"{where}.content[{i}]")
+            if is_system:  # the models' own templates refuse it, and so does OpenAI
+                raise InvalidRequestError(f"{place}: a system message has no images: send them in one of a user", place)
+            text = _image_text(part, place, images)
         if not isinstance(text, str):
             raise InvalidRequestError(f"{where}: content must be text or images, not {kind!r:.40}")
         texts.append(text)
@@ -148,11 +155,11 @@ def _content_text(content: object, where: str, images: ChatImages | None) -> str
 def _image_text(part: Mapping[str, Any], where: str, images: ChatImages | None) -> str:
     """Return the text that stands for the image of a part. Raises InvalidRequestError for an image that is refused."""
     if images is None:
-        raise InvalidRequestError(f"{where}: {NO_PROJECTOR}")
+        raise InvalidRequestError(f"{where}: {NO_PROJECTOR}", where)
     try:
         return images.add(part)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{where}: {error}") from error
+        raise InvalidRequestError(f"{where}: {error}", where) from error
 
 
 def _template_call(call: object, where: str) -> dict[str, Any]:

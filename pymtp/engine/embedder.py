@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -11,15 +11,17 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from pymtp.chat.prompt import CacheKey
 from pymtp.context.context import Context
 from pymtp.context.host_memory import free_host_memory
 from pymtp.context.memory import PARTS, DeviceMemory, least_memory
 from pymtp.context.options import ContextOptions
-from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, ImageJob, PromptImages, Rows
+from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, PromptImages, Rows
 from pymtp.engine.logprobs import logprobs_of
 from pymtp.engine.request import Waiter
 from pymtp.engine.thread import EngineThread
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError, copied
+from pymtp.images import Image
 from pymtp.native.process import tell_of_forks
 from pymtp.sampling import TokenLogprobs
 from pymtp.validation import shown
@@ -136,52 +138,40 @@ class Embedder:
         """
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise InvalidRequestError("this thread computes an embedding: a signal handler may only cancel or close")
-        n_cancels, jobs = self._engine_context.cancels, dict[int, ImageJob]()
+        n_cancels = self._engine_context.cancels
 
-        def stopped() -> bool:
-            return cancelled() or self._engine_context.cancels > n_cancels
+        def check() -> None:
+            if cancelled() or self._engine_context.cancels > n_cancels:
+                raise CancelledError("the computation of the prompt was cancelled")
 
+        # before the lock: other prompts do not wait for the projector
+        seen = {token: self._rows(image, images.key, check) for token, image in images.by_token.items()}
         with self._lock:
             # on this thread: the steps of the engine go on while memory is allocated
             context = self._context_for(len(tokens))
-            try:
-                for start in range(0, len(tokens), CHUNK):
-                    chunk = tokens[start : start + CHUNK]
-                    seen = self._rows(chunk, images, jobs, stopped)
-                    if stopped():
-                        raise CancelledError("the computation of the prompt was cancelled")
-                    rows = self._thread.call(partial(self._compute, context, chunk, start, compute, images, seen))
-                    self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
-                    add(rows)
-            finally:
-                self._leave(jobs, jobs.keys())
+            for start in range(0, len(tokens), CHUNK):
+                check()
+                chunk = tokens[start : start + CHUNK]
+                needed = {token: seen[token] for token in chunk if token < 0}
+                rows = self._thread.call(partial(self._compute, context, chunk, start, compute, images, needed))
+                self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
+                add(rows)
 
-    def _rows(
-        self, chunk: Sequence[int], images: PromptImages, jobs: dict[int, ImageJob], stopped: Callable[[], bool]
-    ) -> dict[int, Rows]:
-        """Wait for the images of a chunk, and return their rows by their tokens. jobs: the images of the last chunk."""
-        needed = dict.fromkeys(token for token in chunk if token < 0)
-        self._leave(jobs, jobs.keys() - needed.keys())
-        rows: dict[int, Rows] = {}
-        for token in needed:
-            assert self._images is not None
-            if token not in jobs:
-                jobs[token] = self._images.request(images.by_token[token], images.key)
-            job, waiter = jobs[token], Waiter()
+    def _rows(self, image: Image, key: CacheKey | None, check: Callable[[], object]) -> Rows:
+        """Wait until an image is encoded, and return its rows. check: raises an error to end the wait."""
+        assert self._images is not None
+        job, waiter = self._images.request(image, key), Waiter()
+        try:
             job.on_done = waiter.notify
             self._thread.wake()
-            self._thread.wait(waiter, (), lambda job=job: job.done or stopped() or self._thread.closed)  # type: ignore[misc]
+            self._thread.wait(waiter, (), lambda: check() or job.done or self._thread.closed)
             self._thread.check_usable()
             if job.error is not None:
                 raise copied(job.error)
-            if job.rows is not None:
-                rows[token] = job.rows
-        return rows
-
-    def _leave(self, jobs: dict[int, ImageJob], tokens: Iterable[int]) -> None:
-        for token in list(tokens):
-            assert self._images is not None
-            self._images.leave(jobs.pop(token))
+            assert job.rows is not None
+            return job.rows
+        finally:
+            self._images.leave(job)
 
     def _compute(
         self,

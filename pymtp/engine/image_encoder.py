@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -106,7 +107,7 @@ class ImageEncoder:
         self._cache: OrderedDict[tuple[CacheKey, bytes], Rows] = OrderedDict()  # the least recently used first
         self._jobs: list[ImageJob] = []  # those that are waited for and not done, in the order of asking
         self._current: ImageJob | None = None  # which the projector, or the thread before it, works on
-        self._pixels: Future[NDArray[np.uint8]] | None = None  # the current image's, until the projector has them
+        self._beginning: Future[object] | None = None  # done when the projector has begun the current image
         self._credit = 0.0  # seconds that the projector may compute before other work goes on
         self._waited = False  # for other work, since there was some
         self._after_fork_in_child()
@@ -116,7 +117,8 @@ class ImageEncoder:
         """Replace locks and threads in a forked child, because another thread may have held the locks at the fork."""
         # reentrant, as a handler of a signal may call the LLM, which refuses it later
         self._lock, self._checking = threading.RLock(), threading.RLock()
-        self._decoder = ThreadPoolExecutor(1, "pymtp images")
+        # decodes images, and begins and ends them one after the other: the engine waits for none of this
+        self._preparer = ThreadPoolExecutor(1, "pymtp images")
 
     def grid(self, image: Image) -> tuple[int, int]:
         """Return the columns and rows of an image's tokens. Raises the errors of `Projector.grid`."""
@@ -224,30 +226,30 @@ class ImageEncoder:
             started = self._clock()
             done = self._go_on(min(self._credit, TURN_SECONDS), waits=others is None)
             self._credit -= self._clock() - started
-            if others is None or self._pixels is not None:  # the latter: another thread decodes the image
+            if others is None or self._beginning is not None:  # the latter: another thread prepares the image
                 break
         return done
 
     def _go_on(self, seconds: float, *, waits: bool) -> bool:
-        """Work on the first image. waits: whether this thread may wait until the image is decoded."""
+        """Work on the first image. waits: whether this thread may wait until the image is begun."""
         job = self._next_job()
         if job is None:
             return False
         rows: Rows | None = None
         try:
-            if self._pixels is not None:
-                wait([self._pixels], seconds if waits else 0)
-                if not self._pixels.done():
+            if self._beginning is not None:
+                wait([self._beginning], seconds if waits else 0)
+                if not self._beginning.done():
                     return False
-                pixels, self._pixels = self._pixels.result(), None
-                self.projector.begin(pixels)
+                begun, self._beginning = self._beginning, None
+                begun.result()
             rows = self.projector.advance(seconds)
         except PymtpError as error:
             job.error = error.with_traceback(None)
         except MemoryError:
             job.error = NativeError("there is not enough memory for the image")
         if job.error is not None:
-            self.projector.end()
+            self._in_turn(self.projector.end)
         if rows is not None:
             self.n_encoded += 1
             self._keep(job.key, job.image, rows)
@@ -266,30 +268,34 @@ class ImageEncoder:
         """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""
         with self._lock:
             if self._current is not None and self._current not in self._jobs:
-                self.projector.end()
+                self._in_turn(self.projector.end)
                 self._forget_current()
             if self._current is None and self._jobs:
                 self._current = min(self._jobs, key=lambda job: job.priority)  # the first of equal ones
-                self._pixels = self._decode(self._current.image)
+                self._beginning = self._in_turn(partial(self._begin, self._current.image))
             return self._current
 
-    def _decode(self, image: Image) -> Future[NDArray[np.uint8]]:
+    def _begin(self, image: Image) -> None:
+        self.projector.begin(image.pixels())
+
+    def _in_turn(self, call: Callable[[], object]) -> Future[object]:
+        """Let the preparing thread make a call after those before."""
         try:
-            return self._decoder.submit(image.pixels)
+            return self._preparer.submit(call)
         except RuntimeError:  # the interpreter exits, and starts no thread
-            decoded: Future[NDArray[np.uint8]] = Future()
+            done: Future[object] = Future()
             try:
-                decoded.set_result(image.pixels())
+                done.set_result(call())
             except Exception as error:
-                decoded.set_exception(error)
-            return decoded
+                done.set_exception(error)
+            return done
 
     def _forget_current(self) -> None:
-        self._current = self._pixels = None
+        self._current = self._beginning = None
 
     def close(self) -> None:
         """Free the projector. Images that are waited for are not encoded any more."""
-        self._decoder.shutdown(wait=False)
+        self._preparer.shutdown(wait=False)
         self.projector.close()
 
     # ── Rows that are kept ──────────────────────────────────────────────────────────────────────────────────────────

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.errors import InvalidRequestError, ModelLoadError, NativeError
+from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.model.files import file_digest
 from pymtp.model.model import Model
 from pymtp.native import Handle, alone, check, ffi, lib
@@ -156,9 +157,13 @@ class Projector:
         return None if status == lib.PYMTP_RUNNING else self._rows
 
     def end(self) -> None:
-        """Give up the image that is being encoded, if there is one."""
-        if (pointer := self._handle.pointer) is not None:
-            lib.pymtp_projector_end(pointer)
+        """Give up the image that is being encoded, if there is one. Waits for its preparation, if it has just begun."""
+        with suppress(ClosedError):
+            self._end()
+
+    @alone
+    def _end(self) -> None:
+        lib.pymtp_projector_end(self._handle.pointer)
 
     def close(self) -> None:
         """Free the projector, or let the running call do it at its end. All later calls raise ClosedError.

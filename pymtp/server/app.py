@@ -19,7 +19,12 @@ from pymtp.server.http.access import AllowedHostsMiddleware, ApiKeyMiddleware, a
 from pymtp.server.http.decompression import DecompressionMiddleware
 from pymtp.server.http.ignored_log import IgnoredLogMiddleware
 from pymtp.server.http.left_out import LeftOutMiddleware
-from pymtp.server.http.middleware import BodyLimitMiddleware, ConnectionLimitMiddleware, RequestIdMiddleware
+from pymtp.server.http.middleware import (
+    BodyLimitMiddleware,
+    ConnectionLimitMiddleware,
+    RequestIdMiddleware,
+    ShutdownMiddleware,
+)
 from pymtp.server.http.paths import PathSpellingMiddleware
 from pymtp.server.llama import router as llama
 from pymtp.server.messages import routes as messages
@@ -100,6 +105,7 @@ def add_limits(app: FastAPI, settings: ServerSettings) -> None:
     if settings.api_keys:
         app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
         add_security_schemes(app)
+    app.add_middleware(ShutdownMiddleware)
     add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
         app.add_middleware(AllowedHostsMiddleware, names=(*settings.hosts, *settings.allowed_hosts))

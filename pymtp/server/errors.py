@@ -24,6 +24,11 @@ class UnavailableError(RetryLaterError):
     """The model is being loaded, the server is shutting down, or it is overloaded."""
 
 
+def cancelled_error() -> UnavailableError:
+    """Return the error of a request that the server cancels."""
+    return UnavailableError("the server cancelled the request", retry_after=5)
+
+
 class RequestTimeoutError(PymtpError):
     """The request took longer than its timeout."""
 

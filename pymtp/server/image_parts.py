@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pymtp.chat.images import WHERE
 from pymtp.chat.part_text import content_text
 
 Part = Mapping[str, Any]
@@ -18,9 +19,22 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _TYPES = ("image_url", "input_image", "image", "computer_screenshot")
 
 
-def image_part(url: str) -> dict[str, Any]:
-    """Return an image in OpenAI's form. url: a data:, http:, https: or file: URL, or base64 without one."""
-    return {"type": "image_url", "image_url": {"url": url}}
+def image_part(url: str, where: object = None) -> dict[str, Any]:
+    """Return an image in OpenAI's form.
+
+    url: a data:, http:, https: or file: URL, or base64 without one.
+    where: where the body has the image, if that is not obvious from the messages that are read from the body.
+    """
+    return {"type": "image_url", "image_url": {"url": url}} | ({} if where is None else {WHERE: where})
+
+
+def with_places(parts: Sequence[Any], name: str) -> list[Any]:
+    """Return parts in which each image, in OpenAI's form, tells where the body has it. name: of the field `parts`."""
+    urls = map(image_url, parts)
+    return [
+        part if url is None else image_part(url, f"{name}[{i}]")
+        for i, (part, url) in enumerate(zip(parts, urls, strict=True))
+    ]
 
 
 def data_url(data: str, media_type: object = None) -> str:
@@ -89,7 +103,7 @@ def content_with_images(content: object, between: str = "\n\n") -> str | list[di
             texts.append(part)
             continue
         found += _text_parts(texts, between)
-        found.append(image_part(url))
+        found.append(image_part(url, part.get(WHERE)))
         texts = []
     return found + _text_parts(texts, between)
 

@@ -36,7 +36,13 @@ from pymtp.openai.generate_request import (
     prepare_request,
 )
 from pymtp.sampling import SamplingParams, TokenLogprobs
-from pymtp.server.errors import QueueFullError, RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.errors import (
+    QueueFullError,
+    RequestTimeoutError,
+    UnavailableError,
+    UnknownModelError,
+    cancelled_error,
+)
 from pymtp.server.facts import ModelFacts
 from pymtp.server.heap import HEAP
 from pymtp.server.http.left_out import note_left_out
@@ -95,7 +101,8 @@ class Service:
         self._places: Counter[str] = Counter()  # places in slots or in the queue, by client
         self._rate = Rate()  # counts the completions that finish
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
-        self._embedding = asyncio.Lock()
+        # one thread at most waits for the embedder, and one with images, which waits for the projector, too
+        self._embedding, self._seeing = asyncio.Lock(), asyncio.Lock()
         self._images = ImageReader(settings)
         metrics.register_engine(llm, self.model_name)
 
@@ -174,7 +181,7 @@ class Service:
         async def embed_all() -> list[NDArray[np.float32]]:
             vectors = []
             for prompt, seen in zip(prompts, images or [NO_IMAGES] * len(prompts), strict=True):
-                async with self._embedding:  # one thread at most waits for the embedder
+                async with self._seeing if seen.by_token else self._embedding:
                     embedder = self.llm.llm._embedder
                     if pooling is None:
                         call = partial(embedder.embed_tokens, prompt, stopped.is_set, seen)
@@ -191,7 +198,7 @@ class Service:
             except asyncio.TimeoutError as error:
                 raise _timeout_error(timeout) from error
             except CancelledError as error:
-                raise _cancelled_error() from error
+                raise cancelled_error() from error
             finally:
                 stopped.set()
 
@@ -258,15 +265,24 @@ class Service:
 
     @asynccontextmanager
     async def read_images(self, request: GenerateRequest) -> AsyncIterator[GenerateRequest]:
-        """Return the request with the images of its chat that are not in its body: see `ImageReader.chat_with_images`.
-
-        A model that sees no images gets the chat as it is: `template_messages` refuses the images of a user.
-        """
-        if not isinstance(request.prompt, Chat) or not self.llm.llm.sees_images:
+        """Return the request with the images of its chat that are not in its body: see `read_messages`."""
+        if not isinstance(request.prompt, Chat):
             yield request
             return
-        async with self._images.chat_with_images(request.prompt, self.llm._prepare) as chat:
-            yield request if chat is request.prompt else replace(request, prompt=chat)
+        async with self.read_messages(request.prompt.messages) as messages:
+            yield replace(request, prompt=replace(request.prompt, messages=messages))
+
+    @asynccontextmanager
+    async def read_messages(self, messages: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+        """Return messages with their images that are not in the body of the request: see `ImageReader.with_images`.
+
+        A model that sees no images gets the messages as they are: `template_messages` refuses the images of a user.
+        """
+        if not self.llm.llm.sees_images:
+            yield messages
+            return
+        async with self._images.with_images(messages, self.llm._prepare) as read:
+            yield read
 
     @asynccontextmanager
     async def run_request(
@@ -358,7 +374,7 @@ class Service:
                 )
 
     async def _add_prompt_logprobs(self, source: AsyncCompletions) -> None:
-        async with self._embedding:  # one thread at most waits for the embedder
+        async with self._embedding:
             await source.add_prompt_logprobs()
 
     def _timeout(self, request: GenerateRequest) -> float:
@@ -391,10 +407,6 @@ def _count_prompt_logprobs(admission: Admission, params: SamplingParams, n_token
 
 def _timeout_error(timeout: float) -> RequestTimeoutError:
     return RequestTimeoutError(f"the request took longer than {timeout:g} seconds")
-
-
-def _cancelled_error() -> UnavailableError:
-    return UnavailableError("the server cancelled the request", retry_after=5)
 
 
 def _busy_error() -> UnavailableError:
@@ -517,7 +529,7 @@ class RunningRequest:
                 for delta in new_deltas:
                     if delta.reason == "cancelled":
                         if not self._stopped:
-                            raise _cancelled_error()
+                            raise cancelled_error()
                         delta.reason = "length"
                 if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
                     self._metrics.on_tokens(n)

@@ -131,6 +131,12 @@ def test_images_of_tool_results_are_seen_and_those_of_answers_are_placeholders(p
     assert content(prompts.collect_images(), {"role": "assistant", "content": [part()]}) == "[image]"
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_image_of_a_system_message_is_refused_by_its_place(prompts: ChatPrompts, role: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\]\.content\[1\]: a system message has no images"):
+        prompts.prompt(Chat([user("a"), user("b", part()) | {"role": role}]))
+
+
 def test_damaged_image_of_a_tool_result_is_a_placeholder_and_others_are_decoded_once(
     prompts: ChatPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from typing import Any
 
 import PIL.Image
@@ -58,7 +59,7 @@ def slow_encoder() -> tuple[ImageEncoder, ScriptedProjector, list[float]]:
     projector = ScriptedProjector(1000, lambda: seconds.__setitem__(0, seconds[0] + 0.1))
     encoder = ImageEncoder(projector, 0, clock=lambda: seconds[0])
     encoder.request(image(0), None)
-    while not projector.begun:
+    while projector.left in (0, 1000):
         encoder.turn(None)
     return encoder, projector, seconds
 
@@ -122,6 +123,22 @@ def test_image_that_nobody_waits_for_any_more_is_given_up() -> None:
         encoder.turn(None)
     assert len(projector.begun) == 2
     assert len(projector.encoded) == 1
+
+
+def test_engine_waits_neither_for_the_copy_of_an_image_nor_for_the_end_of_its_preparation() -> None:
+    projector, threads = ScriptedProjector(layers=10), list[threading.Thread]()
+    begin, end = projector.begin, projector.end
+    projector.begin = lambda pixels: threads.append(threading.current_thread()) or begin(pixels)  # type: ignore[method-assign]
+    projector.end = lambda: threads.append(threading.current_thread()) or end()  # type: ignore[method-assign]
+    encoder = ImageEncoder(projector, 1000)
+    first, second = (encoder.request(image(seed), KEY) for seed in (0, 1))
+    while projector.left in (0, 10):
+        encoder.turn(None)
+    encoder.leave(first)
+    while not second.done:
+        encoder.turn(None)
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("error", [MemoryError(), NativeError("failed")])

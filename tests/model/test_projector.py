@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import shipped
-from gguf import GGUFReader
+from gguf import GGUFReader, GGUFValueType
+from makers.gguf_parts import Key, parse
 from makers.make_mmproj import WEIGHTS, make_mmproj
 from makers.vision_shapes import PROJECTORS
 
@@ -143,6 +144,18 @@ def test_a_damaged_projector_is_refused_with_what_is_wrong(
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(damage(mmproj.read_bytes()))
     with pytest.raises(ModelLoadError, match=what):
+        Projector(shipped(), tmp_path / "m.gguf", n_threads=1)
+
+
+@pytest.mark.parametrize(
+    "key", ["general.name", "general.description", "clip.vision.mm_patch_merge_type", "clip.vision.n_wa_pattern"]
+)
+def test_key_of_another_type_is_refused_by_name(mmproj: Path, tmp_path: Path, key: str) -> None:
+    file = parse(mmproj.read_bytes())
+    others = [one for one in file.keys if one.name != key.encode()]
+    damaged = replace(file, keys=[*others, Key(key.encode(), int(GGUFValueType.BOOL), [b"\1"])])
+    (tmp_path / "m.gguf").write_bytes(damaged.encoded())
+    with pytest.raises(ModelLoadError, match=f"{key} is of type bool, it must be"):
         Projector(shipped(), tmp_path / "m.gguf", n_threads=1)
 
 

@@ -35,17 +35,17 @@ def test_file_within_the_folder_is_read(folder: Path, url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("file://../secret.png", "not within the folder"),
-        ("file://in/../../secret.png", "not within the folder"),
-        ("file://%2e%2e/secret.png", "not within the folder"),
-        ("file://../none.png", "not within the folder"),
-        ("file://out.png", "not within the folder"),
-        ("file://up/secret.png", "not within the folder"),
+        ("file://../secret.png", "no file within the folder"),
+        ("file://in/../../secret.png", "no file within the folder"),
+        ("file://%2e%2e/secret.png", "no file within the folder"),
+        ("file://../none.png", "no file within the folder"),
+        ("file://out.png", "no file within the folder"),
+        ("file://up/secret.png", "no file within the folder"),
         ("file://", "no valid path"),
-        ("file:///", "not within the folder"),
+        ("file:///", "no file within the folder"),
         ("file://a%00b", "no valid path"),
-        ("file:///etc/passwd", "No such file"),
-        ("file://none.png", "No such file"),
+        ("file:///etc/passwd", "no file within the folder"),
+        ("file://none.png", "no file within the folder"),
         ("file://in", "no regular file|directory"),
         ("file://pipe", "no regular file"),
         ("file://in/a b.png", "5 bytes; at most 4"),
@@ -54,6 +54,17 @@ def test_file_within_the_folder_is_read(folder: Path, url: str) -> None:
 def test_other_files_are_refused(folder: Path, url: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         read_media_file(url, folder, 4)
+
+
+def test_refusal_is_the_same_whether_another_file_exists_and_says_what_is_read(folder: Path) -> None:
+    def refusal(name: str) -> str:
+        with pytest.raises(InvalidRequestError) as failure:
+            read_media_file(f"file://{folder.parent}/{name}.png", folder, 100)
+        return str(failure.value).replace(name, "…")
+
+    assert refusal("secret") == refusal("nothing")
+    assert "start the server with another --media-path, or send its bytes as a data URL" in refusal("secret")
+    assert str(folder) not in refusal("secret")
 
 
 def test_no_file_is_read_without_a_folder(folder: Path) -> None:

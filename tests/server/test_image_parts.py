@@ -72,10 +72,10 @@ def test_blocks_of_messages_and_tool_results_are_images() -> None:
     body = MessageRequest.model_validate({"model": "m", "max_tokens": 1, "messages": messages})
     read = read_message_request(body.model_dump(exclude_unset=True, by_alias=True))
     assert [message["content"] for message in read.prompt.messages] == [  # type: ignore[union-attr]
-        [image_part(PNG), TEXT],
+        [image_part(PNG, "messages[0].content[0]"), TEXT],
         "",
         [TEXT, image_part(PNG)],
-        [TEXT, image_part(PNG)],
+        [TEXT, image_part(PNG, "messages[2].content[2]")],
     ]
 
 
@@ -90,7 +90,7 @@ def test_items_and_outputs_are_images() -> None:
     ]
     body = ResponseRequest.model_validate({"input": items}).model_dump(exclude_unset=True, by_alias=True)
     assert [message["content"] for message in input_messages(body["input"])] == [
-        [TEXT, image_part(PNG)],
+        [TEXT, image_part(PNG, "input[0].content[1]")],
         "",
         [image_part(PNG), TEXT],
         [image_part(PNG)],
@@ -102,9 +102,9 @@ def test_images_of_ollama_come_before_the_text() -> None:
     messages = [{"role": "user", "content": "a", "images": ["iVBO"]}, {"role": "tool", "content": "b", "images": []}]
     chat = OllamaChatRequest.model_validate({"messages": messages}).model_dump(exclude_unset=True)
     assert [message["content"] for message in read_chat(chat, {}).prompt.messages] == [  # type: ignore[union-attr]
-        [image_part("iVBO"), TEXT],
+        [image_part("iVBO", "messages[0].images[0]"), TEXT],
         "b",
     ]
     prompt = OllamaGenerateRequest.model_validate({"prompt": "a", "images": ["iVBO"]}).model_dump(exclude_unset=True)
     (user,) = read_generate(prompt, {}).prompt.messages  # type: ignore[union-attr]
-    assert user["content"] == [image_part("iVBO"), TEXT]
+    assert user["content"] == [image_part("iVBO", "images[0]"), TEXT]

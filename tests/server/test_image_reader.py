@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from helpers.picture_files import picture
 
-from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
 from pymtp.images import Image
 from pymtp.server.errors import UnavailableError
@@ -42,8 +41,8 @@ def images(tmp_path: Path) -> ImageReader:
 
 def read(images: ImageReader, *messages: Any) -> list[Any]:
     async def run() -> Any:
-        async with images.chat_with_images(Chat(messages), call) as chat:
-            return chat.messages
+        async with images.with_images(messages, call) as read:
+            return read
 
     found: list[Any] = asyncio.run(run())
     return found
@@ -70,29 +69,34 @@ def test_image_of_a_url_is_read_once_for_all_of_its_places(
     read_file = reader.read_media_file
     monkeypatch.setattr(reader, "read_media_file", lambda url, *more: opened.append(url) or read_file(url, *more))
     text = {"type": "text", "text": "b"}
-    part = {"type": "image", "image": Image.read(picture())}
+    first, third = (
+        {"type": "image", "image": Image.read(picture()), "where": f"messages[0].content[{i}]"} for i in (0, 2)
+    )
     found = read(images, user(image_part("file://a.png"), text, image_part("file://a.png")), result("c"))
-    assert found == [user(part, text, part), result("c")]
+    assert found == [user(first, text, third), result("c")]
     assert opened == ["file://a.png"]
 
 
 def test_images_of_the_body_are_data_urls(images: ImageReader) -> None:
     data = image_part("data:image/png;base64,iVBO")
-    assert read(images, user(data, image_part("iVBO"))) == [user(data, image_part("data:image;base64,iVBO"))]
+    places = [f"messages[0].content[{i}]" for i in range(2)]
+    urls = "data:image/png;base64,iVBO", "data:image;base64,iVBO"
+    assert read(images, user(data, image_part("iVBO"))) == [user(*map(image_part, urls, places))]
 
 
 def test_image_of_a_result_is_in_openais_form(images: ImageReader) -> None:
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
     path = {"type": "image", "image": "/etc/passwd"}  # no path of a client is ever opened
-    parts = [image_part("data:image/png;base64,iVBO"), image_part("data:image;base64,/etc/passwd")]
-    assert read(images, result([block, path])) == [result(parts)]
-    assert read(images, result(path)) == [result(parts[1:])]
+    urls = "data:image/png;base64,iVBO", "data:image;base64,/etc/passwd"
+    places = [f"messages[0].content[{i}]" for i in range(2)]
+    assert read(images, result([block, path])) == [result(list(map(image_part, urls, places)))]
+    assert read(images, result(path)) == [result([image_part(urls[1], places[0])])]
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("file://../a.png", "not within the folder"),
+        ("file://../a.png", "no file within the folder"),
         ("file://b.png", "none of PNG"),
         ("http://a.example/", "--allow-image-urls"),
     ],
@@ -111,7 +115,7 @@ def test_image_that_cannot_be_read_is_refused_or_a_text_of_a_result(
 
 @pytest.mark.parametrize("kind", ["video", "audio"])
 def test_other_media_are_refused_by_name(images: ImageReader, kind: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"{kind} is not supported"):
+    with pytest.raises(InvalidRequestError, match=rf"messages\[0\].content\[0\]: {kind} is not supported"):
         read(images, user(image_part(f"data:{kind}/mp4;base64,AAAA")))
 
 
@@ -145,17 +149,17 @@ def test_bytes_of_images_by_url_are_limited(
 
 def test_images_of_all_requests_share_a_limit(images: ImageReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_budget, "WAIT_SECONDS", 0.0)
-    chat = Chat([user(image_part("file://a.png"))])
+    messages = [user(image_part("file://a.png"))]
 
     async def run() -> None:
         held = [await images._budget.reserve(str(i), reader.MAX_BYTES) for i in range(4)]
         with pytest.raises(UnavailableError, match="take all memory for images"):
-            async with images.chat_with_images(chat, call):
+            async with images.with_images(messages, call):
                 pass
         for one in held:
             assert one is not None
             images._budget.release(one)
-        async with images.chat_with_images(chat, call):
+        async with images.with_images(messages, call):
             assert images._budget.nbytes == len(picture())
         assert images._budget.nbytes == 0
 

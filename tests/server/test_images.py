@@ -16,6 +16,7 @@ import httpx
 import ollama
 import openai
 import pytest
+from helpers.image_requests import BASE64, BLOCK, CHAT, LIMITS, MESSAGES, RED, RESPONSES, TEXT, image, post, user
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server
 
@@ -24,32 +25,11 @@ from pymtp.engine.request import current_caller
 from pymtp.images import Image
 from pymtp.server import service
 
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-RED = picture()
-BASE64 = base64.b64encode(RED).decode()
-TEXT = {"type": "text", "text": "What is it?"}
-BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
-LIMITS = {"max_tokens": 4, "temperature": 0}
-
 
 @pytest.fixture(scope="module")
 def http(seeing_server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=seeing_server.url, timeout=LONG) as client:
         yield client
-
-
-def image(url: str = data_url(RED)) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def user(*parts: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": list(parts)}]
-
-
-def post(http: httpx.Client, path: str, **body: Any) -> Any:
-    response = http.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def refusal(http: httpx.Client, path: str, **body: Any) -> str:
@@ -188,8 +168,8 @@ def test_stored_response_keeps_its_images(http: httpx.Client) -> None:
         ("data:image/png,a", 'must be "data:image/'),
         ("data:video/mp4;base64,AAAA", "video is not supported"),
         ("https://a.example/a.png", "--allow-image-urls HOST"),
-        ("file:///etc/passwd", "No such file"),
-        ("file://../a.png", "not within the folder of --media-path"),
+        ("file:///etc/passwd", "no file within the folder of --media-path"),
+        ("file://../a.png", "no file within the folder of --media-path"),
         (data_url(b"\x89PNG\r\n\x1a\nx"), "cannot be decoded"),
         (data_url(png(10_000, 10_000)), "10000 x 10000 = 100000000 pixels; at most 50000000"),
         (data_url(picture() + b"x" * 20 * 2**20), f"bytes; at most {20 * 2**20}"),

@@ -71,6 +71,19 @@ def test_status_and_keepalives_are_sent_while_there_is_no_event() -> None:
     assert [each for each in found if each != KEEPALIVE] == [b"one", b"two", b""]
 
 
+def test_stream_that_the_shutdown_cancels_ends_with_an_error() -> None:
+    async def events(until: Callable[[int], Any]) -> AsyncIterator[bytes]:
+        (request,) = (task for task in asyncio.all_tasks() if "EventStream.__call__" in repr(task.get_coro()))
+        await until(2)
+        request.cancel()
+        await asyncio.Event().wait()
+        yield b"never"
+
+    *_, error, end = bodies(run_stream(events))
+    assert b"the server cancelled the request" in error
+    assert end == b""
+
+
 def test_no_keepalives_are_sent_between_frequent_events() -> None:
     async def events(until: Callable[[int], Any]) -> AsyncIterator[bytes]:
         for _ in range(100):

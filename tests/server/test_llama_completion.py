@@ -236,7 +236,7 @@ def test_completions_without_v1_follow_whether_a_model_is_named(http: httpx.Clie
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["YQ=="]}}, None),  # no projector
+        ({"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["YQ=="]}}, "prompt.multimodal_data[0]"),
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["YQ=="]}}, "prompt_string"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [[-1]]}, "prompt[0][0]"),

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from helpers.picture_files import data_url, picture
 from helpers.served import ENDLESS, Served, gone, last_of
 from helpers.servers import LONG, wait_until
+from makers.make_mmproj import make_mmproj
 
 from pymtp import LLM
 from pymtp.hub.errors import UnreachableError
@@ -95,6 +98,32 @@ def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> Non
         served.process.send_signal(signal.SIGTERM)
         *_, last = lines
     assert "the server cancelled the request" in json.loads(last.removeprefix("data: "))["error"]["message"]
+    assert served.exit_code() == 0
+
+
+# A worker whose projector never comes to the end of a layer, and that cancels requests right after the grace.
+STUCK = """
+from pymtp.server.process import supervisor
+supervisor.KILL_DELAY = 1.0
+supervisor.WORKER_PROGRAM = supervisor.WORKER_PROGRAM.replace("run_worker(", "import sys, time\\n"
+    "from pymtp.model.projector import Projector\\nfrom pymtp.server.process import http_server\\n"
+    "http_server.SHUTDOWN_MARGIN = 0\\n"
+    "Projector.advance = lambda *_: print('stuck', file=sys.stderr, flush=True) or time.sleep(1e6)\\nrun_worker(")
+"""
+
+
+def test_shutdown_while_an_image_is_encoded_answers_as_for_text(serve: Serve, tmp_path: Path) -> None:
+    projector = make_mmproj("demo", tmp_path / "mmproj.gguf")
+    served = serve("--grace", "0", "--mmproj", projector, before=STUCK).ready()
+    content = [{"type": "image_url", "image_url": {"url": data_url(picture())}}, {"type": "text", "text": "a"}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(httpx.post, f"{served.url}/v1/chat/completions", json=body, timeout=LONG)
+        served.line("stuck")
+        served.process.send_signal(signal.SIGTERM)
+        answer = asked.result()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["message"] == "the server cancelled the request"
     assert served.exit_code() == 0
 
 

@@ -258,6 +258,8 @@ def test_no_bench_is_started_without_time_or_a_model(run: Run, monkeypatch: pyte
     (run.folders.models / "tiny-q4_0.gguf").unlink()
     monkeypatch.setattr(Run, "process", lambda *_, **__: 1)
     run.measure(Bench("prefill-tiny", "tiny", "bench"))
+    (run.folders.models / "tiny-q4_0.gguf").touch()
+    run.measure(Bench("images-tiny", "tiny", "{model} {mmproj}"))  # nor without its projector
     assert not run.folders.results.exists()
 
 
@@ -281,7 +283,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_this_process")
 def test_smoke_run_writes_reports_that_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_suite, "Folders", lambda root, data: Folders(tmp_path, data=data))
-    only = "prefill-tiny-host-copy,decode-tiny-0.5,memory-tiny"
+    only = "prefill-tiny-host-copy,decode-tiny-0.5,images-tiny,memory-tiny"
     arguments = ["all", "--smoke", "--cpu", "--only", only, "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(gpu_suite.app, arguments)
     assert done.exit_code == 0, done.output
@@ -291,6 +293,12 @@ def test_smoke_run_writes_reports_that_are_shown(monkeypatch: pytest.MonkeyPatch
         (size, mode) for size in (32, 64) for mode in ("none", "host-copy")
     }
     assert prefill["settings"]["synthetic"] == [round(0.75**n, 6) for n in range(1, 9)]
+    images = json.loads((results / "images-tiny.json").read_text())
+    assert [(one["size"], len(one["encode_ms"]), len(one["layers_ms"])) for one in images["sizes"]] == [
+        ("64x64", 2, 3),
+        ("96x64", 2, 3),
+    ]
+    assert any("flash attention" in line for line in images["log"])
     assert {cell["arm"] for cell in decode["cells"]} == {"none", "1", "2", "3", "4", "3:host-copy", "auto"}
     (results / "check.json").write_text(json.dumps({"tests": "exit 0: 9 passed"}))
     (results / "decode-tiny-0.9.failed.txt").write_text("no memory")
@@ -298,6 +306,7 @@ def test_smoke_run_writes_reports_that_are_shown(monkeypatch: pytest.MonkeyPatch
     (results / "peer-tiny.json").write_text(json.dumps(peers))
     (results / "prefill-tiny.json").write_text(json.dumps(prefill))
     text = "\n".join(report_lines(results))
+    assert len(re.findall(r"images-tiny, \d+x64: encoder [\d.]+ ms, prompt of \d+ tokens [\d.]+ ms", text)) == 2
     for words in ("| 64 | host-copy |", "| 3:host-copy |", "memory-tiny: CPU", "tests: exit 0: 9 passed"):
         assert words in text
     assert "failed: decode-tiny-0.9: no memory" in text

@@ -27,6 +27,7 @@ from gpu_pack import RESULTS, BuildError, Folders
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS, PACK_SECONDS, CHECK_SECONDS = 480.0, 60.0, 240.0
 LEAST_SECONDS = 45.0  # with which a bench is started: a model is loaded in half of them
+LEADING = 6  # kinds of benches before that of images
 GRACE = 20.0  # seconds for a process to end after SIGINT
 KEPT_LINES = 400  # last lines of the output of tests, sanitizer and failed benches
 PYMTP = ("-c", "from pymtp.cli import app_main; app_main()")
@@ -47,6 +48,7 @@ class Scale:
 
     models: presets of make_model.py by the names of their files. sizes, long: of prompts. gen: tokens after a prompt.
     tokens: of a decode bench. threads: the option, if not all cores are used.
+    seeing: the model that is measured with images. images: their sizes.
     """
 
     models: dict[str, str]
@@ -56,17 +58,32 @@ class Scale:
     gen: int = 128
     tokens: int = 256
     threads: str = ""
+    seeing: str = "27b"
+    images: str = "256x256,640x480,1024x1024,1280x1280,1536x1536,2048x2048"
 
 
 FULL = Scale(
     {"35b-a3b": "qwen3.6-35b-a3b", "27b": "qwen3.6-27b"}, "iq4_nl", (1024, 8192, 32_768, 131_072), (65_536, 196_608)
 )
-SMOKE = Scale({"tiny-moe": "tiny-moe", "tiny": "tiny"}, "q4_0", (32, 64, 128), (192,), gen=8, tokens=12, threads="-t 1")
+SMOKE = Scale(
+    {"tiny-moe": "tiny-moe", "tiny": "tiny"},
+    "q4_0",
+    (32, 64, 128),
+    (192,),
+    gen=8,
+    tokens=12,
+    threads="-t 1",
+    seeing="tiny",
+    images="64x64,96x64",
+)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A process that prints the JSON of a report. command: words after `pymtp`, or for a peer after llama-bench."""
+    """A process that prints the JSON of a report.
+
+    command: words after `pymtp`, for a peer after llama-bench, and for images after gpu_images.py.
+    """
 
     name: str
     model: str
@@ -107,7 +124,10 @@ def benches(scale: Scale) -> list[Bench]:
         "prefill-MODEL-depths": prefill(scale.sizes, "fused", "2,4"),
         "prefill-MODEL-host-copy-long": prefill((longest, *scale.long), "host-copy"),
     }
-    return [Bench(name.replace("MODEL", key), key, words) for name, words in commands.items() for key in scale.models]
+    found = [Bench(name.replace("MODEL", key), key, words) for name, words in commands.items() for key in scale.models]
+    images = f"{{model}} {{mmproj}} --gpu-layers {{layers}} {scale.threads} --sizes {scale.images}"
+    found.insert(LEADING * len(scale.models), Bench(f"images-{scale.seeing}", scale.seeing, images))
+    return found
 
 
 @dataclass
@@ -202,11 +222,14 @@ class Run:
 
     def model_file(self, name: str, preset: str, weight_type: str) -> Path:
         """Return the file of a model of random weights. It is made if it does not exist, and there is time."""
-        file, started = self.folders.models / f"{name}-{weight_type}.gguf", time.monotonic()
+        return self._made(f"{name}-{weight_type}.gguf", "make_model.py", preset, "--type", weight_type)
+
+    def _made(self, name: str, program: str, preset: str, *options: str) -> Path:
+        file, started = self.folders.models / name, time.monotonic()
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")  # so that no partial file is taken for a model
-            make = (sys.executable, ROOT / "tools/models/make_model.py", preset, part, "--type", weight_type)
+            make = (sys.executable, ROOT / "tools/models" / program, preset, part, *options)
             if self.process(make, self.left - GRACE, self.folders.data / "make.txt") == 0:
                 part.rename(file)
                 log(f"{file.name}: {file.stat().st_size / 2**30:.1f} GiB in {time.monotonic() - started:.0f} s")
@@ -221,10 +244,16 @@ class Run:
         model = self.model_file(bench.model, self.scale.models[bench.model], self.scale.weight_type)
         if not model.is_file():
             return
-        peer = bench.name.startswith("peer")
+        peer, values = bench.name.startswith("peer"), {"model": model}
         program: tuple[object, ...] = (self.folders.llama_bench,) if peer else (sys.executable, *PYMTP)
+        if bench.name.startswith("images"):
+            program = (sys.executable, ROOT / "tools/gpu/gpu_images.py")
+            preset = self.scale.models[bench.model]
+            values["mmproj"] = self._made(f"mmproj-{bench.model}.gguf", "make_mmproj.py", preset)
+            if not values["mmproj"].is_file():
+                return
         layers = 0 if self.cpu else 999 if peer else -1
-        command = (*program, *(word.format(model=model, layers=layers) for word in bench.command.split()))
+        command = (*program, *(word.format(**values, layers=layers) for word in bench.command.split()))
         output, errors, started = self.folders.data / "bench.json", self.folders.data / "bench.txt", time.monotonic()
         errors.unlink(missing_ok=True)
         status = self.process(command, self.left - GRACE, output, errors)
@@ -270,6 +299,8 @@ def report_lines(folder: Path, env: dict[str, str] | None = None) -> Iterator[st
             shown = (sys.executable, *PYMTP, "bench", report["bench"], "--from", folder / f"{name}.json", "-o", "md")
             done = subprocess.run([*map(str, shown)], cwd=folder, env=env, capture_output=True, text=True)
             yield f"{name}\n\n{done.stdout or done.stderr}"
+        elif name.startswith("images-"):
+            yield from _images(name, report)
         elif name.startswith("peer-"):
             yield from _against_llama_bench(name, report, reports.get(name.replace("peer", "prefill", 1)))
         elif name.startswith("memory-"):
@@ -279,6 +310,16 @@ def report_lines(folder: Path, env: dict[str, str] | None = None) -> Iterator[st
     yield from (f"check: {name}: {result}" for name, result in reports.get("check", {}).items())
     for file in sorted(folder.glob("*.failed.txt")):
         yield f"failed: {file.name.removesuffix('.failed.txt')}: {_read(file)[-200:]}"
+
+
+def _images(name: str, report: dict[str, Any]) -> Iterator[str]:
+    """Tell of each size how long an image of it takes, or how far the encoder came within the limit."""
+    for one in report.get("sizes", ()):
+        if len(one["encode_ms"]) == 2:
+            prompt = f", prompt of {one['n_prompt']:,} tokens {one['prompt_ms']:,.1f} ms" if "n_prompt" in one else ""
+            yield f"{name}, {one['size']}: encoder {one['encode_ms'][1]:,.1f} ms{prompt}"
+        else:
+            yield f"{name}, {one['size']}: {len(one['layers_ms'])} layers within {report['limit_s']:g} s"
 
 
 def _against_llama_bench(name: str, records: list[dict[str, Any]], prefill: dict[str, Any] | None) -> Iterator[str]:

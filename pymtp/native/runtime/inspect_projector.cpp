@@ -155,9 +155,17 @@ int32_t pymtp_inspect_projector(const pymtp_gguf_file & file) {
     inspect_floats(file, "clip.vision.attention.layer_norm_epsilon", 0, 0.0f);
     inspect_floats(file, "clip.vision.image_mean", 3, 0.0f);
     inspect_floats(file, "clip.vision.image_std", 3, 1e-6f);
+    // What llama.cpp reads without a look at the type: each throws unless the key is absent or of this type.
     for (const char * key : { "clip.use_gelu", "clip.use_silu" }) {
-        file.flag(key); // throws unless the key is absent or of this type
+        file.flag(key);
     }
+    for (const char * key : { "general.name", "general.description", "clip.vision.mm_patch_merge_type" }) {
+        file.string(key);
+    }
+    for (const char * key : { "clip.minicpmv_query_num", "clip.vision.n_wa_pattern" }) {
+        file.u32(key);
+    }
+    require(!file.has("clip.minicpmv_version"), "clip.minicpmv_version is not of a projector for these models");
 
     tensors t(file);
     t.kernel("v.patch_embd.weight",   patch, n_embd);

@@ -1,4 +1,4 @@
-"""Middleware for all requests: request ids, and limits on connections, and on the size and transfer time of bodies."""
+"""Middleware for all requests: ids, limits on connections and on bodies, and the answers of a server that ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.engine.request import Caller, current_caller
+from pymtp.server.errors import cancelled_error
 from pymtp.server.heap import HEAP
 from pymtp.server.http.body_budget import BodyBudget, Reservation
-from pymtp.server.http.errors import ErrorInfo, error_response
+from pymtp.server.http.errors import ErrorInfo, error_info, error_response
 
 # A body that arrives slowly occupies memory for long. Its transfer may take BODY_TIMEOUT seconds, plus one second for
 # each MIN_BODY_RATE bytes.
@@ -71,6 +72,28 @@ class ConnectionLimitMiddleware:
             return
         refusal = ErrorInfo(503, "too many connections", "overloaded_error", "too_many_connections", retry_after=1)
         await error_response(Request(scope), refusal, {"Connection": "close"})(scope, receive, send)
+
+
+class ShutdownMiddleware:
+    """Answer requests that uvicorn cancels at the end of the grace, as it answers the others that it aborts."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except asyncio.CancelledError:
+            if started or scope["type"] != "http":
+                raise
+            await error_response(Request(scope), error_info(cancelled_error()))(scope, receive, send)
 
 
 class BodyLimitMiddleware:

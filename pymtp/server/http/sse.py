@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pymtp.errors import PymtpError
-from pymtp.server.errors import ClientDisconnectedError
+from pymtp.server.errors import ClientDisconnectedError, cancelled_error
 from pymtp.server.http.json_response import PreencodedObject
 
 _logger = logging.getLogger("pymtp.server")
@@ -73,8 +73,15 @@ class EventStream(Response):
         self.init_headers({"Content-Type": "text/event-stream; charset=utf-8", **no_buffers, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientDisconnectedError):
-            await run_until_disconnect(receive, self._send_all(_ResponseBody(send, self.raw_headers)))
+        body = _ResponseBody(send, self.raw_headers)
+        try:
+            with suppress(ClientDisconnectedError):
+                await run_until_disconnect(receive, self._send_all(body))
+        except asyncio.CancelledError:  # by uvicorn, when the server shuts down
+            if not body.started:
+                raise
+            await body.send(self._encode_error(cancelled_error()))
+            await body.send(b"", more=False)
 
     async def _send_all(self, body: _ResponseBody) -> None:
         events = self.body_iterator

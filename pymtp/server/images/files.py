@@ -36,14 +36,20 @@ def read_media_file(url: str, folder: Path | None, max_bytes: int) -> bytes:
     if not _is_within(real, root):
         real = os.path.realpath(os.path.join(root, name.lstrip("/")))
     # a file elsewhere gets the same message whether it exists or not
+    not_there = InvalidRequestError(
+        f"{about} is not read: it is no file within the folder of --media-path. Only those are read: move it there, "
+        "start the server with another --media-path, or send its bytes as a data URL"
+    )
     if not _is_within(real, root):
-        raise InvalidRequestError(f"{about} is not read: it is not within the folder of --media-path")
+        raise not_there
     try:
         with open(real, "rb", opener=_open) as file:
             about_file = os.fstat(file.fileno())
             if not stat.S_ISREG(about_file.st_mode):
                 raise InvalidRequestError(f"{about} is not read: it is no regular file")
             data = file.read(max_bytes + 1)
+    except FileNotFoundError as error:
+        raise not_there from error
     except OSError as error:
         raise InvalidRequestError(f"{about} cannot be read: {error.strerror or error}") from error
     if len(data) > max_bytes:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.chat import Chat
+from pymtp.chat.images import WHERE
 from pymtp.engine.request import Caller, current_caller
 from pymtp.errors import InvalidRequestError
 from pymtp.images import Image, ImageLimits
@@ -35,10 +34,11 @@ _TOOL_ROLES = ("tool", "function")
 
 
 class _Place(NamedTuple):
-    """Where a chat has an image. in_result: whether it is in the result of a tool."""
+    """Where a chat has an image. name: for messages of errors. in_result: whether it is in the result of a tool."""
 
     message: int
     part: int
+    name: str
     url: str
     in_result: bool
 
@@ -52,8 +52,8 @@ class ImageReader:
         self._budget = BodyBudget(MAX_ALL_BYTES, MAX_BYTES)
 
     @asynccontextmanager
-    async def chat_with_images(self, chat: Chat, prepare: Prepare) -> AsyncIterator[Chat]:
-        """Return a chat whose images are data URLs or `Image`s. Their memory is counted until the context is left.
+    async def with_images(self, messages: Sequence[Any], prepare: Prepare) -> AsyncIterator[Sequence[Any]]:
+        """Return messages whose images are data URLs or `Image`s. Their memory is counted until the context is left.
 
         The result of a tool is part of the past, which no user can correct. So an image in it that cannot be read
         becomes a text that says why.
@@ -63,10 +63,10 @@ class ImageReader:
         Raises InvalidRequestError for an image of a user that cannot be read, and for too many images to be read;
         UnavailableError if the images of other requests take all memory for images.
         """
-        messages = [_in_parts(message) for message in chat.messages]
+        given, messages = messages, [_in_parts(message) for message in messages]
         places = [place for i, message in enumerate(messages) for place in _places(i, message)]
         if not places:
-            yield chat
+            yield given
             return
         LIMITS.check_count(sum(not place.in_result for place in places))
         urls = [*dict.fromkeys(place.url for place in places if _is_elsewhere(place.url))]
@@ -78,7 +78,7 @@ class ImageReader:
             found = await self._read_all(urls, prepare)
             found |= dict.fromkeys(left_out, _LEFT_OUT)
             resize(sum(one.nbytes for one in found.values() if isinstance(one, Image)))
-            yield replace(chat, messages=_replaced(messages, places, found))
+            yield _replaced(messages, places, found)
 
     @asynccontextmanager
     async def _reserved(self, n_images: int) -> AsyncIterator[Callable[[int], None]]:
@@ -137,8 +137,11 @@ def _places(i: int, message: Any) -> list[_Place]:
     content = message.get("content") if role == "user" or role in _TOOL_ROLES else None
     if not isinstance(content, list):
         return []
-    urls = ((j, image_url(part)) for j, part in enumerate(content))
-    return [_Place(i, j, url, role != "user") for j, url in urls if url is not None]
+    return [
+        _Place(i, j, part.get(WHERE, f"messages[{i}].content[{j}]"), url, role != "user")
+        for j, part in enumerate(content)
+        if (url := image_url(part)) is not None
+    ]
 
 
 def _is_elsewhere(url: str) -> bool:
@@ -156,16 +159,16 @@ def _replaced(
     replaced = list(messages)
     contents: dict[int, list[Any]] = {}  # the contents of the messages with images
     for place in places:
-        image, where = found.get(place.url), f"messages[{place.message}].content[{place.part}]"
+        image = found.get(place.url)
         if isinstance(image, Image):
-            part: dict[str, Any] = {"type": "image", "image": image}
+            part: dict[str, Any] = {"type": "image", "image": image, WHERE: place.name}
         elif image is None:
-            _refuse_other_media(place.url)
-            part = image_part(with_scheme(place.url))
+            _refuse_other_media(place)
+            part = image_part(with_scheme(place.url), place.name)
         elif place.in_result:
             part = {"type": "text", "text": f"[image: {image}]"}
         else:
-            raise InvalidRequestError(f"{where}: {image}", where) from image
+            raise InvalidRequestError(f"{place.name}: {image}", place.name) from image
         if place.message not in contents:
             contents[place.message] = list(messages[place.message]["content"])
             replaced[place.message] = {**messages[place.message], "content": contents[place.message]}
@@ -173,8 +176,8 @@ def _replaced(
     return replaced
 
 
-def _refuse_other_media(url: str) -> None:
+def _refuse_other_media(place: _Place) -> None:
     """Raise InvalidRequestError for the data URL of a video or a sound."""
     for kind in MEDIA:
-        if _has_scheme(url, f"data:{kind}/"):
-            raise InvalidRequestError(f"{kind} is not supported: a message has text and images")
+        if _has_scheme(place.url, f"data:{kind}/"):
+            raise InvalidRequestError(f"{place.name}: {kind} is not supported: a message has text and images")

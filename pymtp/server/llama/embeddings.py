@@ -17,20 +17,24 @@ from typing_extensions import TypedDict
 from pymtp.engine.embedder import Pooling, normalized
 from pymtp.engine.image_encoder import NO_IMAGES, PromptImages
 from pymtp.errors import ContextFullError, InvalidRequestError
-from pymtp.images import ImageLimits
 from pymtp.llm import LLM
 from pymtp.server.dependencies import ServiceDep
 from pymtp.server.http.json_response import EncodedJSONResponse, encode_json, encode_list
 from pymtp.server.http.response_schema import error_responses, ignored_header
 from pymtp.server.http.sse import run_until_disconnect
-from pymtp.server.image_parts import image_url
-from pymtp.server.llama.read import prompt_with_images, read_prompts, split_prompt, tokenize_prompt
+from pymtp.server.llama.read import (
+    ImageContent,
+    prompt_names,
+    prompt_with_images,
+    read_images,
+    read_prompts,
+    tokenize_prompt,
+)
 from pymtp.server.llama.types import MixedPrompt, PromptObject, Text
 from pymtp.server.openai.types import FLOAT_AS_INT, MAX_PROMPTS, FailFastList, RequestModel, UserPart
 from pymtp.server.service import Service
 
 router = APIRouter()
-LIMITS = ImageLimits()
 MAX_VALUES = 2**24  # numbers in an answer with the vectors of all tokens; each takes about 20 bytes of JSON
 
 
@@ -163,14 +167,18 @@ async def _embed(
     llm = service.llm.llm
     if body.dimensions is not None and body.dimensions > llm.model.n_embd:
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
-    inputs = read_prompts(given, name)
-    read = await service.prepare(lambda: read_inputs(llm, inputs, name))
-    prompts = [one.tokens for one in read]
-    if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
-        raise InvalidRequestError(
-            f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send less", name
-        )
-    vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling, [one.images for one in read]))
+    asked = read_prompts(given, name)
+    names = prompt_names(asked, given, name)
+    async with read_images(service, asked, names) as inputs:
+        read = await service.prepare(lambda: [read_input(llm, *one) for one in zip(inputs, names, strict=True)])
+        prompts = [one.tokens for one in read]
+        if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
+            raise InvalidRequestError(
+                f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send less",
+                name,
+            )
+        work = service.embed(prompts, pooling, [one.images for one in read])
+        vectors = await run_until_disconnect(request.receive, work)
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
     return vectors, sum(map(len, prompts))
@@ -183,48 +191,22 @@ class EmbeddingInput(NamedTuple):
     images: PromptImages = NO_IMAGES
 
 
-def read_inputs(llm: LLM, inputs: Sequence[Any], name: str) -> list[EmbeddingInput]:
-    """Read the inputs of a body, which may have as many images together as a chat. Raises as `read_input`."""
-    LIMITS.check_count(sum(map(_n_images, inputs)))
-    return [read_input(llm, one, f"{name}[{i}]") for i, one in enumerate(inputs)]
-
-
-def _n_images(given: Any) -> int:
-    try:
-        return len(_split_input(given)[1])
-    except InvalidRequestError:  # read_input raises it again, with the name of the input
-        return 0
-
-
 def read_input(llm: LLM, given: Any, name: str) -> EmbeddingInput:
     """Read an input of a body. Raises InvalidRequestError, with its name, for one that is refused."""
     try:
-        texts, urls = _split_input(given)
-        if urls:
-            with_images = prompt_with_images(texts, urls, llm)
+        if isinstance(given, ImageContent):
+            with_images = prompt_with_images(given, llm)
             return EmbeddingInput(with_images.tokens, llm._embedding_images(with_images))
         if isinstance(given, dict) and "prompt_string" not in given:
-            (given,) = texts
+            given = "".join(part["text"] for part in given["content"])
         prompt = given if isinstance(given, str) else tokenize_prompt(given, llm.model, llm.context.n_ctx)
         return EmbeddingInput(llm._embedding_tokens(prompt))
     except ContextFullError as error:
         raise ContextFullError(f"{name} is too large: {error}", name) from error
     except InvalidRequestError as error:
+        if (error.param or "").startswith(name):  # an image, which it names
+            raise
         raise InvalidRequestError(f"{name}: {error}", name) from error
-
-
-def _split_input(given: Any) -> tuple[list[str], list[str]]:
-    """Return the texts around the images of an input, and the images as URLs; no image for an input of another form."""
-    if isinstance(given, dict) and given.get("multimodal_data"):
-        return split_prompt(given)
-    texts, urls = [""], list[str]()
-    for part in given["content"] if isinstance(given, dict) and "prompt_string" not in given else ():
-        if (url := image_url(part)) is None:
-            texts[-1] += part["text"]
-        else:
-            urls.append(url)
-            texts.append("")
-    return texts, urls
 
 
 def _encoded(vector: NDArray[np.float32], encoding: str | None) -> list[float] | str:

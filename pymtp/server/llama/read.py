@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from pymtp.chat.images import NO_PROJECTOR
+from pymtp.chat.messages import user_text
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.llm import LLM
@@ -16,8 +18,9 @@ from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.request_body import TEXT, read_generate_request, unknown_fields
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.sampling import MAX_LOGPROBS
-from pymtp.server.image_parts import image_part, with_scheme
+from pymtp.server.image_parts import image_part, image_url, with_places
 from pymtp.server.openai.types import MAX_PROMPTS
+from pymtp.server.service import Service
 
 # llama.cpp's defaults, for fields that neither the request, the server nor the model's file sets
 DEFAULTS: Mapping[str, Any] = {
@@ -139,6 +142,11 @@ def read_prompts(prompt: object, name: str = "prompt") -> list[Any]:
     return prompt
 
 
+def prompt_names(prompts: Sequence[Any], given: object, name: str) -> list[str]:
+    """Return where a body has the prompts that are read from the value of its field of this name."""
+    return [name] if prompts[0] is given else [f"{name}[{i}]" for i in range(len(prompts))]
+
+
 def is_plain(prompt: object) -> bool:
     """Return whether a prompt needs no `tokenize_prompt`: it is a text, or a list of token ids."""
     return isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(one, int) for one in prompt))
@@ -178,8 +186,8 @@ def with_prompt(request: GenerateRequest, prompt: Any, llm: LLM, options: Native
 
     Raises ContextFullError for a prompt that is far too long for the context.
     """
-    if isinstance(prompt, dict) and prompt.get("multimodal_data"):
-        made = prompt_with_images(*split_prompt(prompt), llm)
+    if isinstance(prompt, ImageContent):
+        made = prompt_with_images(prompt, llm)
     elif is_plain(prompt) and not options.only_prompt:
         return replace(request, prompt=prompt)
     else:
@@ -190,34 +198,53 @@ def with_prompt(request: GenerateRequest, prompt: Any, llm: LLM, options: Native
     return replace(request, prompt=made)
 
 
-def split_prompt(prompt: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Split the text of a prompt at each MEDIA_MARKER. Return the texts around the images, and the images as base64.
+class ImageContent(list[Any]):
+    """The texts and images of a prompt, as parts of a message."""
+
+
+@asynccontextmanager
+async def read_images(service: Service, prompts: Sequence[Any], names: Sequence[str]) -> AsyncIterator[list[Any]]:
+    """Return prompts in which those with images are ImageContents, whose images are read: see `Service.read_messages`.
+
+    names: where the body has the prompts.
 
     Raises InvalidRequestError for another number of markers than of images.
     """
+    contents = list(map(_image_content, prompts, names))
+    async with service.read_messages([{"role": "user", "content": content} for content in contents]) as messages:
+        yield [
+            prompt if content is None else ImageContent(message["content"])
+            for prompt, content, message in zip(prompts, contents, messages, strict=True)
+        ]
+
+
+def _image_content(prompt: Any, name: str) -> list[Any] | None:
+    """Return the texts and images of a prompt; None for one without images. name: where the body has it."""
+    if not isinstance(prompt, dict):
+        return None
+    if not prompt.get("multimodal_data"):
+        parts = () if "prompt_string" in prompt else with_places(prompt["content"], f"{name}.content")
+        return list(parts) if any(image_url(part) is not None for part in parts) else None
     text, images = prompt["prompt_string"], prompt["multimodal_data"]
     if not isinstance(text, str):
-        raise InvalidRequestError("prompt_string must be a text beside multimodal_data", "prompt_string")
-    texts = text.split(MEDIA_MARKER)
-    if len(texts) - 1 != len(images):
+        raise InvalidRequestError(f"{name}.prompt_string must be a text beside multimodal_data", "prompt_string")
+    first, *others = [{"type": "text", "text": part} for part in text.split(MEDIA_MARKER)]
+    if len(others) != len(images):
         raise InvalidRequestError(
-            f"prompt_string has {len(texts) - 1} times {MEDIA_MARKER}, and multimodal_data has {len(images)} images",
+            f"{name}: prompt_string has {len(others)} times {MEDIA_MARKER}, and multimodal_data has {len(images)} "
+            "images",
             "prompt_string",
         )
-    return texts, images
+    placed = (image_part(url, f"{name}.multimodal_data[{i}]") for i, url in enumerate(images))
+    return [first, *chain.from_iterable(zip(placed, others, strict=True))]
 
 
-def prompt_with_images(texts: Sequence[str], urls: Sequence[str], llm: LLM) -> ChatPrompt:
-    """Return the prompt of texts with an image between each two. urls: data URLs of the images, or base64.
-
-    Raises InvalidRequestError for a model that sees no images, and for an image that is refused.
-    """
+def prompt_with_images(content: ImageContent, llm: LLM) -> ChatPrompt:
+    """Return the prompt of texts and images. Raises InvalidRequestError for an image that is refused."""
     images = llm.chat_prompts.collect_images()
-    if images is None:
-        raise InvalidRequestError(NO_PROJECTOR)
-    first, *others = texts
-    shown = [images.add(image_part(with_scheme(url))) + text for url, text in zip(urls, others, strict=True)]
-    return llm.chat_prompts.text_prompt("".join((first, *shown)), images)
+    text = user_text(content, "", images)
+    assert images is not None  # else user_text refuses the images
+    return llm.chat_prompts.text_prompt(text, images)
 
 
 def _bias(bias: Any, model: Model) -> dict[str, Any]:

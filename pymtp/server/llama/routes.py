@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Request
@@ -23,10 +24,13 @@ from pymtp.server.http.response_schema import endpoint_responses, ignored_header
 from pymtp.server.http.sse import EventStream, run_until_disconnect
 from pymtp.server.llama.probabilities import check_post_sampling
 from pymtp.server.llama.read import (
+    ImageContent,
     NativeOptions,
     ignored_names,
     is_plain,
+    prompt_names,
     prompt_parts,
+    read_images,
     read_native,
     read_prompts,
     with_prompt,
@@ -55,14 +59,29 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
     llm = service.llm.llm
     prompts = read_prompts(fields["prompt"])
 
-    def read() -> tuple[list[GenerateRequest], NativeOptions]:
-        first, options = read_native(fields, llm.model, service.sampling)
-        return [with_prompt(first, prompt, llm, options) for prompt in prompts], options
+    async with AsyncExitStack() as stack:
+        names = prompt_names(prompts, fields["prompt"], "prompt")
+        prompts = await stack.enter_async_context(read_images(service, prompts, names))
 
-    is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
-    is_fast = not is_slow and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
-    requests, options = read() if is_fast else await service.prepare(read)
-    return await _respond(request, service, requests, options, fields, as_list=isinstance(fields["prompt"], list))
+        def read() -> tuple[list[GenerateRequest], NativeOptions]:
+            first, options = read_native(fields, llm.model, service.sampling)
+            return [with_prompt(first, prompt, llm, options) for prompt in prompts], options
+
+        is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
+        is_fast = not is_slow and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
+        requests, options = read() if is_fast else await service.prepare(read)
+        as_list = isinstance(fields["prompt"], list)
+        response = await _respond(request, service, requests, options, fields, as_list=as_list)
+        if isinstance(response, EventStream) and any(isinstance(prompt, ImageContent) for prompt in prompts):
+            response.body_iterator = _with_images(response.body_iterator, stack.pop_all())
+        return response
+
+
+async def _with_images(events: AsyncIterator[bytes], images: AsyncExitStack) -> AsyncIterator[bytes]:
+    """Yield events, and count the memory of their prompts' images until the last one."""
+    async with images, aclosing(events):  # type: ignore[type-var]
+        async for event in events:
+            yield event
 
 
 @router.post("/completions", include_in_schema=False, response_model=None)

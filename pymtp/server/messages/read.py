@@ -9,7 +9,7 @@ from typing import Any
 from pymtp.chat.part_text import content_text, part_text
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
-from pymtp.server.image_parts import content_with_images
+from pymtp.server.image_parts import content_with_images, with_places
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.messages.tools import chat_tool_choice, chat_tools
 from pymtp.server.openai.types import SamplingFields, TemplateFields
@@ -52,13 +52,13 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     builder = MessageBuilder()
     if system := _system_text(body.get("system") or ""):
         builder.add_system(system)
-    for message in body["messages"]:
+    for i, message in enumerate(body["messages"]):
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
         if message["role"] in ("system", "developer"):
             builder.add_system(content_text(blocks))
         elif message["role"] == "user":
-            _add_user(builder, blocks)
+            _add_user(builder, with_places(blocks, f"messages[{i}].content"))
         else:
             _add_assistant(builder, blocks)
     return builder.messages

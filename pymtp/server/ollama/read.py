@@ -25,7 +25,7 @@ def read_chat(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> Generat
 
     Raises InvalidRequestError for fields that are out of range or not supported.
     """
-    messages = [_message(message) for message in fields["messages"]]
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(fields["messages"])]
     return _chat_request(fields, messages, fields.get("tools") or (), defaults)
 
 
@@ -40,7 +40,7 @@ def read_generate(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> Gen
             body["json_schema"] = schema
         return read_generate_request(TEXT, body, {**DEFAULTS, **defaults})
     system = [{"role": "system", "content": fields["system"]}] if fields.get("system") else []
-    content = _content(prompt, fields.get("images"))
+    content = _content(prompt, fields.get("images"), "images")
     return _chat_request(fields, [*system, {"role": "user", "content": content}], (), defaults)
 
 
@@ -90,12 +90,10 @@ def _schema(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return given or None
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in OpenAI's form."""
-    images = message.get("images") or ()
-    if images and message["role"] not in ("user", "tool"):
-        raise InvalidRequestError(f"images: a message of the role {message['role']} has none", "images")
-    found: dict[str, Any] = {"role": message["role"], "content": _content(message.get("content") or "", images)}
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a message in OpenAI's form. where: its place in the body."""
+    content = _content(message.get("content") or "", message.get("images"), f"{where}.images")
+    found: dict[str, Any] = {"role": message["role"], "content": content}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]
     if message.get("tool_call_id"):
@@ -114,11 +112,14 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _content(text: str, images: Sequence[str] | None) -> str | list[dict[str, Any]]:
-    """Return the content of a message: the images are before its text, as Ollama's templates have them."""
+def _content(text: str, images: Sequence[str] | None, where: str) -> str | list[dict[str, Any]]:
+    """Return the content of a message: the images are before its text, as Ollama's templates have them.
+
+    where: the field of the images.
+    """
     if not images:
         return text
-    return [*map(image_part, images), {"type": "text", "text": text}]
+    return [*(image_part(url, f"{where}[{i}]") for i, url in enumerate(images)), {"type": "text", "text": text}]
 
 
 def _arguments_text(arguments: Any) -> str:

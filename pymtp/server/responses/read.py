@@ -12,7 +12,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.openai.generate_request import GenerateRequest
 from pymtp.openai.request_body import chat_request, check_texts, refuse_unsupported, template_variables
 from pymtp.openai.skipped_tools import SkippedTool, check_not_skipped
-from pymtp.server.image_parts import content_with_images, ignored_details
+from pymtp.server.image_parts import content_with_images, ignored_details, with_places
 from pymtp.server.message_builder import MessageBuilder, decode_thinking
 from pymtp.server.openai.types import SamplingFields, TemplateFields
 from pymtp.server.responses.history import DROPPED_ITEMS, FOREIGN_ITEMS, add_foreign_item
@@ -151,7 +151,7 @@ def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
 def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Convert the `input` of a body, which is a text or a list of items, to chat messages."""
     builder = MessageBuilder()
-    for item in [{"role": "user", "content": content}] if isinstance(content, str) else content:
+    for i, item in enumerate([{"role": "user", "content": content}] if isinstance(content, str) else content):
         match item:
             case {"type": "function_call", "call_id": call_id, "name": name}:
                 builder.add_tool_call(call_id, full_name(name, item.get("namespace")), item.get("arguments"))
@@ -163,8 +163,10 @@ def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str,
                 add_foreign_item(builder, item, full_name)
             case {"role": "assistant"}:
                 builder.add_text(content_text(item.get("content"), ""))
+            case {"role": "user", "content": list(parts)}:
+                builder.add_user(content_with_images(with_places(parts, f"input[{i}].content")))
             case {"role": "user", "content": content}:
-                builder.add_user(content_with_images(content))
+                builder.add_user(content_text(content))
             case {"content": content}:
                 builder.add_system(content_text(content))
     if content and not builder.messages:  # no item says anything to the model

@@ -1,0 +1,126 @@
+"""Tests of what all paths of the server that take images have in common: names of fields, URLs, memory, waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from helpers.image_requests import BASE64, BLOCK, CHAT, MESSAGES, RED, RESPONSES, TEXT, image, post, user
+from helpers.picture_files import data_url, picture
+from helpers.servers import LONG, Server, wait_until
+
+
+@pytest.fixture(scope="module")
+def http(seeing_server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=seeing_server.url, timeout=LONG) as client:
+        yield client
+
+
+@pytest.mark.parametrize("url", ["malformed", "http://a.example/a.png", data_url(b"\x89PNG\r\n\x1a\nx")])
+def test_refused_image_is_named_by_its_field(http: httpx.Client, url: str) -> None:
+    part, marked = image(url), {"prompt_string": "<__media__> <__media__>a", "multimodal_data": [BASE64, url]}
+    system, content = {"role": "system", "content": "b"}, {"content": [TEXT, image(), image(url)]}
+    sent = {"role": "user", "content": "a", "images": [BASE64, url]}
+    block = {"type": "image", "source": {"type": "url", "url": url}}
+    items = user({"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": url})
+    for name, path, body in (
+        ("messages[1].content[1]", CHAT, {"messages": [system, *user(TEXT, part)]}),
+        ("messages[0].content[2]", MESSAGES, {"model": "m", "system": "b", "messages": user(TEXT, TEXT, block)}),
+        ("input[0].content[1]", RESPONSES, {"input": items, "instructions": "b"}),
+        ("messages[1].images[1]", "/api/chat", {"messages": [system, sent]}),
+        ("images[1]", "/api/generate", {"system": "b", "prompt": "a", "images": [BASE64, url]}),
+        ("prompt.multimodal_data[1]", "/completion", {"prompt": marked}),
+        ("prompt[1].multimodal_data[1]", "/completion", {"prompt": ["a", marked]}),
+        ("content.multimodal_data[1]", "/embedding", {"content": marked}),
+        ("input[1].content[2]", "/v1/embeddings", {"input": ["a", content]}),
+    ):
+        answer = http.post(path, json={"max_tokens": 1, **body})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert (error if isinstance(error, str) else error["message"]).startswith(f"{name}: ")
+
+
+def test_images_by_url_are_read_for_all_paths(http: httpx.Client) -> None:
+    def vector(**body: Any) -> Any:
+        (found,) = post(http, "/v1/embeddings", **body)["data"]
+        return found["embedding"]
+
+    url = "file://red.png"
+    assert vector(input={"content": [image(url), TEXT]}) == vector(input={"content": [image(), TEXT]})
+    marked = {"prompt_string": "<__media__> a", "multimodal_data": [BASE64]}
+    by_url = marked | {"multimodal_data": [url]}
+    assert vector(input=by_url) == vector(input=marked)
+    told = [post(http, "/completion", prompt=one, n_predict=4, temperature=0) for one in (marked, by_url)]
+    assert told[0]["content"] == told[1]["content"]
+    body = {"prompt": [by_url, "a"], "n_predict": 4, "temperature": 0, "stream": True}
+    events = [json.loads(line[6:]) for line in http.post("/completion", json=body).text.splitlines() if line]
+    assert "".join(one["content"] for one in events if one["index"] == 0) == told[0]["content"]
+
+
+def test_embedding_of_text_does_not_wait_for_one_with_an_image(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seeing_server.llm._images is not None
+    projector, begun, released = seeing_server.llm._images.projector, threading.Event(), threading.Event()
+    advance = projector.advance
+
+    def held(seconds: float) -> Any:
+        begun.set()
+        return advance(seconds) if released.wait(0.001) else None
+
+    monkeypatch.setattr(projector, "advance", held)
+    with ThreadPoolExecutor() as pool:
+        content = {"content": [image(data_url(picture("yellow"))), TEXT]}
+        seeing = pool.submit(post, http, "/v1/embeddings", input=content)
+        assert begun.wait(LONG)
+        try:
+            assert post(http, "/v1/embeddings", input="a")["data"]
+            assert not seeing.done()
+        finally:
+            released.set()
+        assert seeing.result()["data"]
+
+
+def test_reserved_memory_of_an_image_is_released_after_a_stream(http: httpx.Client, seeing_server: Server) -> None:
+    body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
+    with http.stream("POST", "/completion", json=body | {"n_predict": 200, "ignore_eos": True}) as answer:
+        next(answer.iter_lines())
+        assert budget(seeing_server) > 0
+    wait_until(lambda: budget(seeing_server) == 0)
+
+
+def budget(server: Server) -> int:
+    found: int = server.app.state.service._images._budget.nbytes
+    return found
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_images_of_system_messages_are_refused(http: httpx.Client, role: str) -> None:
+    item = {"role": role, "content": [{"type": "input_image", "image_url": data_url(RED)}]}
+    for path, body in (
+        (CHAT, {"messages": [{"role": role, "content": [image()]}, *user(TEXT)]}),
+        (MESSAGES, {"model": "m", "messages": [*user(TEXT), {"role": role, "content": [BLOCK]}]}),
+        (RESPONSES, {"input": [item, *user({"type": "input_text", "text": "a"})]}),
+        ("/api/chat", {"messages": [{"role": role, "content": "a", "images": [BASE64]}, {"role": "user"}]}),
+    ):
+        answer = http.post(path, json={"max_tokens": 1, **body})
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        words = "must be 'text', not 'image'" if path == MESSAGES else "of a user"
+        assert words in (error if isinstance(error, str) else error["message"]).replace("of users", "of a user")
+
+
+def test_image_in_an_answer_is_a_placeholder_in_all_apis(http: httpx.Client) -> None:
+    told = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    parts = [image(), {"type": "text", "text": "b"}]
+    chat = [told[0], {"role": "assistant", "content": parts}, told[2]]
+    sent = [told[0], told[1] | {"images": [BASE64]}, told[2]]
+    n = post(http, f"{CHAT}/input_tokens", messages=chat)["input_tokens"]
+    assert "[image]b" in post(http, "/apply-template", messages=chat)["prompt"]
+    answer = post(http, "/api/chat", messages=sent, stream=False, options={"num_predict": 1})
+    assert answer["prompt_eval_count"] == n
