@@ -188,7 +188,7 @@ PLAN = {
         "{python} tools/models/make_mmproj.py qwen3.5-0.8b {out}/mmproj-0.8b.gguf\n"
         "{python} tools/bench/bench_images.py {q4_0} {out}/mmproj-0.8b.gguf --pairs 3 --threads 2 "
         "--json {out}/images.json",
-        25,
+        45,
         (*HTTP, *PEERS, "pymtp/images", "tools/bench/bench_images.py"),
     ),
     "demo_model.json": Measurement(
