@@ -58,7 +58,9 @@ def test_readme_sentences_have_at_most_30_words() -> None:
 
 
 def test_sentences_splits_prose_without_code() -> None:
-    text = "# Title\n\nOne <!-- no -->two\nthree. [Four](a.md) `x y z`!\n\n    no\n\n| no |\n- item one\n- **item** two\n"
+    text = (
+        "# Title\n\nOne <!-- no -->two\nthree. [Four](a.md) `x y z`!\n\n    no\n\n| no |\n- item one\n- **item** two\n"
+    )
     assert list(sentences(text)) == ["One two three.", "Four code!", "item one", "item two"]
 
 

@@ -167,3 +167,16 @@ def test_list_tells_the_minutes_of_the_last_measurement(repository: Path, capsys
 def test_unknown_file_is_refused(repository: Path) -> None:
     with pytest.raises(typer.BadParameter, match=r"does not make b\.json"):
         measure("b.json")
+
+
+@pytest.mark.parametrize(("date", "stale"), [("2001-01-01", False), ("2037-01-01", True)])
+def test_module_older_than_a_commit_to_its_sources_is_not_measured(
+    date: str, stale: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_all, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_COMMITTER_DATE", f"{date}T00:00:00")
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches/a.patch").touch()
+    commit(tmp_path, "init", "-q")
+    commit(tmp_path)
+    assert ("is older than commit" in str(measure_all.stale_module())) is stale

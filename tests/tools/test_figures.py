@@ -69,7 +69,7 @@ def test_numbers_that_differ_are_told_with_their_lines(folder: Path) -> None:
         ("1<!-- a.json: cells[0].mode: d -->", "is 'none', not a number"),
         ("1<!-- a.json: cells[: d -->", "line 1: cells["),
         ("1<!-- a.json: series[0].speed: d -->", "'d' is not a format"),
-        ("1<!-- a.json: only(cells).ratio: d -->", "is None"),
+        ("1<!-- a.json: only(series[0].ratios): d -->", "is None"),
         ("| 2<!-- a.json: cells | length(@): d --> |", "ends a cell"),
         ("x<!-- a.json: length(cells): d -->", "no number stands before"),
     ],

@@ -30,7 +30,9 @@ import typer
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
-MARK = re.compile(r"(?P<number>-?\d[\d,.]*%?)?<!-- (?P<file>[\w./-]+\.json): (?P<expression>[^\n]+?): (?P<form>\S*) -->")
+MARK = re.compile(
+    r"(?P<number>-?\d[\d,.]*%?)?<!-- (?P<file>[\w./-]+\.json): (?P<expression>[^\n]+?): (?P<form>\S*) -->"
+)
 FRACTION = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\d.]|%?<!--)")
 
 
