@@ -1,4 +1,4 @@
-"""Compare the numbers of README.md and docs/ with the files of benchmarks/ that they are taken from, or write them anew.
+"""Compare the numbers of README.md and docs/ with the files of benchmarks/ that they are from, or write them anew.
 
     pip install jmespath typer
     python tools/bench/figures.py             # shows the numbers that differ; exit code 1 if any does
@@ -10,7 +10,7 @@ A comment that is not shown follows a number, with the file, an expression and a
     3.23<!-- server.json: series[0].median_ratio.pymtp: .2f -->
 
 The expression is one of JMESPath (https://jmespath.org), with three more functions: `median(array)`, `ratio(a, b)`,
-which is a / b, and `only(array)`, the element of an array that has one. In a table it has no |, which would end the cell.
+which is a / b, and `only(array)`, the element of an array that has one. In a table it has no |, which would end a cell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import typer
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 MARK = re.compile(
-    r"(?P<number>-?\d[\d,.]*%?)?<!-- (?P<file>[\w./-]+\.json): (?P<expression>[^\n]+?): (?P<form>\S*) -->"
+    r"(?P<number>(?:(?<=[ |(])-)?\d[\d,.]*%?)?<!-- (?P<file>[\w./-]+\.json): (?P<expression>[^\n]+?): (?P<form>\S*) -->"
 )
 FRACTION = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\d.]|%?<!--)")
 
