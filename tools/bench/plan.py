@@ -92,12 +92,6 @@ PLAN = {
         6,
         DECODE,
     ),
-    "batch.json": Measurement(
-        "{pymtp} bench batch -m {q4_0} --sequences 1,8 --depths auto --prompt 16 --tokens 64 --warm-up 32 "
-        "--rounds 3 -t 2 -o json > {out}/batch.json",
-        2,
-        BATCH,
-    ),
     "batch_synthetic.json": Measurement(
         "{pymtp} bench batch -m {q4_0} --sequences 1,2,4,8,16 --depths none,1,2,3,5,7,auto --acceptance 0,0.5,0.75,0.9 "
         "--prompt 16 --tokens 256 --warm-up 64 --rounds 3 -t 2 -o json > {out}/batch_synthetic.json",
