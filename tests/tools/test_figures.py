@@ -92,4 +92,4 @@ def test_write_changes_the_page_and_the_comparison_fails_before(folder: Path) ->
 
 
 def test_unmarked_counts_fractions_of_tables_without_a_comment() -> None:
-    assert unmarked("1.5\n| 1.25 (1,000.5 to 2) | v0.1.2 | 3.5<!-- a.json: x: .1f --> |\n") == 2
+    assert unmarked("1.5\n| 1.25 (1,000.5 to 2) | v0.1.2 | 3.5<!-- a.json: x[?y=='0.5']: .1f --> |\n") == 2
