@@ -60,7 +60,7 @@ ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[a
 typer.main.get_command = cache(typer.main.get_command)
 
 # What takes as long as hundreds of other tests: begun late, one would run alone at the end
-FIRST = ("test_cluster.py", "tools", "vendor")
+FIRST = ("test_cluster.py", "test_examples.py", "tools", "vendor")
 
 
 def pytest_xdist_auto_num_workers() -> int:

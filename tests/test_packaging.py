@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import pymtp
 from pymtp.native import _native, ffi, lib
 
 ROOT = Path(__file__).parent.parent
@@ -24,6 +25,11 @@ import pymtp
 with pymtp.LLM(n_ctx=256, n_threads=1) as llm:
     print(llm.generate("def f(n):", pymtp.SamplingParams(max_tokens=4)).finish_reason)
 """
+
+
+def version_of_checkout() -> str:
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
+    return str(version)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no global symbol scope")
@@ -103,3 +109,14 @@ def test_missing_cuda_library_error_names_the_package_to_install(tmp_path: Path,
     (tmp_path / "pymtp/native/_native.py").write_text(f"raise ImportError({error!r})\n")
     run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
     assert run.stderr.endswith(told) or told in run.stderr.splitlines()[-1]
+
+
+def test_version_of_the_installation_is_that_of_this_checkout() -> None:
+    assert importlib.metadata.version("pymtp") == pymtp.__version__ == version_of_checkout()
+
+
+def test_changelog_and_citation_have_the_version_of_pyproject() -> None:
+    newest, date = re.findall(r"^## \[([\d.]+)\] - ([\d-]+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)[0]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {newest}\ndate-released: {date}\n" in citation
+    assert newest == version_of_checkout()

@@ -33,7 +33,6 @@ from pymtp.native.build_info import build_info
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -80,7 +79,7 @@ def app_main(arguments: Sequence[str] | None = None) -> None:
             # print an escape for a character that the encoding of the output lacks, instead of failing
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            app(arguments)
+            app(arguments, prog_name="pymtp")  # completion in a shell is of this name, also by python -m pymtp
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()

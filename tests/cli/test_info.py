@@ -28,7 +28,7 @@ def test_info_table_in_a_file_is_not_cut_to_a_terminal_s_width() -> None:
     [
         ("info",),
         ("info", "--memory"),
-        ("bench", "batch", "--from", str(ROOT / "benchmarks/batch.json")),
+        ("bench", "batch", "--from", str(ROOT / "benchmarks/arriving.json")),
     ],
     ids=" ".join,
 )

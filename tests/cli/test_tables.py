@@ -66,7 +66,7 @@ def test_table_too_wide_for_a_terminal_is_printed_as_into_a_pipe(monkeypatch: py
     + [
         ("bench", name, "--from", f"benchmarks/{file}")
         for name, file in (
-            ("batch", "batch.json"),
+            ("batch", "arriving.json"),
             ("rows", "rows_q4_0.json"),
             ("prefix", "prefix_08b.json"),
             ("prefill", "prefill.json"),

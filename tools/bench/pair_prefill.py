@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from peer import Output, write_json
 
 from pymtp.cli.bench_values import read_numbers
 from pymtp.context.context import Context
@@ -48,9 +49,11 @@ def main(
     depth: Annotated[int, typer.Option(min=1, help="Drafts per round of the context with MTP.")] = 3,
     mode: Annotated[str, typer.Option(help="How the prompt reaches the head.")] = "fused",
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
+    output: Output = None,
 ) -> None:
     """Print the ratio for each size: 1 means that MTP costs nothing."""
     numbers = random.Random(0)
+    found = []
     with Model(model) as loaded:
         for size in read_numbers("--sizes", sizes):
             ratios = []
@@ -77,6 +80,9 @@ def main(
                 f"{model.name} {size} tokens: {mode}/none {statistics.median(ratios):.4f}, "
                 f"mean {statistics.mean(ratios):.4f}, from {min(ratios):.4f} to {max(ratios):.4f} in {rounds} rounds"
             )
+            found.append({"tokens": size, "median": statistics.median(ratios), "ratios": ratios})
+    n_threads = threads or default_threads()
+    write_json(output, "prefill, ubatch by ubatch", model=model.name, threads=n_threads, depth=depth, sizes=found)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""Tests of examples/: each runs on the shipped model, whatever that writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from helpers.servers import Server
+from makers.make_mmproj import make_mmproj
+from PIL import Image
+
+EXAMPLES = ROOT / "examples"
+MAX_LINES = 60
+
+pytestmark = pytest.mark.timeout(420)  # Ray alone takes most of a minute on a busy machine
+CITIES = ("Bergen", "Cairo", "Lima")
+
+
+def run(name: str, *arguments: str | Path, folder: Path) -> str:
+    """Run an example in an empty folder, and return what it prints to stdout."""
+    command = [sys.executable, EXAMPLES / f"{name}.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server(draft_tokens=3).ready()
+    yield server
+    server.close()
+
+
+def test_agent_example_calls_a_tool_with_valid_arguments(server: Server, tmp_path: Path) -> None:
+    first = run("agent", "--base-url", f"{server.url}/v1", folder=tmp_path).splitlines()[0]
+    (call,) = re.findall(r"^weather\((.*)\) -> \w+, \d+ degrees$", first)
+    assert json.loads(call)["city"] in CITIES
+
+
+def test_extraction_example_starts_a_server_and_prints_the_fields_of_its_class(tmp_path: Path) -> None:
+    found = json.loads(run("extraction", folder=tmp_path))
+    assert list(found) == ["customer", "order", "reason", "wants"]
+    assert found["wants"] in ("replacement", "refund", "answer")
+
+
+def test_batch_example_prints_a_line_for_each_prompt_and_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("import \ndef f(x):\nclass A:\n")
+    printed = run("batch", "prompts.txt", folder=tmp_path)
+    assert [json.loads(line)["prompt"] for line in printed.splitlines()] == ["import ", "def f(x):", "class A:"]
+    assert run("batch", "prompts.txt", folder=tmp_path) == printed
+
+
+def test_long_document_example_reuses_the_saved_prefix(tmp_path: Path) -> None:
+    (tmp_path / "document.txt").write_text("\n".join(f"def f{i}(x): return x + {i}" for i in range(60)))
+    lines = run("long_document", "document.txt", "--n-ctx", "2048", folder=tmp_path).splitlines()
+    (saved,) = re.findall(r"^computed and saved: (\d+) tokens", lines[0])
+    for line in lines[2:]:
+        cached, total = map(int, re.findall(r"^(\d+) of (\d+) tokens cached", line)[0])
+        assert int(saved) - 64 <= cached < total  # the last tokens before a question may merge with its first ones
+    assert len(lines) == 4
+
+
+def test_picture_example_shows_the_model_the_picture(tmp_path: Path) -> None:
+    projector = make_mmproj("demo", tmp_path / "mmproj.gguf")
+    Image.new("RGB", (512, 512)).save(tmp_path / "a.png")
+    options = ("--mmproj", projector, "--max-tokens", "8")
+    drawn, given = (run("picture", *words, *options, folder=tmp_path) for words in ((), ("a.png",)))
+    drawn_tokens, given_tokens = (int(re.findall(r"^(\d+) tokens", each, re.MULTILINE)[0]) for each in (drawn, given))
+    assert given_tokens - drawn_tokens == (512 // 32) ** 2 - (128 // 32) ** 2  # a token for 32 x 32 pixels
+
+
+def test_ray_example_prints_a_text_for_each_row(tmp_path: Path) -> None:
+    lines = run("on_ray", folder=tmp_path).splitlines()
+    assert len([line for line in lines if line.endswith(("(length)", "(stop)"))]) == 6
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_example_is_short_and_says_how_to_run_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES
+    assert path.stem == "served" or f"    python examples/{path.name}" in text
