@@ -1,4 +1,4 @@
-"""Tests of the tables in docs/coming-from.md: each row runs."""
+"""Tests of the tables in docs/how-to/coming-from.md: each row runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES: dict[str, Any] = {
 
 def rows(heading: str) -> list[tuple[str, str]]:
     """Return the rows of the table below a heading."""
-    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "coming-from.md").read_text(encoding="utf-8")
     section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| `")]
     return [(theirs, ours) for theirs, ours in found]

@@ -1,4 +1,4 @@
-"""Tests of the documents: a short README with short sentences, and valid local links."""
+"""Tests of the documents: a short README with short sentences, and valid local links and anchors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from helpers.documents import DOCUMENTS, PAGES, README, anchors, links
 
 from pymtp.bench.rows_report import RowsReport
 
 MAX_LINES = 150
 MAX_WORDS = 30  # words in a sentence
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest -n auto --dist worksteal"
-
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def prose(text: str) -> Iterator[str]:
@@ -34,11 +32,6 @@ def sentences(text: str) -> Iterator[str]:
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", block)
         plain = re.sub(r"`[^`]*`", "code", plain).replace("**", "")
         yield from re.split(r"(?<=[.!?])\s+", plain)
-
-
-def slug(heading: str) -> str:
-    """Return the anchor that GitHub makes of a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def test_readme_has_at_most_150_lines() -> None:
@@ -66,17 +59,14 @@ def test_documents_never_install_pymtp_from_the_package_index() -> None:
     assert [(file, line) for file in files for line in install.findall(file.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_local_links_point_to_existing_files_and_headings(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", target):
-            continue
+    for target in links(page):
         name, _, anchor = target.partition("#")
         file = (page.parent / name) if name else page
         assert file.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.M)
-            assert anchor in map(slug, headings), target
+            assert anchor in anchors(file), target
 
 
 @pytest.mark.parametrize("weights", ["q4_0", "q4_k", "q8_0"])
@@ -93,5 +83,6 @@ def test_table_of_rows_in_the_docs_matches_the_bench_output(weights: str) -> Non
 
 
 def test_index_of_the_docs_lists_every_page() -> None:
-    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if page.name != "README.md" and f"]({page.name})" not in index] == []
+    index = {(ROOT / "docs" / target).resolve() for target in links(ROOT / "docs/README.md")}
+    tutorial = {(ROOT / "docs/tutorial" / target).resolve() for target in links(ROOT / "docs/tutorial/README.md")}
+    assert {page for page in PAGES if page.name != "README.md"} - index - tutorial == set()

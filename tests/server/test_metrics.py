@@ -230,7 +230,7 @@ def test_metrics_are_served_as_openmetrics_if_the_client_accepts_it(served: Serv
     assert {family.name for family in open_metrics(answer.text)} >= {"pymtp:generation_tokens", "pymtp:info"}
 
 
-DASHBOARD = json.loads((ROOT / "docs/grafana.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((ROOT / "docs/how-to/grafana.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
