@@ -30,8 +30,10 @@ def wait_for_calls(path: str) -> None:
     """Answer calls until this process is ended."""
     from helpers.warm import ForkingPopen
     from pymtp.cli import app_main
+    from pymtp.context import options
     from pymtp.server.process import http_server, supervisor, worker  # noqa: F401
 
+    options.default_threads = lambda: 1  # on a busy machine, each thread would wait for the others
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
