@@ -1,8 +1,8 @@
 """Tests of the blocks of code in README.md and docs/: each runs, in the order of its page, with the shipped model.
 
 A page's blocks share a folder and, in Python, their names. Files that they name are stand-ins: any GGUF file is the
-shipped model, and texts and pictures are made. Contexts are cut to 1,024 tokens. A block with a `title` is a file of the
-folder. A block that cannot run says why in a comment before it: `<!-- not run: needs a GPU -->`.
+shipped model, and texts and pictures are made. Contexts are cut to 1,024 tokens. A block with a `title` is a file of
+the folder. A block that cannot run says why in a comment before it: `<!-- not run: needs a GPU -->`.
 """
 
 from __future__ import annotations

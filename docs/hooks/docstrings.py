@@ -1,4 +1,4 @@
-"""Make a list of the fields and arguments of a docstring, which it has as lines `name: meaning`."""
+"""Make Markdown of docstrings: a list of the fields and arguments, which they have as lines `name: meaning`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from typing import Any
 
 from griffe import Extension, Object
 
-NAMES = re.compile(r"^(?=[a-z_]\w*(?:, \w+)*: )", flags=re.M)
+NAMES = re.compile(r"^(?=[a-z_]\w*(?:, [a-z_]\w*)*: )", flags=re.M)
+WORDS = re.compile(r"(`[^`]*`)")  # code, which has stars as they are
 
 
-class FieldLists(Extension):
+class MarkdownDocstrings(Extension):
     """Change the docstring of each object that is loaded."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Begin a list item with each line that begins with names and a colon."""
-        if not obj.docstring:
-            return
-        paragraphs = obj.docstring.value.split("\n\n")
-        for i, paragraph in enumerate(paragraphs):
-            if NAMES.match(paragraph):
-                items = [" ".join(item.split()) for item in NAMES.split(paragraph) if item.strip()]
-                paragraphs[i] = "\n".join("- `{}`: {}".format(*item.split(": ", 1)) for item in items)
-        obj.docstring.value = "\n\n".join(paragraphs)
+        if obj.docstring:
+            obj.docstring.value = "\n\n".join(_markdown(text) for text in obj.docstring.value.split("\n\n"))
+
+
+def _markdown(paragraph: str) -> str:
+    if paragraph.startswith("    "):  # an example
+        return paragraph
+    paragraph = "".join(part if part.startswith("`") else part.replace("*", r"\*") for part in WORDS.split(paragraph))
+    if not NAMES.match(paragraph):
+        return paragraph
+    items = [" ".join(item.split()).split(": ", 1) for item in NAMES.split(paragraph) if item.strip()]
+    return "\n".join(f"- `{names}`: {meaning}" for names, meaning in items)

@@ -87,6 +87,18 @@ def test_metrics_have_the_names_of_vllm(served: Server) -> None:
     assert not [name for name in names if name.endswith("_created")]
 
 
+def test_metrics_are_those_of_the_reference(served: Server) -> None:
+    ask(served, stream=True)
+    text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z0-9_]+)`", "".join(line.split("|")[1] for line in text.splitlines() if "|" in line)))
+    exported = {
+        family.name.removeprefix("pymtp:") + "_total" * (family.type == "counter")
+        for family in Scraped(served).families
+        if family.name.startswith("pymtp:")
+    }
+    assert exported == documented
+
+
 def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
     request_body = [ask(served), ask(served, prompt="class A:", n=2, temperature=1), ask(served, max_tokens=5)]
     metrics = Scraped(served)
