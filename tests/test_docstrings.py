@@ -39,7 +39,9 @@ def test_public_name_and_its_methods_have_docstrings(name: str) -> None:
     assert len(value.__doc__ or "") > 10
     assert not (value.__doc__ or "").startswith(f"{value.__name__}(")  # dataclass writes such a line itself
     if inspect.isclass(value):
-        missing = {method for method, function in own(value) if not getattr(value, method).__doc__ and not function.__doc__}
+        missing = {
+            method for method, function in own(value) if not getattr(value, method).__doc__ and not function.__doc__
+        }
         assert missing == set()
 
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, which
 from typing import Any
 
 import pytest
@@ -44,6 +44,7 @@ SHELL = ("sh", "bash")
 DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": lambda text: list(yaml.safe_load_all(text))}
 PICTURES = ("text", "mermaid")  # outputs, and drawings
 N_CTX = 1024
+REFUSALS_FAIL = 'curl() { command curl -f "$@"; }\n'
 TEXT = "The manual says how to install the pump, and how to clean it.\n" * 8
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN = [page for page in PAGES if any(block.reason is None and block.language not in PICTURES for block in blocks(page))]
@@ -111,9 +112,11 @@ def adapted(code: str) -> str:
 
 
 def run_shell(block: Block, code: str, folder: Path, commands: Path) -> None:
+    if "curl " in code and which("curl") is None:
+        pytest.skip("curl is not installed")
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code],
+        ["bash", "-euo", "pipefail", "-c", REFUSALS_FAIL + code],
         cwd=folder,
         env={**os.environ, "PATH": path, "HOME": str(folder)},
         stdin=subprocess.DEVNULL,

@@ -90,7 +90,9 @@ def test_metrics_have_the_names_of_vllm(served: Server) -> None:
 def test_metrics_are_those_of_the_reference(served: Server) -> None:
     ask(served, stream=True)
     text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"`([a-z0-9_]+)`", "".join(line.split("|")[1] for line in text.splitlines() if "|" in line)))
+    documented = set(
+        re.findall(r"`([a-z0-9_]+)`", "".join(line.split("|")[1] for line in text.splitlines() if "|" in line))
+    )
     exported = {
         family.name.removeprefix("pymtp:") + "_total" * (family.type == "counter")
         for family in Scraped(served).families
