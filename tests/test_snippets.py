@@ -102,7 +102,8 @@ def fill(folder: Path, code: str, files: dict[str, Path]) -> None:
 
 
 def adapted(code: str) -> str:
-    """Return code with small contexts."""
+    """Return code with small contexts and short trials."""
+    code = code.replace("pymtp tap ", "pymtp tap --tokens 8 ")
     return re.sub(
         r"(\bn_ctx=|^ctx = |(?:--ctx|-c) )(\d+)",
         lambda match: f"{match[1]}{min(int(match[2]), N_CTX)}",

@@ -16,6 +16,13 @@ from pathlib import Path
 from struct import Struct
 
 CODE = Struct("i")
+PROGRAM = """
+import os, sys
+from pymtp.cli import app_main
+
+sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, mode, closefd=False) for i, mode in enumerate("rww"))  # may be pipes
+app_main()
+"""
 
 
 def call(path: str, arguments: list[str]) -> int:
@@ -28,12 +35,16 @@ def call(path: str, arguments: list[str]) -> int:
 
 def wait_for_calls(path: str) -> None:
     """Answer calls until this process is ended."""
-    from helpers.warm import ForkingPopen
-    from pymtp.cli import app_main
+    import typer.main
+
+    from helpers.warm import COMMAND, ForkingPopen, become
+    from pymtp.cli.app import app
     from pymtp.context import options
     from pymtp.server.process import http_server, supervisor, worker  # noqa: F401
 
     options.default_threads = lambda: 1  # on a busy machine, each thread would wait for the others
+    command = typer.main.get_command(app)  # takes a tenth of a second, which each call would take
+    typer.main.get_command = lambda _: command
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -59,12 +70,10 @@ def wait_for_calls(path: str) -> None:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        for number, fd in enumerate([*fds[:2], writer if serves else fds[2]]):
-            os.dup2(fd, number)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         subprocess.Popen = ForkingPopen  # type: ignore[misc]
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, mode) for i, mode in enumerate("rww"))
-        app_main([*arguments, "--port", "0"] if serves else arguments)
+        streams = {"p2cread": fds[0], "c2pwrite": fds[1], "errwrite": writer if serves else fds[2]}
+        arguments += ["--port", "0"] if serves else []
+        become({**streams, "start_new_session": False, "pass_fds": [], "args": [*COMMAND, PROGRAM, *arguments]})
 
 
 def _end_when_it_serves(child: int, reader: int, stderr: int) -> None:
