@@ -85,5 +85,5 @@ def test_table_of_rows_in_the_docs_matches_the_bench_output(weights: str) -> Non
 
 def test_index_of_the_docs_lists_every_page() -> None:
     index = {(ROOT / "docs" / target).resolve() for target in links(ROOT / "docs/README.md")}
-    tutorial = {(ROOT / "docs/tutorial" / target).resolve() for target in links(ROOT / "docs/tutorial/README.md")}
+    tutorial = {(ROOT / "docs/tutorial" / target).resolve() for target in links(ROOT / "docs/tutorial/index.md")}
     assert {page for page in PAGES if page.name != "README.md"} - index - tutorial == set()
