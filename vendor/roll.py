@@ -107,7 +107,7 @@ _NEXT_STEPS = """
     git add -A && git rebase --continue        # on to the next conflict (without this patch: git rebase --skip)
     cd {paths.root}
     python vendor/layout.py write              # at the end: writes patches and pin
-  To give up: rm -rf {paths.work}; patches and pin are unchanged. More: docs/rolling.md"""
+  To give up: rm -rf {paths.work}; patches and pin are unchanged. More: docs/developers/rolling.md"""
 
 
 def _try(paths: Paths, options: Options) -> None:

@@ -19,7 +19,7 @@ CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq
 FLASH_ATTN = ("auto", "on", "off")
 DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_sample_on
 # With draft_vocab="auto", drafts are chosen from this many of Qwen's 248,320 tokens, at first those of the earliest
-# merges: see docs/draft-vocabulary.md.
+# merges: see docs/explanation/draft-vocabulary.md.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 MAX_TEXT = 63  # the largest number of drafts from text in a round

@@ -30,7 +30,7 @@ from pymtp.stats import DraftStats, Stats, collect
 FinishReason = Literal["stop", "length", "cancelled"]
 POLL_SECONDS = 0.05
 # A reader is woken at most this often, unless many pieces wait: to wake it for each round of a small model takes longer
-# than the reader notices, and would slow the rounds down. docs/tuning.md has the measurements.
+# than the reader notices, and would slow the rounds down. docs/developers/tuning.md has the measurements.
 HANDOVER_SECONDS = 0.004
 # A grammar that allows any text but never its end: the last character would have to be one that does not exist.
 ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"

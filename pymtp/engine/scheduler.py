@@ -17,7 +17,7 @@ MAX_UNREAD_PIECES = 16
 
 # The cost of moving a request to another sequence, measured in rounds. Copying COPIED_TOKENS_PER_ROUND tokens takes as
 # long as one round. Cached tokens that the target sequence loses may be needed by a later prompt: losing
-# LOST_TOKENS_PER_ROUND of them costs as much as one round. docs/tuning.md has the measurements.
+# LOST_TOKENS_PER_ROUND of them costs as much as one round. docs/developers/tuning.md has the measurements.
 COPIED_TOKENS_PER_ROUND = 2048
 LOST_TOKENS_PER_ROUND = 8
 

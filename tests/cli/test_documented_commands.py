@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from helpers.command import parse
+from helpers.documents import PAGES, blocks
 
 PROGRAM = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S*/)?pymtp (\S.*)$")
-
-
-def code_lines(page: Path) -> list[str]:
-    """Return the lines of a page that are code, without their indentation."""
-    lines, fenced = [], False
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.startswith("```"):
-            fenced = not fenced
-        elif fenced or line.startswith("    "):
-            lines.append(line.strip())
-    return lines
 
 
 def documented() -> list[str]:
     """Return the arguments of each command line `pymtp …` in code and in sentences of the documents, once each."""
     found = []
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in PAGES:
         spans = re.findall(r"`(pymtp [a-z][^`…]*)`", page.read_text(encoding="utf-8"))
-        for line in [*code_lines(page), *(span for span in spans if " -" in span and "--help" not in span)]:
+        lines = [line.strip() for block in blocks(page) for line in block.code.splitlines()]
+        for line in [*lines, *(span for span in spans if " -" in span and "--help" not in span)]:
             for command in re.split(r"&&|\|\|?|;", line):
                 if match := PROGRAM.match(command.strip()):
                     arguments = re.split(r"\s[>#&]|\s2>", match[1])[0].strip()

@@ -18,7 +18,7 @@ from pymtp import LLM, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
-PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process with nine tokens or more: docs/vulkan.md
+PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process with nine tokens or more: docs/how-to/vulkan.md
 
 # options, and whether part of the model stays in the host's memory with them
 PLACINGS: list[tuple[dict[str, Any], bool]] = [

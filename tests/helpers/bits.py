@@ -1,4 +1,4 @@
-"""Comparison of logits by their bits: docs/exactness.md lists the processors where rows do not affect each other."""
+"""Comparison of logits by their bits: docs/explanation/exactness.md says where rows do not affect each other."""
 
 from __future__ import annotations
 

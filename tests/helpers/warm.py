@@ -130,7 +130,7 @@ class ForkingPopen(subprocess.Popen[Any]):
             return
         self.pid = os.fork()
         if self.pid == 0:
-            _become(names)
+            become(names)
         self._child_created = True
         self._close_pipe_fds(*(names[name] for name in PIPES))  # type: ignore[attr-defined]
 
@@ -138,7 +138,7 @@ class ForkingPopen(subprocess.Popen[Any]):
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
-def _become(names: Mapping[str, Any]) -> None:
+def become(names: Mapping[str, Any]) -> None:
     """Run a program in this forked process, with what exec would have set anew, and end the process."""
     code = 1
     try:

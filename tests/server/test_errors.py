@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from conftest import ROOT
 from helpers.late import openai
 from helpers.servers import LONG, Server
 
@@ -293,3 +296,16 @@ def test_lone_surrogates_are_echoed_in_responses(http: httpx.Client, url: str, b
     response = http.post(url, content=json.dumps(body), headers=JSON)
     assert response.status_code == 200, response.text
     assert r"\ud800" in response.text
+
+
+def test_codes_of_errors_are_those_of_the_reference() -> None:
+    code = {}
+    for path in (ROOT / "pymtp/server").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "ErrorInfo":
+                values = [*call.args[3:4], *(word.value for word in call.keywords if word.arg == "code")]
+                code |= {value.value: path.name for value in values if isinstance(value, ast.Constant)}
+    text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8").split("\n## HTTP\n")[1]
+    table = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
+    documented = {name for cell in table for name in re.findall(r"`([a-z_]+)`", cell)} - {"code"}
+    assert code.keys() == documented

@@ -87,6 +87,20 @@ def test_metrics_have_the_names_of_vllm(served: Server) -> None:
     assert not [name for name in names if name.endswith("_created")]
 
 
+def test_metrics_are_those_of_the_reference(served: Server) -> None:
+    ask(served, stream=True)
+    text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    documented = set(
+        re.findall(r"`([a-z0-9_]+)`", "".join(line.split("|")[1] for line in text.splitlines() if "|" in line))
+    )
+    exported = {
+        family.name.removeprefix("pymtp:") + "_total" * (family.type == "counter")
+        for family in Scraped(served).families
+        if family.name.startswith("pymtp:")
+    }
+    assert exported == documented
+
+
 def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
     request_body = [ask(served), ask(served, prompt="class A:", n=2, temperature=1), ask(served, max_tokens=5)]
     metrics = Scraped(served)
@@ -230,7 +244,7 @@ def test_metrics_are_served_as_openmetrics_if_the_client_accepts_it(served: Serv
     assert {family.name for family in open_metrics(answer.text)} >= {"pymtp:generation_tokens", "pymtp:info"}
 
 
-DASHBOARD = json.loads((ROOT / "docs/grafana.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((ROOT / "docs/how-to/grafana.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 

@@ -5,9 +5,9 @@
     python tools/bench/bench_prefix.py --model build/08b4.gguf --traces prefixes,messages
     python tools/bench/bench_prefix.py --traces chat,agents,document,four,at-once
 
-Traces are those of `pymtp bench prefix`. docs/benchmarks.md has the conditions: slots, memory, checkpoints, ubatches.
-Every measurement is a process of its own, warmed up with one prompt. Each round has one measurement of each arm, in
-alternating order.
+Traces are those of `pymtp bench prefix`. docs/how-to/measure.md has the conditions: slots, memory, checkpoints,
+ubatches. Every measurement is a process of its own, warmed up with one prompt. Each round has one measurement of
+each arm, in alternating order.
 """
 
 from __future__ import annotations

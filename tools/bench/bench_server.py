@@ -11,9 +11,9 @@
     python tools/bench/bench_server.py demo:8:1500 -d auto --server-drafts '' --http
 
 A case is MODEL:REQUESTS:TOKENS:TEMPERATURE, where "demo" is the shipped model and TEMPERATURE may be left out: greedy.
-docs/benchmarks.md has the conditions of each side. Prompts are token ids, all sides generate without end tokens, and
-none caches prompts. Every measurement is a process of its own, warmed up with the same prompts. With random weights no
-draft is accepted on any side.
+docs/how-to/measure.md has the conditions of each side. Prompts are token ids, all sides generate without end tokens,
+and none caches prompts. Every measurement is a process of its own, warmed up with the same prompts. With random weights
+no draft is accepted on any side.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python tools/gpu/gpu_suite.py pack                               here, with a network: fills build/gpu
     python tools/gpu/gpu_suite.py all --minutes 9 --out results      there; run it again to continue
 
-build/gpu travels along with the checkout, the files in --out come back and go into build/gpu. See docs/gpu-suite.md.
+build/gpu travels along with the checkout, the files in --out come back and go into build/gpu. See
+docs/developers/gpu-suite.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Take the pictures of the pages for docs/, from a running server with the shipped model.
+"""Take the pictures of the pages for docs/how-to/, from a running server with the shipped model.
 
 pymtp serve --threads 1 --draft-tokens 5
-python tools/server/pictures.py http://127.0.0.1:8080 docs
+python tools/server/pictures.py http://127.0.0.1:8080 docs/how-to
 """
 
 from __future__ import annotations

