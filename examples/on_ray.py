@@ -3,7 +3,7 @@
     pip install '.[ray]'
     python examples/on_ray.py [--model MODEL.gguf] [--workers 2]
 
-A row's text does not depend on its worker. docs/many-machines.md has clusters, and servers.
+A row's text does not depend on its worker. docs/how-to/ray.md has clusters, and servers.
 """
 
 import argparse

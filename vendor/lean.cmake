@@ -34,7 +34,7 @@ set(llama_seldom llama-adapter.cpp llama-chat.cpp llama-grammar.cpp llama-kv-cac
 list(TRANSFORM llama_seldom PREPEND ${llama_directory}/)
 set_source_files_properties(${llama_seldom} TARGET_DIRECTORY llama PROPERTIES COMPILE_OPTIONS "${less}")
 set_source_files_properties(${llama_directory}/llama-model.cpp TARGET_DIRECTORY llama
-  PROPERTIES COMPILE_OPTIONS "${force_include};${less}")
+  PROPERTIES COMPILE_OPTIONS "${force_include};${less}" SKIP_PRECOMPILE_HEADERS ON) # these come before the forced one
 get_target_property(ggml_directory ggml-base SOURCE_DIR)
 set_source_files_properties(${ggml_directory}/gguf.cpp ${ggml_directory}/ggml-backend-meta.cpp
   TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${less}")

@@ -59,13 +59,23 @@ def test_image_beyond_its_limit_is_given_up_at_the_end_of_a_layer(monkeypatch: p
     assert [chat[0]["text"] for chat in chats] == ["a", "b"]
 
 
-def test_layer_without_an_end_ends_the_process_with_its_report(tmp_path: Path) -> None:
-    mmproj = make_mmproj("demo", tmp_path / "mmproj.gguf")
-    words = [ROOT / "tools/gpu", shipped().path, mmproj, "--gpu-layers", "0", "--sizes", "64x64", "--seconds", "0.1"]
+def measure(script: str, folder: Path, seconds: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code of the script, and the only size of its report."""
+    mmproj = make_mmproj("demo", folder / "mmproj.gguf")
+    words = [ROOT / "tools/gpu", shipped().path, mmproj, "--gpu-layers", "0", "--sizes", "64x64", "--seconds", seconds]
     done = subprocess.run(
-        [sys.executable, "-c", STUCK, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=LONG
+        [sys.executable, "-c", script, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=LONG
     )
-    report = json.loads(done.stdout)
-    (found,) = report["sizes"]
+    (found,) = json.loads(done.stdout)["sizes"]
+    return done.returncode, found
+
+
+def test_error_of_an_image_is_told_and_ends_the_process_with_1(tmp_path: Path) -> None:
+    status, found = measure(STUCK.replace("time.sleep(1e6)", "1 / 0"), tmp_path, "20")
+    assert (status, found["error"]) == (1, "ZeroDivisionError: division by zero")
+
+
+def test_layer_without_an_end_ends_the_process_with_its_report(tmp_path: Path) -> None:
+    status, found = measure(STUCK, tmp_path, "0.1")
     assert found.pop("halfway")["cores"] < 0.5  # nothing computes
-    assert found == {"size": "64x64", "encode_ms": [], "layers_ms": [], "stuck": True}
+    assert (status, found) == (0, {"size": "64x64", "encode_ms": [], "layers_ms": [], "stuck": True})

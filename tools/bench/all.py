@@ -1,4 +1,4 @@
-"""Measure all files of benchmarks/ that are missing or older than the code that they measure: one command.
+"""Measure the files of benchmarks/ that are missing or older than the code that they measure: one command.
 
     pip install --no-build-isolation -e '.[bench,test]'  # the commit that is measured, compiled
     python tools/bench/all.py --list                     # what is out of date, why, and how long each takes
@@ -7,8 +7,9 @@
     python tools/bench/all.py --check                    # exit code 1 if anything is out of date
 
 plan.py says how each file is made. A file gets an entry `measured` with the commit, the command, the date and the
-seconds. It is out of date when a file that it measures differs from that commit. Nothing is measured while the working
-tree has changes there, as no commit would name them. Files of unfinished measurements are in build/bench/.
+seconds. benchmarks/h100/ is not among them: tools/gpu/gpu_suite.py makes it. A file is out of date when a file that
+it measures differs from that commit. Nothing is measured while the working tree has changes there, as no commit would
+name them. Files of unfinished measurements are in build/bench/.
 """
 
 from __future__ import annotations

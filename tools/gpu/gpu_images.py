@@ -64,9 +64,13 @@ class Measurement:
         for width, height in sizes:
             self.found.append({"size": f"{width}x{height}", "encode_ms": [], "layers_ms": []})
             picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-            if all(self._encode(self.found[-1], picture) for _ in range(2)):
-                for text in "ab":  # before the image, so that the second chat reuses its rows, but no K and V
-                    self._chat(self.found[-1], text, picture)
+            try:
+                if all(self._encode(self.found[-1], picture) for _ in range(2)):
+                    for text in "ab":  # before the image, so that the second chat reuses its rows, but no K and V
+                        self._chat(self.found[-1], text, picture)
+            except Exception as error:  # of whatever kind: the report tells it
+                self.found[-1]["error"] = f"{type(error).__name__}: {error}"
+                return
 
     def _encode(self, found: dict[str, Any], picture: Any) -> bool:
         assert self._llm._images is not None
@@ -149,6 +153,7 @@ def main(
     if stuck:
         os._exit(0)  # nothing ends a call that computes
     llm.close()
+    raise typer.Exit(int(any("error" in one for one in measurement.found)))
 
 
 if __name__ == "__main__":

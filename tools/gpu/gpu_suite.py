@@ -316,7 +316,9 @@ def report_lines(folder: Path, env: dict[str, str] | None = None) -> Iterator[st
 def _images(name: str, report: dict[str, Any]) -> Iterator[str]:
     """Tell of each size how long an image of it takes, or how far the encoder came within the limit."""
     for one in report.get("sizes", ()):
-        if len(one["encode_ms"]) == 2:
+        if "error" in one:
+            yield f"{name}, {one['size']}: {one['error']}"
+        elif len(one["encode_ms"]) == 2:
             prompt = f", prompt of {one['n_prompt']:,} tokens {one['prompt_ms']:,.1f} ms" if "n_prompt" in one else ""
             yield f"{name}, {one['size']}: encoder {one['encode_ms'][1]:,.1f} ms{prompt}"
         else:

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-// One thread, the owner, calls all functions but `pause`. The destructor ends the work.
+// One thread at a time, the owner, calls all functions but `pause`. The destructor ends the work.
 class pymtp_turns {
 public:
     pymtp_turns() = default;
