@@ -19,7 +19,7 @@ PROMPTS = ["import ", "def fibonacci(n):", "class Queue:\n", "for line in file:"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompts", nargs="?", type=Path)
-    parser.add_argument("--model", help="a GGUF file, or hf:OWNER/NAME:Q4_K_M; the default is the shipped model")
+    parser.add_argument("--model", help="a GGUF file; the default is the shipped model")
     arguments = parser.parse_args()
     prompts = arguments.prompts.read_text(encoding="utf-8").splitlines() if arguments.prompts else PROMPTS
 

@@ -21,7 +21,7 @@ QUESTIONS = ["\n\n# In one sentence:", "\n\n# An example:"]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("document", nargs="?", type=Path, help="the default is a module of Python's library")
-    parser.add_argument("--model", help="a GGUF file, or hf:OWNER/NAME:Q4_K_M; the default is the shipped model")
+    parser.add_argument("--model", help="a GGUF file; the default is the shipped model")
     parser.add_argument("--n-ctx", type=int, default=8192, help="tokens of the document and a question with its answer")
     arguments = parser.parse_args()
     document = arguments.document.read_text(encoding="utf-8") if arguments.document else inspect.getsource(textwrap)

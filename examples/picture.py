@@ -2,7 +2,7 @@
 
     python examples/picture.py PICTURE.png --model MODEL.gguf --mmproj mmproj-MODEL.gguf
 
-A Qwen model sees with its projector, a file `mmproj-*.gguf` of its repository; hf:OWNER/NAME:Q4_K_M brings it along.
+A Qwen model sees with its projector, a file `mmproj-*.gguf` of its repository.
 The shipped model has none. `tools/models/make_mmproj.py demo FILE` writes one with random weights, which shows that all
 parts work together, and no more. Without a picture, the example draws one.
 """
@@ -25,11 +25,13 @@ def draw() -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a GGUF file, or hf:OWNER/NAME:Q4_K_M; the default is the shipped model")
+    parser.add_argument("--model", help="a GGUF file; the default is the shipped model")
     parser.add_argument("picture", nargs="?", type=Path, help="a PNG, JPEG, GIF, WebP or BMP file")
-    parser.add_argument("--mmproj", help="the projector; not needed for a model of the hub")
+    parser.add_argument("--mmproj", help="the projector")
     parser.add_argument("--max-tokens", type=int, default=200)
     arguments = parser.parse_args()
+    if arguments.mmproj is None:
+        parser.error("--mmproj: a model sees with its projector; `tools/models/make_mmproj.py demo FILE` makes one")
 
     parts = [
         {"type": "image", "image": arguments.picture or draw()},

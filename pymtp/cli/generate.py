@@ -24,11 +24,14 @@ from pymtp.cli.options import (
 )
 from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.cli.texts import read_prompt, read_text
+from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
 
 def chat_with_images(text: str, images: Sequence[Path]) -> Chat:
     """Return a chat of one message, with the images before the text."""
+    if any(str(path).lower().startswith(("http:/", "https:/")) for path in images):
+        raise InvalidRequestError("--image takes files: URLs are not fetched")
     parts = [*({"type": "image", "image": path} for path in images), {"type": "text", "text": text}]
     return Chat([{"role": "user", "content": parts}])
 

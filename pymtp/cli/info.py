@@ -185,6 +185,8 @@ def _show_memory(given: LLMOptions, json_output: bool) -> None:
     descriptions = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         print_tables(as_table(plan, descriptions.get(plan.without.device, plan.without.device)))
+    if ctx > header.n_ctx_train:
+        print_tables(f"The model was trained with contexts of {header.n_ctx_train:,} tokens.")
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
         print_tables(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
     for gpu, nbytes in projector.items():

@@ -129,7 +129,7 @@ IGNORED: Mapping[str, Ignored] = {
 }
 
 _HUB = "-m hf:OWNER/NAME:FILE.gguf downloads a model of the Hugging Face hub"
-_TEXT = "this command gives models only text: --image of `pymtp generate` and /image of `pymtp chat` show images"
+_TEXT = "--image of `pymtp generate`, and /image within `pymtp chat`, show images"
 _BIAS = "logit_bias of a request, or of SamplingParams, does this"
 _TEMPLATE = "--chat-template-file FILE sets another template"
 _TOKENS = """--chat-template-kwargs '{"enable_thinking": false}' turns thinking off"""

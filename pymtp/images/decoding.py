@@ -35,6 +35,8 @@ def open_file(data: bytes) -> tuple[PillowImage, int]:
 
     Raises InvalidRequestError for other formats and for damaged files.
     """
+    if not data:
+        raise InvalidRequestError("an image has no bytes")
     kind = _format(data)
     if kind is None:
         raise InvalidRequestError(f"an image is none of {FORMATS}: it begins with {data[:8]!r}")

@@ -76,7 +76,12 @@ class Image:
                 "an image must be a path, bytes, a data URL, an image of Pillow or an array of uint8, not "
                 f"{type(source).__name__}: {shown(source)}"
             )
-        return cls._of_file(_file_bytes(read_path("an image", source), limits), limits)
+        path = read_path("an image", source)
+        data = _file_bytes(path, limits)
+        try:
+            return cls._of_file(data, limits)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"{path}: {error}") from error
 
     @classmethod
     def from_data_url(cls, url: str, limits: ImageLimits = DEFAULT_LIMITS) -> Image:

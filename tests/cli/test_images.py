@@ -46,6 +46,7 @@ def test_generate_without_a_projector_says_how_to_get_one(folder: Path) -> None:
         (("--mmproj", "a.gguf", "--no-mmproj"), "--mmproj and --no-mmproj exclude each other"),
         (("--mmproj", "nowhere.gguf"), "no such projector: nowhere.gguf"),
         (("--image-min-tokens", "9", "--image-max-tokens", "8"), "--image-min-tokens 9 is more than"),
+        (("--image", "https://example.com/a.png"), "--image takes files: URLs are not fetched"),
         (("--image-max-tokens", "0"), "--image-max-tokens 0 must be a whole number from 1"),
     ],
 )

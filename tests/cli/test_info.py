@@ -126,6 +126,12 @@ def test_info_does_not_mistake_a_model_for_a_prefix(tmp_path: Path) -> None:
     assert "prefix" not in done.stderr
 
 
+def test_memory_plan_tells_the_length_of_training_if_the_context_is_longer() -> None:
+    said = "The model was trained with contexts of 8,192 tokens."
+    assert said not in run("info", "--memory", "-c", "8192").stdout
+    assert said in run("info", "--memory", "-c", "8448").stdout
+
+
 def test_info_warns_if_the_plan_exceeds_the_host_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

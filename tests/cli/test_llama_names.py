@@ -143,7 +143,7 @@ def test_option_without_an_effect_prints_one_line_that_says_so(monkeypatch: pyte
         ("serve -lcs words.bin", "--draft-text drafts from the prompt and earlier outputs"),
         ("serve -n 100", "max_tokens of a request"),
         ("serve --jinja --slot-prompt-similarity", "--slot-prompt-similarity needs a value"),
-        ("bench decode --mmproj file.gguf", "gives models only text"),
+        ("bench decode --mmproj file.gguf", "within `pymtp chat`, show images"),
         ("serve --mmproj-url https://x", "-m hf:… downloads the projector"),
     ],
 )

@@ -264,6 +264,7 @@ def test_from_pretrained_refuses_an_unknown_keyword_before_the_download(
             'post-norm embeddings: it cannot be used with tap="pre_norm"',
         ),
         (("owner/name",), {"n_ctx": 2**30, "n_seq_max": 4}, "more than 2147483392 in all"),
+        (("owner/name",), {"n_ctx": 2**24 + 1}, "n_ctx=16777217 must be at most 16777216"),
     ],
     ids=str,
 )

@@ -191,6 +191,14 @@ def test_other_sources_are_refused_by_name(tmp_path: Path) -> None:
     assert "cannot read the image" in refusal(tmp_path)
 
 
+def test_refused_image_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"%PDF-1.7")
+    assert refusal(path).startswith(f"{path}: an image is none of PNG")
+    path.write_bytes(b"")
+    assert refusal(path) == f"{path}: an image has no bytes"
+
+
 def test_data_url_may_escape_the_characters_of_base64() -> None:
     data = saved()
     text = base64.b64encode(data).decode()

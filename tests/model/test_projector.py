@@ -111,6 +111,11 @@ def test_impossible_images_are_refused_with_the_reason(projector: Projector) -> 
             projector.encode(array)
 
 
+def test_projector_given_as_the_model_is_refused(mmproj: Path) -> None:
+    with pytest.raises(ModelLoadError, match="it is a projector, which goes with a model: mmproj"):
+        Model(mmproj)
+
+
 def test_a_projector_of_another_model_is_refused(dense: Model, mmproj: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=f"of another model: it makes rows of {shipped().n_embd}"):
         Projector(dense, mmproj, n_threads=1)

@@ -25,6 +25,9 @@ void inspect(const char * path, const char * head_path, pymtp_file_info & info) 
     }
     const std::string arch = file.string("general.architecture").value_or("");
     std::strncpy(info.architecture, arch.c_str(), sizeof(info.architecture) - 1);
+    if (arch == "clip") {
+        throw pymtp_file_error("it is a projector, which goes with a model: mmproj, on command lines --mmproj");
+    }
     if (arch != "qwen35" && arch != "qwen35moe" && arch != "qwen3next") {
         throw pymtp_file_error("architecture is '" + arch + "', pymtp runs qwen35, qwen35moe and qwen3next");
     }

@@ -156,7 +156,9 @@ def _refuse_images(part: object) -> object:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("image_url", "input_image"):
         raise PydanticCustomError(
-            "unreadable", "{kind} is not supported here: only messages of users have images", {"kind": shown(kind)}
+            "unreadable",
+            "{kind} is not supported here: messages of users and results of tools have images",
+            {"kind": shown(kind)},
         )
     return refuse_media(part)
 
