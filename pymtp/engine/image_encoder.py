@@ -268,6 +268,8 @@ class ImageEncoder:
         """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""
         with self._lock:
             if self._current is not None and self._current not in self._jobs:
+                if self._beginning is not None:
+                    self._beginning.cancel()  # unless it has begun: the next image would wait for it
                 self._in_turn(self.projector.end)
                 self._forget_current()
             if self._current is None and self._jobs:
@@ -295,7 +297,7 @@ class ImageEncoder:
 
     def close(self) -> None:
         """Free the projector. Images that are waited for are not encoded any more."""
-        self._preparer.shutdown(wait=False)
+        self._preparer.shutdown(wait=False, cancel_futures=True)
         self.projector.close()
 
     # ── Rows that are kept ──────────────────────────────────────────────────────────────────────────────────────────

@@ -141,6 +141,21 @@ def test_engine_waits_neither_for_the_copy_of_an_image_nor_for_the_end_of_its_pr
     assert threading.current_thread() not in threads
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_image_that_is_given_up_before_its_preparation_is_not_prepared(
+    projector: ScriptedProjector, encoder: ImageEncoder, closes: bool
+) -> None:
+    released = threading.Event()
+    encoder._preparer.submit(released.wait)
+    job = encoder.request(image(0), KEY)
+    encoder.turn(0.01)
+    encoder.leave(job)
+    encoder.close() if closes else encoder.turn(0.01)
+    released.set()
+    encoder._preparer.shutdown()
+    assert not projector.begun
+
+
 @pytest.mark.parametrize("error", [MemoryError(), NativeError("failed")])
 @pytest.mark.parametrize("where", ["begin", "advance"])
 def test_image_that_fails_leaves_the_projector_to_the_next(
