@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from concurrent.futures import wait
 from typing import Any
 
 import PIL.Image
@@ -15,6 +16,7 @@ from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.images import Image
+from pymtp.native import process
 
 KEY, OTHER = ("", ""), ("another owner", "")
 
@@ -137,7 +139,7 @@ def test_engine_waits_neither_for_the_copy_of_an_image_nor_for_the_end_of_its_pr
     encoder.leave(first)
     while not second.done:
         encoder.turn(None)
-    assert len(threads) == 3
+    assert len(threads) == 5  # each begins with the end of an image
     assert threading.current_thread() not in threads
 
 
@@ -146,7 +148,7 @@ def test_image_that_is_given_up_before_its_preparation_is_not_prepared(
     projector: ScriptedProjector, encoder: ImageEncoder, closes: bool
 ) -> None:
     released = threading.Event()
-    encoder._preparer.submit(released.wait)
+    encoder._preparer.submit(released.wait, 60)
     job = encoder.request(image(0), KEY)
     encoder.turn(0.01)
     encoder.leave(job)
@@ -154,6 +156,26 @@ def test_image_that_is_given_up_before_its_preparation_is_not_prepared(
     released.set()
     encoder._preparer.shutdown()
     assert not projector.begun
+
+
+def test_fork_waits_until_an_image_was_given_up(encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, ended = threading.Event(), list[bool]()
+    monkeypatch.setattr(encoder.projector, "end", lambda: ended.append(True))
+    encoder._preparer.submit(released.wait, 60)
+    job = encoder.request(image(0), KEY)
+    encoder.turn(0.01)
+    encoder.leave(job)
+    encoder.turn(0.01)
+    monkeypatch.setattr(image_encoder, "wait", lambda futures, _: released.set() or wait(futures))
+    process._wait_for_all()
+    released.set()
+    assert ended
+
+
+def test_image_of_a_forked_parent_does_not_stand_in_the_way(projector: ScriptedProjector, encoder: ImageEncoder) -> None:
+    projector.begin(picture(1))
+    encoder._after_fork_in_child()
+    assert encode(encoder, 0) is not None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), NativeError("failed")])
