@@ -14,6 +14,8 @@ from helpers.image_requests import BASE64, BLOCK, CHAT, MESSAGES, RED, RESPONSES
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server, wait_until
 
+from pymtp.server.llama.write import NativeWriter
+
 
 @pytest.fixture(scope="module")
 def http(seeing_server: Server) -> Iterator[httpx.Client]:
@@ -86,11 +88,18 @@ def test_embedding_of_text_does_not_wait_for_one_with_an_image(
         assert seeing.result()["data"]
 
 
-def test_reserved_memory_of_an_image_is_released_after_a_stream(http: httpx.Client, seeing_server: Server) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_memory_of_an_image_is_reserved_during_a_stream(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    chunks, reserved = NativeWriter.chunks, list[int]()
+    monkeypatch.setattr(NativeWriter, "chunks", lambda *given: reserved.append(budget(seeing_server)) or chunks(*given))
     body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
     with http.stream("POST", "/completion", json=body | {"n_predict": 200, "ignore_eos": True}) as answer:
-        next(answer.iter_lines())
-        assert budget(seeing_server) > 0
+        lines = answer.iter_lines()
+        assert next(lines) if leaves else [*lines]
+    assert all(reserved)
+    assert reserved
     wait_until(lambda: budget(seeing_server) == 0)
 
 
