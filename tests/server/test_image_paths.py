@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -14,6 +17,7 @@ from helpers.image_requests import BASE64, BLOCK, CHAT, MESSAGES, RED, RESPONSES
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server, wait_until
 
+from pymtp.server import service
 from pymtp.server.llama.write import NativeWriter
 
 
@@ -101,6 +105,52 @@ def test_memory_of_an_image_is_reserved_during_a_stream(
     assert all(reserved)
     assert reserved
     wait_until(lambda: budget(seeing_server) == 0)
+
+
+_BY_URL = {"type": "url", "url": "file://red.png"}
+SEEING = [
+    ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["file://red.png"]}}),
+    ("/embedding", {"content": {"prompt_string": "<__media__>a", "multimodal_data": ["file://red.png"]}}),
+    ("/v1/embeddings", {"input": {"content": [image("file://red.png"), TEXT]}}),
+    ("/apply-template", {"messages": user(image("file://red.png"))}),
+    (f"{CHAT}/input_tokens", {"messages": user(image("file://red.png"))}),
+    (f"{MESSAGES}/count_tokens", {"model": "m", "messages": user({"type": "image", "source": _BY_URL})}),
+    (f"{RESPONSES}/input_tokens", {"input": user({"type": "input_image", "image_url": "file://red.png"})}),
+]
+
+
+@pytest.fixture
+def reading(seeing_server: Server, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let no image be read to its end. The event is set when one is begun."""
+    begun = threading.Event()
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(seeing_server.app.state.service._images, "_read_all", hang)
+    return begun
+
+
+@pytest.mark.parametrize(("path", "body"), SEEING)
+def test_client_that_leaves_ends_the_reading_of_its_images(
+    seeing_server: Server, reading: threading.Event, path: str, body: dict[str, Any]
+) -> None:
+    with closing(HTTPConnection("127.0.0.1", seeing_server.port)) as client:
+        client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        assert reading.wait(LONG)
+        assert budget(seeing_server) > 0
+    wait_until(lambda: budget(seeing_server) == 0)
+
+
+@pytest.mark.parametrize(("path", "body"), SEEING)
+@pytest.mark.usefixtures("reading")
+def test_reading_of_images_has_a_limit_on_its_time(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(service, "PREPARE_TIMEOUT", 0.01)
+    assert http.post(path, json=body).status_code == 503
+    assert budget(seeing_server) == 0
 
 
 def budget(server: Server) -> int:

@@ -61,7 +61,7 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
 
     async with AsyncExitStack() as stack:
         names = prompt_names(prompts, fields["prompt"], "prompt")
-        prompts = await stack.enter_async_context(read_images(service, prompts, names))
+        prompts = await stack.enter_async_context(read_images(request, service, prompts, names))
 
         def read() -> tuple[list[GenerateRequest], NativeOptions]:
             first, options = read_native(fields, llm.model, service.sampling)
