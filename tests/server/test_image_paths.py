@@ -18,6 +18,8 @@ from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server, wait_until
 
 from pymtp.server import service
+from pymtp.server.errors import ClientDisconnectedError
+from pymtp.server.http.sse import EventStream
 from pymtp.server.llama.write import NativeWriter
 
 
@@ -104,6 +106,18 @@ def test_memory_of_an_image_is_reserved_during_a_stream(
         assert next(lines) if leaves else [*lines]
     assert all(reserved)
     assert reserved
+    wait_until(lambda: budget(seeing_server) == 0)
+
+
+def test_memory_of_an_image_is_released_if_no_event_is_asked_for(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave(*_: object) -> None:
+        raise ClientDisconnectedError
+
+    monkeypatch.setattr(EventStream, "_send_all", leave)
+    body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
+    assert http.post("/completion", json=body).status_code == 500
     wait_until(lambda: budget(seeing_server) == 0)
 
 
