@@ -167,7 +167,7 @@ class Embedder:
         assert self._images is not None
         job, waiter = self._images.request(image, key), Waiter()
         try:
-            job.on_done = waiter.notify
+            job.on_done.append(waiter.notify)
             self._thread.wake()
             self._thread.wait(waiter, (), lambda: check() or job.done or self._thread.closed)
             self._thread.check_usable()

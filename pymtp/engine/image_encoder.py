@@ -62,14 +62,14 @@ class ImageJob:
     error: why it cannot be encoded.
     n_waiting: the number of those who wait for it.
     priority: the lowest priority of those who wait: a job with a lower number is begun first.
-    on_done: is called at the end, on the engine's thread.
+    on_done: are called at the end, on the engine's thread.
     """
 
     def __init__(self, image: Image, key: CacheKey | None, rows: Rows | None = None) -> None:
         self.image, self.key, self.rows = image, key, rows
         self.error: PymtpError | None = None
         self.n_waiting = self.priority = 0
-        self.on_done: Callable[[], object] = lambda: None
+        self.on_done: list[Callable[[], object]] = []
 
     @property
     def done(self) -> bool:
@@ -269,7 +269,8 @@ class ImageEncoder:
         self._forget_current()
         with self._lock:
             self._jobs = [other for other in self._jobs if other is not job]
-        job.on_done()
+        for call in job.on_done:
+            call()
 
     def _next_job(self) -> ImageJob | None:
         """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""

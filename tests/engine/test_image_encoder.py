@@ -100,6 +100,15 @@ def test_rows_larger_than_the_cache_are_not_kept(projector: ScriptedProjector) -
     assert encoder.n_encoded == 3
 
 
+def test_all_who_wait_for_an_image_are_told_of_its_end(encoder: ImageEncoder) -> None:
+    told: list[int] = []
+    for i in range(2):
+        encoder.request(image(0), KEY).on_done.append(lambda i=i: told.append(i))
+    while encoder.busy:
+        encoder.turn(None)
+    assert told == [0, 1]
+
+
 def test_jobs_for_one_image_share_its_rows_under_one_key_only(
     encoder: ImageEncoder, projector: ScriptedProjector
 ) -> None:
