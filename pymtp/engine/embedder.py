@@ -151,8 +151,10 @@ class Embedder:
                 check()  # else a prompt that was cancelled would keep this thread as long as the others compute
             # on this thread: the steps of the engine go on while memory is allocated
             context = self._context_for(len(tokens))
+            last = {token: i for i, token in enumerate(tokens) if token < 0}
             for start in range(0, len(tokens), CHUNK):
                 check()
+                seen = {token: rows for token, rows in seen.items() if last[token] >= start}
                 chunk = tokens[start : start + CHUNK]
                 needed = {token: seen[token] for token in chunk if token < 0}
                 rows = self._thread.call(partial(self._compute, context, chunk, start, compute, images, needed))

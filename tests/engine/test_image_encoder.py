@@ -181,7 +181,9 @@ def test_fork_waits_until_an_image_was_given_up(encoder: ImageEncoder, monkeypat
     assert ended
 
 
-def test_image_of_a_forked_parent_does_not_stand_in_the_way(projector: ScriptedProjector, encoder: ImageEncoder) -> None:
+def test_image_of_a_forked_parent_does_not_stand_in_the_way(
+    projector: ScriptedProjector, encoder: ImageEncoder
+) -> None:
     projector.begin(picture(1))
     encoder._after_fork_in_child()
     assert encode(encoder, 0) is not None
