@@ -17,7 +17,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.images import Image, ImageLimits
 from pymtp.validation import shown
 
-WHERE = "where"  # the key under which a part with an image tells the name of its field, for messages of errors
+WHERE = "where"  # the key under which a part with an image has its Place
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"  # the tokens around an image, as the models know them
 NO_PROJECTOR = (
     "this model was loaded without a projector, so it cannot see images: give mmproj=… (--mmproj), a file named "
@@ -30,6 +30,16 @@ _DATA = "data:"
 _URLS = (_DATA, "http://", "https://")
 MAX_PATH = 4096  # characters of a path
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}=*\s*")  # the smallest image has more
+
+
+class Place(str):
+    """The name of the field of a body that has an image, for messages of errors. No value of a client is a Place."""
+
+
+def place_of(part: Mapping[str, Any], otherwise: str) -> str:
+    """Return the Place of a part with an image, and `otherwise` for a part without one."""
+    place = part.get(WHERE)
+    return place if isinstance(place, Place) else otherwise
 
 
 class ImageTokens(Protocol):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pymtp.chat.images import NO_PROJECTOR, WHERE, ChatImages, is_image_part
+from pymtp.chat.images import NO_PROJECTOR, ChatImages, is_image_part, place_of
 from pymtp.chat.lenient_json import NotJsonError, parse_json
 from pymtp.chat.part_text import content_text
 from pymtp.errors import InvalidRequestError
@@ -142,7 +142,7 @@ def user_text(content: object, where: str, images: ChatImages | None, *, is_syst
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
         if is_image_part(part):
-            place = part.get(WHERE, f"{where}.content[{i}]")
+            place = place_of(part, f"{where}.content[{i}]")
             if is_system:  # the models' own templates refuse it, and so does OpenAI
                 raise InvalidRequestError(f"{place}: a system message has no images: send them in one of a user", place)
             text = _image_text(part, place, images)

@@ -19,7 +19,7 @@ from pymtp.context.options import ContextOptions
 from pymtp.engine.image_encoder import NO_IMAGES, ImageEncoder, PromptImages, Rows
 from pymtp.engine.logprobs import logprobs_of
 from pymtp.engine.request import Waiter
-from pymtp.engine.thread import EngineThread
+from pymtp.engine.thread import POLL_SECONDS, EngineThread
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError, copied
 from pymtp.images import Image
 from pymtp.native.process import tell_of_forks
@@ -76,7 +76,7 @@ class Embedder:
         """Return the pooled hidden states of a prompt, after the final norm, scaled to length 1. Shape (n_embd,).
 
         pooling: "last" for the state of the last token, "mean" for the mean of all.
-        cancelled: is asked between chunks of CHUNK tokens, and while images of the prompt are encoded.
+        cancelled: is asked between chunks of CHUNK tokens, and while images or other prompts are waited for.
         images: the images of the prompt.
 
         Raises InvalidRequestError for another pooling and in a handler that interrupts `embed`, ContextFullError if
@@ -146,23 +146,30 @@ class Embedder:
 
         # before the lock: other prompts do not wait for the projector
         seen = {token: self._rows(image, images.key, check) for token, image in images.by_token.items()}
-        with self._lock:
+        try:
+            while not self._lock.acquire(timeout=POLL_SECONDS):
+                check()  # else a prompt that was cancelled would keep this thread as long as the others compute
             # on this thread: the steps of the engine go on while memory is allocated
             context = self._context_for(len(tokens))
+            last = {token: i for i, token in enumerate(tokens) if token < 0}
             for start in range(0, len(tokens), CHUNK):
                 check()
+                seen = {token: rows for token, rows in seen.items() if last[token] >= start}
                 chunk = tokens[start : start + CHUNK]
                 needed = {token: seen[token] for token in chunk if token < 0}
                 rows = self._thread.call(partial(self._compute, context, chunk, start, compute, images, needed))
                 self.n_tokens, self.n_decodes = self.n_tokens + len(rows), self.n_decodes + 1
                 add(rows)
+        finally:
+            if self._lock._is_owned():  # type: ignore[attr-defined] # Ctrl-C may come right before the `while` ends
+                self._lock.release()
 
     def _rows(self, image: Image, key: CacheKey | None, check: Callable[[], object]) -> Rows:
         """Wait until an image is encoded, and return its rows. check: raises an error to end the wait."""
         assert self._images is not None
         job, waiter = self._images.request(image, key), Waiter()
         try:
-            job.on_done = waiter.notify
+            job.on_done.append(waiter.notify)
             self._thread.wake()
             self._thread.wait(waiter, (), lambda: check() or job.done or self._thread.closed)
             self._thread.check_usable()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.images import Image, ImageLimits
-from pymtp.native.process import tell_of_forks
+from pymtp.native.process import FORK_SECONDS, tell_of_forks, wait_before_forks
 
 Rows = NDArray[np.float32]
 CACHE_SHARE = 4  # the rows of images take at most this share of the host memory for cached prefixes
@@ -62,14 +62,14 @@ class ImageJob:
     error: why it cannot be encoded.
     n_waiting: the number of those who wait for it.
     priority: the lowest priority of those who wait: a job with a lower number is begun first.
-    on_done: is called at the end, on the engine's thread.
+    on_done: are called at the end, on the engine's thread.
     """
 
     def __init__(self, image: Image, key: CacheKey | None, rows: Rows | None = None) -> None:
         self.image, self.key, self.rows = image, key, rows
         self.error: PymtpError | None = None
         self.n_waiting = self.priority = 0
-        self.on_done: Callable[[], object] = lambda: None
+        self.on_done: list[Callable[[], object]] = []
 
     @property
     def done(self) -> bool:
@@ -112,6 +112,12 @@ class ImageEncoder:
         self._waited = False  # for other work, since there was some
         self._after_fork_in_child()
         tell_of_forks(self)
+        wait_before_forks(self)
+
+    def _before_fork(self) -> None:
+        """Wait until the projector has given up the last image, unless another one is encoded."""
+        if self._last is not None and self._current is None:
+            wait([self._last], FORK_SECONDS)
 
     def _after_fork_in_child(self) -> None:
         """Replace locks and threads in a forked child, because another thread may have held the locks at the fork."""
@@ -119,6 +125,7 @@ class ImageEncoder:
         self._lock, self._checking = threading.RLock(), threading.RLock()
         # decodes images, and begins and ends them one after the other: the engine waits for none of this
         self._preparer = ThreadPoolExecutor(1, "pymtp images")
+        self._last: Future[object] | None = None  # the last of these calls
 
     def grid(self, image: Image) -> tuple[int, int]:
         """Return the columns and rows of an image's tokens. Raises the errors of `Projector.grid`."""
@@ -262,12 +269,15 @@ class ImageEncoder:
         self._forget_current()
         with self._lock:
             self._jobs = [other for other in self._jobs if other is not job]
-        job.on_done()
+        for call in job.on_done:
+            call()
 
     def _next_job(self) -> ImageJob | None:
         """Return the job to work on, None without one. Gives up the current one if nobody waits for it any more."""
         with self._lock:
             if self._current is not None and self._current not in self._jobs:
+                if self._beginning is not None:
+                    self._beginning.cancel()  # unless it has begun: the next image would wait for it
                 self._in_turn(self.projector.end)
                 self._forget_current()
             if self._current is None and self._jobs:
@@ -276,12 +286,14 @@ class ImageEncoder:
             return self._current
 
     def _begin(self, image: Image) -> None:
+        self.projector.end()  # an image of the parent, if this process was forked before that one ended
         self.projector.begin(image.pixels())
 
     def _in_turn(self, call: Callable[[], object]) -> Future[object]:
         """Let the preparing thread make a call after those before."""
         try:
-            return self._preparer.submit(call)
+            self._last = self._preparer.submit(call)
+            return self._last
         except RuntimeError:  # the interpreter exits, and starts no thread
             done: Future[object] = Future()
             try:
@@ -295,7 +307,8 @@ class ImageEncoder:
 
     def close(self) -> None:
         """Free the projector. Images that are waited for are not encoded any more."""
-        self._preparer.shutdown(wait=False)
+        self._preparer.shutdown(wait=False, cancel_futures=True)
+        self._last = None  # a cancelled call would never come to its end
         self.projector.close()
 
     # ── Rows that are kept ──────────────────────────────────────────────────────────────────────────────────────────

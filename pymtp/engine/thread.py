@@ -18,13 +18,12 @@ from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request, Waiter
 from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
-from pymtp.native.process import exiting, in_processor, tell_of_forks, wait_before_forks
+from pymtp.native.process import FORK_SECONDS, exiting, in_processor, tell_of_forks, wait_before_forks
 
 T = TypeVar("T")
 POLL_SECONDS = 0.1  # a closing thread checks at this interval whether the interpreter exits
 RETRY_SECONDS = 0.1  # a warm-up that made way for a call continues after this time
 FREE_SECONDS = 1.0  # longest wait of a destructor for the engine's thread
-FORK_SECONDS = 1.0  # longest wait of a fork for the engine's thread
 
 
 class _Wait(threading.local):

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from pymtp.errors import InvalidRequestError
 
+FORK_SECONDS = 1.0  # longest wait of a fork for a thread
 exiting = threading.Event()  # set when the interpreter exits: native calls end, and other threads begin no more of them
 
 

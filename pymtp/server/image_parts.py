@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.chat.images import WHERE
+from pymtp.chat.images import WHERE, Place, place_of
 from pymtp.chat.part_text import content_text
 
 Part = Mapping[str, Any]
@@ -19,13 +19,13 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _TYPES = ("image_url", "input_image", "image", "computer_screenshot")
 
 
-def image_part(url: str, where: object = None) -> dict[str, Any]:
+def image_part(url: str, where: str = "") -> dict[str, Any]:
     """Return an image in OpenAI's form.
 
     url: a data:, http:, https: or file: URL, or base64 without one.
     where: where the body has the image, if that is not obvious from the messages that are read from the body.
     """
-    return {"type": "image_url", "image_url": {"url": url}} | ({} if where is None else {WHERE: where})
+    return {"type": "image_url", "image_url": {"url": url}} | ({WHERE: Place(where)} if where else {})
 
 
 def with_places(parts: Sequence[Any], name: str) -> list[Any]:
@@ -103,7 +103,7 @@ def content_with_images(content: object, between: str = "\n\n") -> str | list[di
             texts.append(part)
             continue
         found += _text_parts(texts, between)
-        found.append(image_part(url, part.get(WHERE)))
+        found.append(image_part(url, place_of(part, "")))
         texts = []
     return found + _text_parts(texts, between)
 

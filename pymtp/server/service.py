@@ -277,11 +277,19 @@ class Service:
         """Return messages with their images that are not in the body of the request: see `ImageReader.with_images`.
 
         A model that sees no images gets the messages as they are: `template_messages` refuses the images of a user.
+
+        Raises RequestTimeoutError and UnavailableError if reading takes too long.
         """
         if not self.llm.llm.sees_images:
             yield messages
             return
-        async with self._images.with_images(messages, self.llm._prepare) as read:
+        timeout = math.inf if self.settings.request_timeout is None else self.settings.request_timeout
+        async with AsyncExitStack() as stack:
+            reading = stack.enter_async_context(self._images.with_images(messages, self.llm._prepare))
+            try:
+                read = await run_with_timeout(min(timeout, PREPARE_TIMEOUT), reading)
+            except asyncio.TimeoutError as error:
+                raise (_timeout_error(timeout) if timeout <= PREPARE_TIMEOUT else _busy_error()) from error
             yield read
 
     @asynccontextmanager

@@ -258,6 +258,12 @@ def test_no_more_pixels_of_a_chat_are_decoded_than_takes_seconds(
         assert len(decoded) == n
 
 
+def test_message_has_no_say_in_the_place_of_its_image() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^messages\[0\]\.content\[0\]: ") as caught:
+        template_messages([user(part() | {"where": {"x": [1]}})])
+    assert caught.value.param == "messages[0].content[0]"
+
+
 def test_model_without_a_projector_says_how_to_get_one(llm: LLM) -> None:
     assert not llm.sees_images
     for form in (part(), {"type": "image_url", "image_url": {"url": data_url()}}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from concurrent.futures import wait
 from typing import Any
 
 import PIL.Image
@@ -15,6 +16,7 @@ from pymtp.chat.prompt import CacheKey, ChatPrompt
 from pymtp.engine import image_encoder
 from pymtp.engine.image_encoder import ImageEncoder
 from pymtp.images import Image
+from pymtp.native import process
 
 KEY, OTHER = ("", ""), ("another owner", "")
 
@@ -98,6 +100,15 @@ def test_rows_larger_than_the_cache_are_not_kept(projector: ScriptedProjector) -
     assert encoder.n_encoded == 3
 
 
+def test_all_who_wait_for_an_image_are_told_of_its_end(encoder: ImageEncoder) -> None:
+    told: list[int] = []
+    for i in range(2):
+        encoder.request(image(0), KEY).on_done.append(lambda i=i: told.append(i))
+    while encoder.busy:
+        encoder.turn(None)
+    assert told == [0, 1]
+
+
 def test_jobs_for_one_image_share_its_rows_under_one_key_only(
     encoder: ImageEncoder, projector: ScriptedProjector
 ) -> None:
@@ -137,8 +148,45 @@ def test_engine_waits_neither_for_the_copy_of_an_image_nor_for_the_end_of_its_pr
     encoder.leave(first)
     while not second.done:
         encoder.turn(None)
-    assert len(threads) == 3
+    assert len(threads) == 5  # each begins with the end of an image
     assert threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_image_that_is_given_up_before_its_preparation_is_not_prepared(
+    projector: ScriptedProjector, encoder: ImageEncoder, closes: bool
+) -> None:
+    released = threading.Event()
+    encoder._preparer.submit(released.wait, 60)
+    job = encoder.request(image(0), KEY)
+    encoder.turn(0.01)
+    encoder.leave(job)
+    encoder.close() if closes else encoder.turn(0.01)
+    released.set()
+    encoder._preparer.shutdown()
+    assert not projector.begun
+
+
+def test_fork_waits_until_an_image_was_given_up(encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, ended = threading.Event(), list[bool]()
+    monkeypatch.setattr(encoder.projector, "end", lambda: ended.append(True))
+    encoder._preparer.submit(released.wait, 60)
+    job = encoder.request(image(0), KEY)
+    encoder.turn(0.01)
+    encoder.leave(job)
+    encoder.turn(0.01)
+    monkeypatch.setattr(image_encoder, "wait", lambda futures, _: released.set() or wait(futures))
+    process._wait_for_all()
+    released.set()
+    assert ended
+
+
+def test_image_of_a_forked_parent_does_not_stand_in_the_way(
+    projector: ScriptedProjector, encoder: ImageEncoder
+) -> None:
+    projector.begin(picture(1))
+    encoder._after_fork_in_child()
+    assert encode(encoder, 0) is not None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), NativeError("failed")])

@@ -74,6 +74,13 @@ def test_cancel_ends_a_running_embedding_and_no_later_one(llm: LLM) -> None:
     assert llm.embed([7]).any()
 
 
+def test_cancelled_embedding_does_not_wait_for_the_prompt_of_another_thread(llm: LLM) -> None:
+    with ThreadPoolExecutor(1) as threads, llm._embedder._lock:
+        one = threads.submit(llm._embedder.embed, [7], "last", lambda: True)
+        with pytest.raises(CancelledError):
+            one.result(60)
+
+
 def test_cancel_ends_the_embeddings_of_all_prompts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[list[int]] = []
 

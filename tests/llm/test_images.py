@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,24 @@ def test_call_between_steps_counts_as_other_work(mmproj: Path) -> None:
     with make_llm(mmproj=mmproj) as llm:
         llm._engine_thread.call(lambda: time.sleep(0.01))
         assert llm._engine_thread.call(lambda: llm._engine._other_seconds) >= 0.01
+
+
+def test_embedding_keeps_the_rows_of_an_image_until_they_are_computed(
+    seeing: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, refs, alive = seeing._embedder, list[weakref.ref[Any]](), list[bool]()
+    rows_of, compute = embedder._rows, embedder._compute
+
+    def rows(*given: Any) -> Any:
+        found = rows_of(*given).copy()  # the encoder keeps its own
+        refs.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(embedder, "_rows", rows)
+    monkeypatch.setattr(embedder, "_compute", lambda *given: (alive.append(refs[0]() is not None), compute(*given))[1])
+    prompt = seeing.chat_prompts.prompt(Chat([user(image(0), "x = 1\n" * 99)]))
+    embedder.embed(prompt.tokens, "mean", images=seeing._embedding_images(prompt))
+    assert (alive[0], alive[-1]) == (True, False)
 
 
 def test_close_ends_an_embedding_whose_image_is_being_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:

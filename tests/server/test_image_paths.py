@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -13,6 +16,11 @@ import pytest
 from helpers.image_requests import BASE64, BLOCK, CHAT, MESSAGES, RED, RESPONSES, TEXT, image, post, user
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server, wait_until
+
+from pymtp.server import service
+from pymtp.server.errors import ClientDisconnectedError
+from pymtp.server.http.sse import EventStream
+from pymtp.server.llama.write import NativeWriter
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +94,77 @@ def test_embedding_of_text_does_not_wait_for_one_with_an_image(
         assert seeing.result()["data"]
 
 
-def test_reserved_memory_of_an_image_is_released_after_a_stream(http: httpx.Client, seeing_server: Server) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_memory_of_an_image_is_reserved_during_a_stream(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    chunks, reserved = NativeWriter.chunks, list[int]()
+    monkeypatch.setattr(NativeWriter, "chunks", lambda *given: reserved.append(budget(seeing_server)) or chunks(*given))
     body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
     with http.stream("POST", "/completion", json=body | {"n_predict": 200, "ignore_eos": True}) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        assert next(lines) if leaves else [*lines]
+    assert all(reserved)
+    assert reserved
+    wait_until(lambda: budget(seeing_server) == 0)
+
+
+def test_memory_of_an_image_is_released_if_no_event_is_asked_for(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave(*_: object) -> None:
+        raise ClientDisconnectedError
+
+    monkeypatch.setattr(EventStream, "_send_all", leave)
+    body = {"prompt": {"prompt_string": "<__media__> a", "multimodal_data": ["file://red.png"]}, "stream": True}
+    assert http.post("/completion", json=body).status_code == 500
+    wait_until(lambda: budget(seeing_server) == 0)
+
+
+_BY_URL = {"type": "url", "url": "file://red.png"}
+SEEING = [
+    ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["file://red.png"]}}),
+    ("/embedding", {"content": {"prompt_string": "<__media__>a", "multimodal_data": ["file://red.png"]}}),
+    ("/v1/embeddings", {"input": {"content": [image("file://red.png"), TEXT]}}),
+    ("/apply-template", {"messages": user(image("file://red.png"))}),
+    (f"{CHAT}/input_tokens", {"messages": user(image("file://red.png"))}),
+    (f"{MESSAGES}/count_tokens", {"model": "m", "messages": user({"type": "image", "source": _BY_URL})}),
+    (f"{RESPONSES}/input_tokens", {"input": user({"type": "input_image", "image_url": "file://red.png"})}),
+]
+
+
+@pytest.fixture
+def reading(seeing_server: Server, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let no image be read to its end. The event is set when one is begun."""
+    begun = threading.Event()
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(seeing_server.app.state.service._images, "_read_all", hang)
+    return begun
+
+
+@pytest.mark.parametrize(("path", "body"), SEEING)
+def test_client_that_leaves_ends_the_reading_of_its_images(
+    seeing_server: Server, reading: threading.Event, path: str, body: dict[str, Any]
+) -> None:
+    with closing(HTTPConnection("127.0.0.1", seeing_server.port)) as client:
+        client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        assert reading.wait(LONG)
         assert budget(seeing_server) > 0
     wait_until(lambda: budget(seeing_server) == 0)
+
+
+@pytest.mark.parametrize(("path", "body"), SEEING)
+@pytest.mark.usefixtures("reading")
+def test_reading_of_images_has_a_limit_on_its_time(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(service, "PREPARE_TIMEOUT", 0.01)
+    assert http.post(path, json=body).status_code == 503
+    assert budget(seeing_server) == 0
 
 
 def budget(server: Server) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def test_oldest_images_of_tools_are_not_read_beyond_the_limit(images: ImageReade
     found = [message["content"][0] for message in read(images, *chat)]
     assert [part["type"] for part in found] == ["text"] * 6 + ["image"] * 64
     assert found[0]["text"] == "[image: left out, as a request may have 64 images]"
+
+
+def test_client_cannot_name_the_place_of_its_image(images: ImageReader) -> None:
+    part = image_part("data:video/mp4;base64,AAAA") | {"where": {"x": 1}}
+    for message in (user(part), result([part])):
+        with pytest.raises(InvalidRequestError, match=re.escape("messages[0].content[0]: video")):
+            read(images, message)
 
 
 def test_chat_without_images_is_unchanged(images: ImageReader) -> None:

@@ -104,7 +104,7 @@ def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> Non
 # A worker whose projector never comes to the end of a layer, and that cancels requests right after the grace.
 STUCK = """
 from pymtp.server.process import supervisor
-supervisor.KILL_DELAY = 1.0
+supervisor.KILL_DELAY = 4.0
 supervisor.WORKER_PROGRAM = supervisor.WORKER_PROGRAM.replace("run_worker(", "import sys, time\\n"
     "from pymtp.model.projector import Projector\\nfrom pymtp.server.process import http_server\\n"
     "http_server.SHUTDOWN_MARGIN = 0\\n"

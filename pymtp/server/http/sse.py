@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -49,6 +49,8 @@ class EventStream(Response):
 
     The status is sent with the first event or keepalive; an error before that is answered with its own status.
     Keepalives are sent while there is no event, because proxies close connections that are silent for a minute.
+
+    resources: what the events need; it is closed behind them, and also if none of them was asked for.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class EventStream(Response):
         keepalive: the data to send while there is no event.
         """
         self.status_code = 200
-        self.body_iterator = events
+        self.body_iterator, self.resources = events, AsyncExitStack()
         self._encode_error, self._keepalive = encode_error, keepalive
         self.background = None
         no_buffers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -75,8 +77,9 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = _ResponseBody(send, self.raw_headers)
         try:
-            with suppress(ClientDisconnectedError):
-                await run_until_disconnect(receive, self._send_all(body))
+            async with self.resources:
+                with suppress(ClientDisconnectedError):
+                    await run_until_disconnect(receive, self._send_all(body))
         except asyncio.CancelledError:  # by uvicorn, when the server shuts down
             if not body.started:
                 raise

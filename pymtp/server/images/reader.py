@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.chat.images import WHERE
+from pymtp.chat.images import WHERE, Place, place_of
 from pymtp.engine.request import Caller, current_caller
 from pymtp.errors import InvalidRequestError
 from pymtp.images import Image, ImageLimits
@@ -138,7 +138,7 @@ def _places(i: int, message: Any) -> list[_Place]:
     if not isinstance(content, list):
         return []
     return [
-        _Place(i, j, part.get(WHERE, f"messages[{i}].content[{j}]"), url, role != "user")
+        _Place(i, j, place_of(part, f"messages[{i}].content[{j}]"), url, role != "user")
         for j, part in enumerate(content)
         if (url := image_url(part)) is not None
     ]
@@ -161,7 +161,7 @@ def _replaced(
     for place in places:
         image = found.get(place.url)
         if isinstance(image, Image):
-            part: dict[str, Any] = {"type": "image", "image": image, WHERE: place.name}
+            part: dict[str, Any] = {"type": "image", "image": image, WHERE: Place(place.name)}
         elif image is None:
             _refuse_other_media(place)
             part = image_part(with_scheme(place.url), place.name)

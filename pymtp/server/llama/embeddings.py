@@ -169,7 +169,7 @@ async def _embed(
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     asked = read_prompts(given, name)
     names = prompt_names(asked, given, name)
-    async with read_images(service, asked, names) as inputs:
+    async with read_images(request, service, asked, names) as inputs:
         read = await service.prepare(lambda: [read_input(llm, *one) for one in zip(inputs, names, strict=True)])
         prompts = [one.tokens for one in read]
         if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:

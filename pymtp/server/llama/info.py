@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -18,6 +18,7 @@ from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import NotEnabledError
 from pymtp.server.http.json_response import AsciiJSONResponse
 from pymtp.server.http.response_schema import error_responses, ignored_fields_header
+from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.openai.types import ChatRequest
 from pymtp.server.token_count import InputTokens, count_prompt_tokens
 
@@ -49,14 +50,18 @@ class Slot(TypedDict):
 
 
 @router.post("/apply-template", response_model=None, responses={200: {"model": TemplateResponse}, **error_responses()})
-async def apply_template(body: TemplateRequest, service: ServiceDep) -> Response:
+async def apply_template(request: Request, body: TemplateRequest, service: ServiceDep) -> Response:
     """Return the prompt that the chat template makes of a chat, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     begins_answer = fields.pop("add_generation_prompt", None) is not False
     generate_request = service.apply_thinking_budget(read_generate_request(CHAT, fields, service.sampling))
-    async with service.read_images(generate_request) as whole:
-        prompt = await service.prepare(lambda: rendered_prompt(service.llm.llm, whole, begins_answer=begins_answer))
+
+    async def render() -> str:
+        async with service.read_images(generate_request) as whole:
+            return await service.prepare(lambda: rendered_prompt(service.llm.llm, whole, begins_answer=begins_answer))
+
+    prompt = await run_until_disconnect(request.receive, render())
     return AsciiJSONResponse(TemplateResponse(prompt=prompt), headers=ignored_fields_header(CHAT, fields))
 
 
@@ -82,11 +87,11 @@ def rendered_prompt(llm: LLM, request: GenerateRequest, *, begins_answer: bool) 
 
 
 @router.post(f"{CHAT}/input_tokens", responses=error_responses())
-async def count_tokens(body: TemplateRequest, service: ServiceDep, response: Response) -> InputTokens:
+async def count_tokens(request: Request, body: TemplateRequest, service: ServiceDep, response: Response) -> InputTokens:
     """Return the number of prompt tokens that a chat has, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
-    n = await count_prompt_tokens(service, read_generate_request(CHAT, fields, service.sampling))
+    n = await count_prompt_tokens(request.receive, service, read_generate_request(CHAT, fields, service.sampling))
     response.headers.update(ignored_fields_header(CHAT, fields))
     return InputTokens(object="response.input_tokens", input_tokens=n)
 

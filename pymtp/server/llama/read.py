@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
+
+from fastapi import Request
 
 from pymtp.chat.messages import user_text
 from pymtp.chat.prompt import ChatPrompt
@@ -18,6 +21,8 @@ from pymtp.openai.prompt_texts import MEDIA_MARKER
 from pymtp.openai.request_body import TEXT, read_generate_request, unknown_fields
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.sampling import MAX_LOGPROBS
+from pymtp.server.http.sse import run_until_disconnect
+from pymtp.server.http.waited import waited_seconds
 from pymtp.server.image_parts import image_part, image_url, with_places
 from pymtp.server.openai.types import MAX_PROMPTS
 from pymtp.server.service import Service
@@ -203,15 +208,27 @@ class ImageContent(list[Any]):
 
 
 @asynccontextmanager
-async def read_images(service: Service, prompts: Sequence[Any], names: Sequence[str]) -> AsyncIterator[list[Any]]:
+async def read_images(
+    request: Request, service: Service, prompts: Sequence[Any], names: Sequence[str]
+) -> AsyncIterator[list[Any]]:
     """Return prompts in which those with images are ImageContents, whose images are read: see `Service.read_messages`.
 
     names: where the body has the prompts.
 
-    Raises InvalidRequestError for another number of markers than of images.
+    The time that reading takes counts towards the timeout of the request.
+
+    Raises InvalidRequestError for another number of markers than of images, ClientDisconnectedError, and the errors of
+    `Service.read_messages`.
     """
     contents = list(map(_image_content, prompts, names))
-    async with service.read_messages([{"role": "user", "content": content} for content in contents]) as messages:
+    if not any(contents):
+        yield list(prompts)
+        return
+    started = asyncio.get_running_loop().time()
+    reading = service.read_messages([{"role": "user", "content": content} for content in contents])
+    async with AsyncExitStack() as stack:
+        messages = await run_until_disconnect(request.receive, stack.enter_async_context(reading))
+        waited_seconds.set(waited_seconds.get() + asyncio.get_running_loop().time() - started)
         yield [
             prompt if content is None else ImageContent(message["content"])
             for prompt, content, message in zip(prompts, contents, messages, strict=True)

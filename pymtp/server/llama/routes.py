@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Request
@@ -24,7 +24,6 @@ from pymtp.server.http.response_schema import endpoint_responses, ignored_header
 from pymtp.server.http.sse import EventStream, run_until_disconnect
 from pymtp.server.llama.probabilities import check_post_sampling
 from pymtp.server.llama.read import (
-    ImageContent,
     NativeOptions,
     ignored_names,
     is_plain,
@@ -61,7 +60,7 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
 
     async with AsyncExitStack() as stack:
         names = prompt_names(prompts, fields["prompt"], "prompt")
-        prompts = await stack.enter_async_context(read_images(service, prompts, names))
+        prompts = await stack.enter_async_context(read_images(request, service, prompts, names))
 
         def read() -> tuple[list[GenerateRequest], NativeOptions]:
             first, options = read_native(fields, llm.model, service.sampling)
@@ -72,16 +71,9 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
         requests, options = read() if is_fast else await service.prepare(read)
         as_list = isinstance(fields["prompt"], list)
         response = await _respond(request, service, requests, options, fields, as_list=as_list)
-        if isinstance(response, EventStream) and any(isinstance(prompt, ImageContent) for prompt in prompts):
-            response.body_iterator = _with_images(response.body_iterator, stack.pop_all())
+        if isinstance(response, EventStream):
+            response.resources = stack.pop_all()
         return response
-
-
-async def _with_images(events: AsyncIterator[bytes], images: AsyncExitStack) -> AsyncIterator[bytes]:
-    """Yield events, and count the memory of their prompts' images until the last one."""
-    async with images, aclosing(events):  # type: ignore[type-var]
-        async for event in events:
-            yield event
 
 
 @router.post("/completions", include_in_schema=False, response_model=None)

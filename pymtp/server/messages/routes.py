@@ -52,13 +52,15 @@ async def messages(request: Request, body: MessageRequest, service: ServiceDep) 
 
 
 @router.post(f"{MESSAGES}/count_tokens", responses=error_responses(MessageErrorBody))
-async def count_tokens(body: CountTokensRequest, service: ServiceDep, response: Response) -> CountTokensResponse:
+async def count_tokens(
+    request: Request, body: CountTokensRequest, service: ServiceDep, response: Response
+) -> CountTokensResponse:
     """Return the number of prompt tokens that a chat has."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_message_request(fields)
     response.headers.update(_ignored(fields, body))
-    return {"input_tokens": await count_prompt_tokens(service, generate_request)}
+    return {"input_tokens": await count_prompt_tokens(request.receive, service, generate_request)}
 
 
 def _ignored(fields: Mapping[str, Any], body: CountTokensRequest) -> dict[str, str]:

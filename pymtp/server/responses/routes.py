@@ -82,13 +82,18 @@ async def responses(
 
 @router.post(f"{RESPONSES}/input_tokens", responses=error_responses())
 async def input_tokens(
-    body: ResponseRequest, service: ServiceDep, store: StoreDep, owner: OwnerDep, response: HttpResponse
+    request: Request,
+    body: ResponseRequest,
+    service: ServiceDep,
+    store: StoreDep,
+    owner: OwnerDep,
+    response: HttpResponse,
 ) -> InputTokens:
     """Return the number of prompt tokens that a response would have, without generating."""
     service.check_model(body.model)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     generate_request = read_response_request(fields, _messages(fields, store, owner), service.sampling)
-    n = await count_prompt_tokens(service, generate_request)
+    n = await count_prompt_tokens(request.receive, service, generate_request)
     response.headers.update(_ignored(fields, body))
     return InputTokens(object="response.input_tokens", input_tokens=n)
 
