@@ -20,7 +20,7 @@ class Command(TyperCommand):
     """A command whose help page shows the common options first, and which takes options of llama.cpp."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:  # of a shell that completes a line: notes and errors would disturb it
+        if ctx.resilient_parsing:  # a shell completes a line, and notes and errors would disturb it
             return list(super().parse_args(ctx, args))
         params = self.get_params(ctx)
         takes_prompt = any(param.name == "prompt" and param.param_type_name == "argument" for param in params)

@@ -25,7 +25,7 @@ PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum py
 MAX_TEXT = 63  # the largest number of drafts from text in a round
 AUTO_TEXT = 31  # the same with draft_text="auto": on a CPU, 63 rows yield hardly more tokens per second than 31
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
-MAX_CTX = 2**24  # of a sequence: 16 times what models are trained for, and planned within seconds
+MAX_CTX = 2**24  # tokens of a sequence: 16 times what models are trained for, and planned within seconds
 MAX_CELLS = 2**31 - CTX_STEP  # for all sequences together: llama.cpp counts cells in 32 bits
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
 

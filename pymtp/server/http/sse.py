@@ -50,7 +50,7 @@ class EventStream(Response):
     The status is sent with the first event or keepalive; an error before that is answered with its own status.
     Keepalives are sent while there is no event, because proxies close connections that are silent for a minute.
 
-    resources: what the events need; it is closed behind them, and also if none of them was asked for.
+    resources: closed after the last event, and also if no event was asked for.
     """
 
     def __init__(
