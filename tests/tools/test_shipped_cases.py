@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import arithmetic, functions, stories
+from cases import arithmetic, functions, infill, stories
 from cases.case import Case, spoken
 from chats import answer_of, prompt_of, template_source
 from stream import KINDS, WEIGHTS, held_out_cases, training_cases
@@ -19,7 +19,7 @@ from pymtp.chat.output_format import OutputFormat
 from pymtp.chat.template import ChatTemplate
 from pymtp.chat.tools import read_tools
 
-COUNT = {functions.KIND: 8}  # each runs two processes
+COUNT = {functions.KIND: 8, infill.KIND: 8}  # each runs two processes
 
 
 def held_out(kind: str) -> list[Case]:
@@ -37,7 +37,7 @@ def test_reference_answers_are_judged_right_and_broken_ones_wrong(kind: str) -> 
 
 
 def test_training_sees_no_held_out_case() -> None:
-    keys = {(kind, case.key) for kind in KINDS if kind != functions.KIND for case in held_out_cases(kind, 150)}
+    keys = {(kind, case.key) for kind in KINDS for case in held_out_cases(kind, 150)}
     seen = list(itertools.islice(training_cases(random.Random(0), WEIGHTS), 4000))
     assert not any(case.held_out for case in seen)
     assert not keys & {(case.kind, case.key) for case in seen}
@@ -50,11 +50,10 @@ def test_readme_prompt_is_trained() -> None:
 
 
 def test_function_with_another_result_is_wrong_and_another_way_to_it_right() -> None:
-    reference = "def double(n):\n    return n * 2\n"
-    types = ["signed"]
-    assert functions.same_results("def double(k):\n    return k + k\n", "double", reference, types)
-    assert not functions.same_results("def double(n):\n    return n ** 2\n", "double", reference, types)
-    assert not functions.same_results("def other(n):\n    return n * 2\n", "double", reference, types)
+    double = functions.Written("double", "double n", "def double(n):", "    return n * 2\n", ("signed",))
+    assert double.is_right("def double(k):\n    return k + k\n")
+    assert not double.is_right("def double(n):\n    return n ** 2\n")
+    assert not double.is_right("def other(n):\n    return n * 2\n")
 
 
 def test_function_that_never_ends_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from cases import about, arithmetic, dates_units, extraction, facts, functions, stories, tool_calls
+from cases import about, arithmetic, dates_units, extraction, facts, functions, infill, stories, tool_calls
 from cases.case import THINK_END, Case
 
 KINDS: dict[str, Callable[[random.Random], Case]] = {
@@ -15,6 +15,7 @@ KINDS: dict[str, Callable[[random.Random], Case]] = {
     facts.KIND: facts.make,
     stories.KIND: stories.make,
     dates_units.KIND: dates_units.make,
+    infill.KIND: infill.make,
     about.ABOUT: about.make_about,
     about.UNKNOWN: about.make_unknown,
 }
@@ -27,6 +28,7 @@ WEIGHTS = {
     facts.KIND: 26.0,
     stories.KIND: 5.0,
     dates_units.KIND: 5.0,
+    infill.KIND: 3.0,
     about.ABOUT: 4.0,
     about.UNKNOWN: 6.0,
 }

@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,38 +67,50 @@ def _read(paragraph: str) -> Function:
     return Function(tuple(names.split()), tuple(pairs), tuple(tasks.split("; ")), body)  # type: ignore[arg-type]
 
 
-def make(rng: random.Random) -> Case:
+@dataclass(frozen=True)
+class Written:
+    """A function in one of its wordings. head, body: its first line, and the others. task: what it does."""
+
+    name: str
+    task: str
+    head: str
+    body: str
+    types: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        return f"{self.head}\n{self.body}"
+
+    def is_right(self, source: str) -> bool:
+        """Run both sources, and return whether all results and exceptions are the same."""
+        right = results(self.source, self.name, self.types)
+        return right is not None and results(source, self.name, self.types) == right
+
+
+def draw(rng: random.Random) -> Written:
     function = rng.choice(functions())
-    number, task = rng.randint(2, 20), rng.choice(function.tasks)
+    number, which = rng.randint(2, 20), rng.randrange(3)
     name = _fill(rng.choice(function.names), {}, number)
-    which = rng.randrange(3)
     renamed = {p: _SYNONYMS.get(p, (p,) * 3)[which] for p, _ in function.parameters}
-    task = _fill(task, renamed, number)
-    source = function.written(name, renamed, number)
-    reference = source + "\n"
-    types = [kind for _, kind in function.parameters]
-    head, body = reference.split("\n", 1)
-    style = rng.choice(("plain", "plain", "documented", "documented", "asked", "named"))
-    key = f"{head} {style} {task}" if style != "plain" else head
-    if key == "def fibonacci(n):":
-        key += " is in the README and not held out"
+    task = _fill(rng.choice(function.tasks), renamed, number)
+    head, body = function.written(name, renamed, number).split("\n", 1)
+    return Written(name, task, head, f"{body}\n", tuple(kind for _, kind in function.parameters))
 
-    def is_right(text: str) -> bool:
-        written = text if style in ("plain", "documented") else _code(spoken(text))
-        return same_results((prompt + written) if prompt else written, name, reference, types)
 
-    prompt = ""
+def make(rng: random.Random) -> Case:
+    written = draw(rng)
+    style = rng.choice(("plain", "documented", "named", "asked"))
+    task, head = written.task, written.head
     if style in ("plain", "documented"):
         prompt = head if style == "plain" else f'{head}\n    """{task[0].upper()}{task[1:]}."""'
-        return Case(KIND, key, f"\n{body}", is_right, prompt=prompt)
+        key = f"{prompt} is in the README" if prompt == "def fibonacci(n):" else prompt  # and not held out
+        return Case(KIND, key, f"\n{written.body}", lambda text: written.is_right(f"{prompt}{text}"), prompt=prompt)
     signature = head.removeprefix("def ").removesuffix(":")
-    request = (
-        f"Write a Python function {signature} to {task}."
-        if style == "named"
-        else f"Write a Python function to {task}. Call it {name}."
-    )
-    answer = think("", f"```python\n{reference}```")
-    return Case(KIND, key, answer, is_right, messages=ask(request))
+    named = f"Write a Python function {signature} to {task}."
+    request = named if style == "named" else f"Write a Python function to {task}. Call it {written.name}."
+    answer = think("", f"```python\n{written.source}```")
+    key = f"{head} {request}"
+    return Case(KIND, key, answer, lambda text: written.is_right(_code(spoken(text))), messages=ask(request))
 
 
 def _fill(text: str, renamed: dict[str, str], number: int, name: str = "") -> str:
@@ -114,7 +127,7 @@ def _code(text: str) -> str:
     return found[1] if found else ""
 
 
-def arguments(types: list[str]) -> list[list[object]]:
+def arguments(types: Sequence[str]) -> list[list[object]]:
     """Return argument lists for parameters of these types."""
     count = max(len(_INPUTS[kind]) for kind in types)
     return [[_INPUTS[kind][(i * (at + 1)) % len(_INPUTS[kind])] for at, kind in enumerate(types)] for i in range(count)]
@@ -136,13 +149,7 @@ print(json.dumps(results))
 """
 
 
-def same_results(source: str, name: str, reference: str, types: list[str]) -> bool:
-    """Run both sources in processes of their own, and return whether all results and exceptions are the same."""
-    right = results(reference, name, types)
-    return right is not None and results(source, name, types) == right
-
-
-def results(source: str, name: str, types: list[str]) -> list[str] | None:
+def results(source: str, name: str, types: Sequence[str]) -> list[str] | None:
     """Return the results of a function's calls, or None if the source does not run in time."""
     job = json.dumps([source, name, arguments(types)])
     try:
