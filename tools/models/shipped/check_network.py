@@ -23,7 +23,7 @@ from pymtp import Model
 from pymtp.context.context import Context
 
 BOUND = 1e-4
-TEXT = "<|im_start|>user\nWhat is 457 + 86?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\ndef f(n):\n    a, b"
+TEXT = "<|im_start|>user\nWhat is 457 + 86?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\ndef f(n):\n    a"
 FED = (300, 301, 302)  # tokens that the head is fed with, after the text
 
 

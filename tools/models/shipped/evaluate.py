@@ -23,7 +23,6 @@ from pymtp import LLM, SamplingParams
 
 DRAFTS = 3
 MAX_TOKENS = 240
-TEMPERATURES = (0.0, 0.7, 1.0)
 README_PROMPT = "def fibonacci(n):"
 
 
@@ -49,7 +48,7 @@ def repeats(text: str) -> bool:
     return max(lines.values(), default=0) > 3
 
 
-def evaluate(model: Path, n_cases: int, threads: int, show: int) -> dict[str, Any]:
+def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int, show: int) -> dict[str, Any]:
     kinds = {kind: held_out_cases(kind, n_cases // len(KINDS)) for kind in KINDS}
     by_kind: dict[str, dict[str, Any]] = {}
     repeating = 0
@@ -57,7 +56,7 @@ def evaluate(model: Path, n_cases: int, threads: int, show: int) -> dict[str, An
         first = llm.generate(README_PROMPT, SamplingParams(max_tokens=MAX_TOKENS))
         for kind, cases in kinds.items():
             row: dict[str, Any] = {"cases": len(cases)}
-            for temperature in TEMPERATURES:
+            for temperature in temperatures:
                 done = answers(llm, cases, temperature)
                 row[f"acceptance at {temperature:g}"] = acceptance(done)
                 if not temperature:
@@ -84,11 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--cases", type=int, default=1000, help="held-out cases, as many of each kind")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0], help="0: right answers, too")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="wrong answers to print, of each kind")
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
-    results = evaluate(args.model, args.cases, args.threads, args.show)
+    results = evaluate(args.model, args.cases, args.temperatures, args.threads, args.show)
     text = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
     if args.output:
         args.output.write_text(text)

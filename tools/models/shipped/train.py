@@ -6,12 +6,13 @@
     python tools/models/shipped/train.py build/shipped --minutes 10 --start pymtp/model/demo.gguf  # on from a file
 
 OUT gets model-f32.gguf, model-q8_0.gguf and optimizer.pt every few minutes; a run can go on from them, or from any such
-GGUF alone. On a GPU: --bf16 --rows 192 --workers 14.
+GGUF alone. SIGTERM and Ctrl+C end a run with a checkpoint. On a GPU: --bf16 --rows 192 --workers 14.
 """
 
 import argparse
 import itertools
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -87,6 +88,10 @@ class Run:
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
         self.bases = [args.lr, args.lr / 6]
+        self.ended = False
+
+    def _end(self, number: int, frame: object) -> None:
+        self.ended = True
 
     def save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -106,9 +111,11 @@ class Run:
         feed = batches(
             self.vocabulary.tokenizer(), weights, args.rows, args.length, args.seed + self.step, args.workers
         )
+        for number in (signal.SIGTERM, signal.SIGINT):  # now that the workers, which would inherit it, have begun
+            signal.signal(number, self._end)
         begun = saved = shown = time.monotonic()
         seen, first = 0, self.step
-        while (spent := (time.monotonic() - begun) / (60 * args.minutes)) < 1:
+        while (spent := (time.monotonic() - begun) / (60 * args.minutes)) < 1 and not self.ended:
             factor = rate(spent, self.step - first, args.decay)
             for optimizer, base in zip(self.optimizers, self.bases, strict=True):
                 for group in optimizer.param_groups:
