@@ -70,6 +70,13 @@ def test_every_function_has_a_result_for_some_input() -> None:
         assert any(_succeeds(space["f"], call) for call in calls), function.names
 
 
+def test_no_two_functions_begin_alike() -> None:
+    bodies: dict[str, str] = {}
+    for seed in range(5000):
+        written = functions.draw(random.Random(seed))
+        assert bodies.setdefault(written.head, written.body) == written.body
+
+
 def _succeeds(call: object, arguments: list[object]) -> bool:
     assert callable(call)
     try:

@@ -43,7 +43,7 @@ def acceptance(completions: list[Any]) -> list[float]:
 
 
 def repeats(text: str) -> bool:
-    """Return whether a text has a line, other than an empty one, more than three times in a row or in all."""
+    """Return whether a text has a line, other than an empty one, more than three times."""
     lines = Counter(line for line in text.splitlines() if line.strip())
     return max(lines.values(), default=0) > 3
 
@@ -51,18 +51,18 @@ def repeats(text: str) -> bool:
 def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int, show: int) -> dict[str, Any]:
     kinds = {kind: held_out_cases(kind, n_cases // len(KINDS)) for kind in KINDS}
     by_kind: dict[str, dict[str, Any]] = {}
-    repeating = 0
+    everything: dict[float, list[Any]] = {temperature: [] for temperature in temperatures}
     with LLM(model, n_ctx=1024, n_threads=threads, draft_tokens=DRAFTS) as llm:
         first = llm.generate(README_PROMPT, SamplingParams(max_tokens=MAX_TOKENS))
         for kind, cases in kinds.items():
             row: dict[str, Any] = {"cases": len(cases)}
             for temperature in temperatures:
                 done = answers(llm, cases, temperature)
+                everything[temperature] += done
                 row[f"acceptance at {temperature:g}"] = acceptance(done)
                 if not temperature:
                     right = [case.is_right(c.text) for case, c in zip(cases, done, strict=True)]
                     row["right"] = round(sum(right) / len(cases), 3)
-                    repeating += sum(repeats(c.text) for c in done)
                     row["tokens"] = sum(len(c.token_ids) for c in done)
                     wrong = [(case, c) for case, c, good in zip(cases, done, right, strict=True) if not good]
                     for case, c in wrong[:show]:
@@ -74,7 +74,10 @@ def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int,
         "machine": platform.processor() or platform.machine(),
         "drafts": DRAFTS,
         "kinds": by_kind,
-        "texts that repeat a line more than three times": repeating,
+        "all": {f"acceptance at {t:g}": acceptance(done) for t, done in everything.items()},
+        "texts that repeat a line more than three times": {
+            f"at {t:g}": sum(repeats(c.text) for c in done) for t, done in everything.items()
+        },
         "readme": {"prompt": README_PROMPT, "text": first.text, "finish_reason": first.finish_reason},
     }
 

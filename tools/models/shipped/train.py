@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 DRAFT_STEPS = 3
+WARM_UP = 30  # steps
 STEP_WEIGHTS = (0.4, 0.25, 0.15)
 PROMPT_SHARE, PROMPT_WEIGHT = 0.25, 0.3  # of the prompts' rows, and what a row counts next to one of an answer
 
@@ -63,8 +64,11 @@ def losses(network: Network, batch: Batch, with_head: bool) -> tuple[Tensor, str
 
 
 def rate(spent: float, step: int, decay: float) -> float:
-    """Return the factor of the learning rate: 30 steps of warm-up, then 1, and a fall over the last share `decay`."""
-    return min(1.0, (step + 1) / 30, max(0.02, (1 - spent) / decay))
+    """Return the factor of the learning rate: a warm-up, then 1, and a fall over the last share `decay` of the time.
+
+    step: those that the optimizers have seen.
+    """
+    return min(1.0, (step + 1) / WARM_UP, max(0.02, (1 - spent) / decay))
 
 
 class Run:
@@ -114,9 +118,9 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):  # now that the workers, which would inherit it, have begun
             signal.signal(number, self._end)
         begun = saved = shown = time.monotonic()
-        seen, first = 0, self.step
+        seen = 0
         while (spent := (time.monotonic() - begun) / (60 * args.minutes)) < 1 and not self.ended:
-            factor = rate(spent, self.step - first, args.decay)
+            factor = rate(spent, self.step, args.decay)
             for optimizer, base in zip(self.optimizers, self.bases, strict=True):
                 for group in optimizer.param_groups:
                     group["lr"] = base * factor
@@ -172,6 +176,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    torch.set_flush_denormal(True)  # at starts of documents, states decay into numbers that a CPU is slow at
     run = Run(args)
     n = sum(p.numel() for p in run.network.parameters())
     print(f"{n:,} parameters, on {run.device}, from step {run.step}", flush=True)
