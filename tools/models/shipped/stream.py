@@ -4,9 +4,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from cases import about, arithmetic, dates_units, extraction, facts, functions, infill, stories, tool_calls
+from cases import about, arithmetic, dates_units, extraction, facts, functions, infill, stories, tool_calls, turns
 from cases.case import THINK_END, Case
 
+_QUESTIONS = (
+    arithmetic.make,
+    extraction.make,
+    facts.make,
+    stories.make,
+    dates_units.make,
+    about.make_about,
+    about.make_unknown,
+)
 KINDS: dict[str, Callable[[random.Random], Case]] = {
     functions.KIND: functions.make,
     arithmetic.KIND: arithmetic.make,
@@ -16,6 +25,7 @@ KINDS: dict[str, Callable[[random.Random], Case]] = {
     stories.KIND: stories.make,
     dates_units.KIND: dates_units.make,
     infill.KIND: infill.make,
+    turns.KIND: lambda rng: turns.make(rng, _QUESTIONS),
     about.ABOUT: about.make_about,
     about.UNKNOWN: about.make_unknown,
 }
@@ -29,10 +39,13 @@ WEIGHTS = {
     stories.KIND: 5.0,
     dates_units.KIND: 5.0,
     infill.KIND: 3.0,
+    turns.KIND: 4.0,
     about.ABOUT: 4.0,
     about.UNKNOWN: 6.0,
 }
 _UNTHINKING = 0.15  # share of cases without thoughts whose prompt ends the thinking itself
+_INSTRUCTED = 0.05  # share of cases with a system message
+_INSTRUCTIONS = ("You are a helpful assistant.", "Answer briefly.", "You are a small model.", "Be exact.", "Be kind.")
 
 
 def training_cases(rng: random.Random, weights: Mapping[str, float]) -> Iterator[Case]:
@@ -41,7 +54,7 @@ def training_cases(rng: random.Random, weights: Mapping[str, float]) -> Iterator
     while True:
         case = KINDS[rng.choices(kinds, list(weights.values()))[0]](rng)
         if not case.held_out:
-            yield _some_unthinking(case, rng)
+            yield _varied(case, rng)
 
 
 def held_out_cases(kind: str, count: int, seed: int = 0) -> list[Case]:
@@ -56,6 +69,12 @@ def held_out_cases(kind: str, count: int, seed: int = 0) -> list[Case]:
     return list(found.values())
 
 
-def _some_unthinking(case: Case, rng: random.Random) -> Case:
-    no_thoughts = bool(case.messages) and case.answer.startswith(f"\n{THINK_END}")
-    return replace(case, thinking=False) if no_thoughts and rng.random() < _UNTHINKING else case
+def _varied(case: Case, rng: random.Random) -> Case:
+    """Give some chats a system message, and switch the thinking of some off that have no thoughts."""
+    if case.prompt:
+        return case
+    if rng.random() < _INSTRUCTED:
+        system = {"role": "system", "content": rng.choice(_INSTRUCTIONS)}
+        case = replace(case, messages=(system, *case.messages))
+    thoughtless = case.answer.startswith(f"\n{THINK_END}")
+    return replace(case, thinking=False) if thoughtless and rng.random() < _UNTHINKING else case

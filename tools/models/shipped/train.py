@@ -38,8 +38,8 @@ def new_vocabulary(size: int, seed: int) -> vocabulary.Vocabulary:
     return vocabulary.train((text for case in cases for text in (prompt_of(case), answer_of(case))), size)
 
 
-def losses(network: Network, batch: Batch, with_head: bool) -> tuple[Tensor, str]:
-    """Return the loss of a batch, and a line about it."""
+def losses(network: Network, batch: Batch, with_head: bool) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss of a batch, and figures about it: see `report`."""
     documents = Documents(batch.starts, network.shape)
     rows = network(batch.tokens, documents)
     targets = batch.tokens.roll(-1, 1)
@@ -47,20 +47,27 @@ def losses(network: Network, batch: Batch, with_head: bool) -> tuple[Tensor, str
     counted = batch.answers | sampled
     logits = network.logits(rows[counted]).float()
     each = functional.cross_entropy(logits, targets[counted], reduction="none")
-    weight = torch.where(batch.answers[counted], 1.0, PROMPT_WEIGHT)
-    loss = (each * weight).sum() / weight.sum()
     of_answers = batch.answers[counted]
-    right = (logits[of_answers].argmax(-1) == targets[batch.answers]).float().mean()
-    parts = each[of_answers].mean(), each[~of_answers].mean(), right
-    report = "answers {:.3f} prompts {:.3f} right {:.3f}".format(*(part.item() for part in parts))
+    weight = torch.where(of_answers, 1.0, PROMPT_WEIGHT)
+    loss = (each * weight).sum() / weight.sum()
+    wanted = logits[of_answers].detach()
+    best = wanted.argmax(-1)
+    figures = [each[of_answers].mean(), each[~of_answers].mean(), (best == targets[batch.answers]).float().mean()]
     if not with_head:
-        return loss, report
-    wanted = logits[of_answers].detach().softmax(-1)
+        return loss, figures
+    wanted = wanted.softmax(-1)
     for step, drafted in enumerate(network.drafts(batch.tokens, rows, documents, DRAFT_STEPS)):
         predicted = network.logits(drafted[batch.answers]).float().log_softmax(-1)
         loss = loss - STEP_WEIGHTS[step] * (wanted * predicted).sum(-1).mean()
-        report += f" {(predicted.argmax(-1) == wanted.argmax(-1)).float().mean().item():.2f}"
-    return loss, report
+        figures.append((predicted.argmax(-1) == best).float().mean())
+    return loss, figures
+
+
+def report(figures: list[Tensor]) -> str:
+    """Return a line of: loss of answers, of prompts, share of right tokens of answers, drafts that agree by step."""
+    return "answers {} prompts {} right {} drafts {}".format(
+        *(f"{figure.item():.3f}" for figure in figures[:3]), " ".join(f"{figure.item():.2f}" for figure in figures[3:])
+    )
 
 
 def rate(spent: float, step: int, decay: float) -> float:
@@ -124,20 +131,22 @@ class Run:
             for optimizer, base in zip(self.optimizers, self.bases, strict=True):
                 for group in optimizer.param_groups:
                     group["lr"] = base * factor
-            report = self.one_step(next(feed).to(self.device))
+            figures = self.one_step(next(feed).to(self.device))
             seen += args.rows * args.length
             if (now := time.monotonic()) - shown > args.show:
                 speed = seen / (now - shown)
-                print(f"{spent:6.1%} step {self.step} {self.tokens:,} {report} {speed:,.0f} tokens/s", flush=True)
+                print(
+                    f"{spent:6.1%} step {self.step} {self.tokens:,} {report(figures)} {speed:,.0f} tokens/s", flush=True
+                )
                 shown, seen = now, 0
             if now - saved > 60 * args.save:
                 self.save()
                 saved = time.monotonic()
         self.save()
 
-    def one_step(self, batch: Batch) -> str:
+    def one_step(self, batch: Batch) -> list[Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.bf16):
-            loss, report = losses(self.network, batch, with_head=self.step % self.args.head_every == 0)
+            loss, figures = losses(self.network, batch, with_head=self.step % self.args.head_every == 0)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -150,7 +159,7 @@ class Run:
                     block.ssm_a.clamp_(max=-1e-3)  # a decay, whatever the optimizer wants
         self.step += 1
         self.tokens += batch.tokens.numel()
-        return report
+        return figures
 
 
 def main() -> None:
