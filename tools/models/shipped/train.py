@@ -185,6 +185,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs, where the delta rule stays in F32
     torch.set_flush_denormal(True)  # at starts of documents, states decay into numbers that a CPU is slow at
     run = Run(args)
     n = sum(p.numel() for p in run.network.parameters())
