@@ -1,4 +1,4 @@
-"""Checks the network that train.py trains: its parts against transformers, the whole against pymtp.
+"""Checks the network that train.py trains: its logits and drafts against transformers and pymtp.
 
     pip install . torch transformers gguf jinja2 tokenizers
     python tools/models/shipped/check_network.py build/shipped/model-f32.gguf
@@ -7,34 +7,26 @@ Raises AssertionError for a difference.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import model_file
 import numpy as np
 import torch
 from convolution import convolve
-from delta_rule import delta_rule
 from network import Documents, Network
 from torch import Tensor
-from torch.nn.functional import normalize
-from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
 
 from pymtp import Model
 from pymtp.context.context import Context
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "reference"))
+
+import make_golden  # isort: skip  # reads the file as transformers' model, and imports the reference head
+
 BOUND = 1e-4
 TEXT = "<|im_start|>user\nWhat is 457 + 86?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\ndef f(n):\n    a"
 FED = (300, 301, 302)  # tokens that the head is fed with, after the text
-
-
-def check_delta_rule() -> None:
-    """Compare with transformers, whose value heads stand in another order: those of one key head side by side."""
-    tokens, order = 100, [0, 2, 1, 3]
-    query, key = (normalize(torch.randn(2, tokens, 2, 64), dim=-1) for _ in range(2))
-    value, decay, beta = torch.randn(2, tokens, 4, 64), -torch.rand(2, tokens, 4), torch.rand(2, tokens, 4)
-    ordered = (x[:, :, order] for x in (value, decay, beta))
-    theirs = torch_chunk_gated_delta_rule(query, key, *ordered, use_qk_l2norm_in_kernel=True)[0]
-    _same("delta rule", delta_rule(query, key, value, decay, beta), theirs[:, :, order])
 
 
 def check_convolution() -> None:
@@ -60,22 +52,40 @@ def check_documents(network: Network) -> None:
         _same(f"documents, draft {step + 1}", here[:, 40 + step :], there[:, step:], 1e-2)
 
 
-def check_pymtp(path: Path, network: Network, ids: list[int]) -> None:
-    """Compare logits of the trunk, and of three chained drafts, with those of pymtp on the same F32 file."""
+def network_logits(network: Network, ids: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the trunk's logits of a text's tokens, and the head's of three chained drafts that are fed with FED."""
     starts = torch.zeros(1, len(ids) + len(FED), dtype=torch.bool)
     starts[0, 0] = True
     documents, tokens = Documents(starts, network.shape), torch.tensor([[*ids, *FED]])
     rows = network(tokens, documents)
     drafts = [h[0, len(ids) + i] for i, h in enumerate(network.drafts(tokens, rows, documents, len(FED)))]
+    return network.logits(rows[0, : len(ids)]), network.logits(torch.stack(drafts))
+
+
+def transformers_logits(path: Path, ids: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the same from transformers and the reference head, the way the golden outputs are made."""
+    trunk, head = make_golden.load(path)
+    logits, rows = make_golden.run_trunk(trunk, ids)
+    tokens, hidden, drafts = list(ids), torch.nn.functional.pad(rows["post_norm"], (0, 0, 1, 0)), []
+    for token in FED:
+        tokens.append(token)
+        embedding = trunk.model.embed_tokens(torch.tensor([tokens]))
+        _, normed = head(embedding, hidden[None], trunk.model.rotary_emb(embedding, torch.arange(len(tokens))[None]))
+        drafts.append(trunk.lm_head(normed[0, -1]))
+        hidden = torch.cat([hidden, normed[0, -1:]])
+    return logits, torch.stack(drafts)
+
+
+def pymtp_logits(path: Path, ids: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the same from pymtp."""
     exact = {"n_ctx": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     with Model(path) as model, Context(model, draft_tokens=len(FED), tap="post_norm", **exact) as context:
         assert model.tokenize(TEXT) == ids, "pymtp cuts the text into other tokens"
         trunk = np.concatenate([context.verify(ids[i : i + 4]) for i in range(0, len(ids), 4)])
-        _same("pymtp, trunk", network.logits(rows[0, : len(ids)]), torch.from_numpy(trunk), 2e-3)
         context.clear()
         context.prefill(ids)
-        head = np.stack([context.draft(token) for token in FED])
-        _same("pymtp, head", network.logits(torch.stack(drafts)), torch.from_numpy(head), 2e-3)
+        drafts = np.stack([context.draft(token) for token in FED])
+    return torch.from_numpy(trunk), torch.from_numpy(drafts)
 
 
 def _same(what: str, ours: Tensor, theirs: Tensor, bound: float = BOUND) -> None:
@@ -88,7 +98,11 @@ def _same(what: str, ours: Tensor, theirs: Tensor, bound: float = BOUND) -> None
 def check_network(path: Path) -> None:
     network, vocabulary = model_file.read(path)
     check_documents(network)
-    check_pymtp(path, network, vocabulary.tokenizer().encode(TEXT).ids)
+    ids = vocabulary.tokenizer().encode(TEXT).ids
+    ours = network_logits(network, ids)
+    for name, logits in (("transformers", transformers_logits), ("pymtp", pymtp_logits)):
+        for part, own, theirs in zip(("trunk", "head"), ours, logits(path, ids), strict=True):
+            _same(f"{name}, {part}", own, theirs)
 
 
 def main() -> None:
@@ -96,7 +110,6 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="file of train.py, in F32")
     args = parser.parse_args()
     torch.manual_seed(0)
-    check_delta_rule()
     check_convolution()
     check_network(args.model)
 

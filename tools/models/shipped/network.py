@@ -150,7 +150,7 @@ class Taps(nn.Module):
         self.weight = nn.Parameter(torch.randn(channels, TAPS) * 0.3)
 
     def forward(self, x: Tensor, documents: Documents) -> Tensor:
-        return convolve(x, self.weight, documents.reaching)
+        return convolve(x.float(), self.weight, documents.reaching)
 
 
 class Bias(nn.Module):
@@ -176,12 +176,14 @@ class DeltaNet(Block):
 
     def mix(self, x: Tensor, documents: Documents) -> Tensor:
         size, keys = self.shape.linear_dim, self.shape.key_heads
-        mixed = functional.silu(self.ssm_conv1d(self.attn_qkv(x), documents)).unflatten(-1, (-1, size)).float()
+        mixed = functional.silu(self.ssm_conv1d(self.attn_qkv(x), documents)).unflatten(-1, (-1, size))
         query, key, value = mixed.split([keys, keys, self.shape.value_heads], 2)
         query, key = (t * torch.rsqrt((t * t).sum(-1, keepdim=True) + EPS) for t in (query, key))
         decay = self.ssm_a * functional.softplus(self.ssm_alpha(x).float() + self.ssm_dt.bias)
         decay = torch.where(documents.forget[..., None], FORGET, decay)
-        rows = delta_rule(query, key, value, decay, self.ssm_beta(x).float().sigmoid())
+        beta = self.ssm_beta(x).float().sigmoid()
+        with torch.autocast(x.device.type, enabled=False):  # errors of bf16 would add up in the state
+            rows = delta_rule(query, key, value, decay, beta)
         gate = functional.silu(self.attn_gate(x).unflatten(-1, (-1, size)))
         return self.ssm_out((self.ssm_norm(rows) * gate).flatten(2))
 
