@@ -4,7 +4,19 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from cases import about, arithmetic, dates_units, extraction, facts, functions, infill, stories, tool_calls, turns
+from cases import (
+    about,
+    arithmetic,
+    dates_units,
+    extraction,
+    facts,
+    functions,
+    infill,
+    repeat,
+    stories,
+    tool_calls,
+    turns,
+)
 from cases.case import THINK_END, Case
 
 _QUESTIONS = (
@@ -25,6 +37,7 @@ KINDS: dict[str, Callable[[random.Random], Case]] = {
     stories.KIND: stories.make,
     dates_units.KIND: dates_units.make,
     infill.KIND: infill.make,
+    repeat.KIND: repeat.make,
     turns.KIND: lambda rng: turns.make(rng, _QUESTIONS),
     about.ABOUT: about.make_about,
     about.UNKNOWN: about.make_unknown,
@@ -39,6 +52,7 @@ WEIGHTS = {
     stories.KIND: 5.0,
     dates_units.KIND: 5.0,
     infill.KIND: 3.0,
+    repeat.KIND: 5.0,
     turns.KIND: 4.0,
     about.ABOUT: 4.0,
     about.UNKNOWN: 6.0,
