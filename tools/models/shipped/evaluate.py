@@ -1,6 +1,6 @@
 """Evaluates the shipped model with pymtp on held-out cases: right answers, accepted drafts, repeated lines.
 
-    pip install . gguf jinja2 babel pycountry
+    pip install .
     python tools/models/shipped/evaluate.py pymtp/model/demo.gguf --cases 1000 -o benchmarks/shipped_model.json
 
 Right answers are counted greedily, by kind. Acceptance is by position of three drafts, at each temperature: position i

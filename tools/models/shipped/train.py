@@ -1,12 +1,14 @@
 """Trains the shipped model on endless data: trunk on the next token, head on the trunk's distribution.
 
-    pip install torch tokenizers gguf jinja2 babel pycountry
+    pip install torch tokenizers gguf jinja2
     python tools/models/shipped/train.py build/shipped --minutes 60
     python tools/models/shipped/train.py build/shipped --minutes 60 --start build/shipped  # goes on
     python tools/models/shipped/train.py build/shipped --minutes 10 --start pymtp/model/demo.gguf  # on from a file
 
 OUT gets model-f32.gguf, model-q8_0.gguf and optimizer.pt every few minutes; a run can go on from them, or from any such
-GGUF alone. SIGTERM and Ctrl+C end a run with a checkpoint. On a GPU: --bf16 --rows 192 --workers 14.
+GGUF alone. SIGTERM and Ctrl+C end a run with a checkpoint.
+
+On a GPU: --bf16 --rows 192 --workers 14 --lr 0.02 --head-every 2
 """
 
 import argparse
@@ -170,7 +172,7 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.4, help="the last share of the time, in which the rate falls")
     parser.add_argument("--rows", type=int, default=8, help="rows of a batch")
     parser.add_argument("--length", type=int, default=256, help="tokens of a row; longer cases are left out")
-    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--lr", type=float, default=0.006, help="of Muon; 0.02 for batches of 50,000 tokens")
     parser.add_argument("--head-every", type=int, default=4, help="steps for one in which the head trains")
     parser.add_argument("--weights", nargs="*", default=[], metavar="KIND=WEIGHT", help="shares of cases")
     parser.add_argument("--vocab", type=int, default=4096)
