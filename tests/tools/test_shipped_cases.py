@@ -87,16 +87,21 @@ def _succeeds(call: object, arguments: list[object]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("sign", "a", "b"), [("+", 457, 86), ("-", 403, 58), ("*", 47, 36), ("*", 905, 7), ("/", 282, 6)]
+    ("sign", "a", "b"), [("+", 457, 86), ("+", 950, 77), ("-", 403, 58), ("*", 47, 36), ("*", 905, 7), ("/", 282, 6)]
 )
-def test_arithmetic_is_worked_out_by_true_steps(sign: str, a: int, b: int) -> None:
+def test_arithmetic_is_worked_out_by_true_steps_that_give_the_result(sign: str, a: int, b: int) -> None:
     thoughts, result = arithmetic.work(sign, a, b)
+    assert result == int(eval(f"{a}{sign}{b}"))
     steps = re.findall(r"^([\d+*/-]+)=(\d+)(?: r (\d+))?$", thoughts, re.MULTILINE)
-    assert len(steps) >= 2
     for left, value, rest in steps:
         assert eval(left.replace("/", "//")) == int(value)
         assert not rest or eval(left.replace("/", "%")) == int(rest)
-    assert result == int(eval(f"{a}{sign}{b}"))
+    values = [value for _, value, _ in steps]
+    if sign == "/":  # from the first digit on
+        assert int("".join(values)) == result
+    else:  # from the last digit on, each with its carry before it
+        last = values[-len(str(result)) :] if len(values[-1]) == 1 else values[1 - len(str(result)) :]
+        assert int(last[-1] + "".join(value[-1] for value in reversed(last[:-1]))) == result
 
 
 def test_story_with_another_name_or_place_is_wrong() -> None:

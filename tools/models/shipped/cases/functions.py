@@ -103,8 +103,7 @@ def make(rng: random.Random) -> Case:
     task, head = written.task, written.head
     if style in ("plain", "documented"):
         prompt = head if style == "plain" else f'{head}\n    """{task[0].upper()}{task[1:]}."""'
-        key = f"{prompt} is in the README" if prompt == "def fibonacci(n):" else prompt  # and not held out
-        return Case(KIND, key, f"\n{written.body}", lambda text: written.is_right(f"{prompt}{text}"), prompt=prompt)
+        return Case(KIND, prompt, f"\n{written.body}", lambda text: written.is_right(f"{prompt}{text}"), prompt=prompt)
     signature = head.removeprefix("def ").removesuffix(":")
     named = f"Write a Python function {signature} to {task}."
     request = named if style == "named" else f"Write a Python function to {task}. Call it {written.name}."
