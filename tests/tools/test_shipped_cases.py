@@ -1,0 +1,138 @@
+"""Tests of the shipped model's training data: right answers are judged right, broken ones wrong, the split holds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cases import arithmetic, functions, infill, stories
+from cases.case import Case, spoken
+from chats import answer_of, prompt_of, template_source
+from stream import KINDS, WEIGHTS, held_out_cases, training_cases
+
+from pymtp import Model
+from pymtp.chat.output_format import OutputFormat
+from pymtp.chat.template import ChatTemplate
+from pymtp.chat.tools import read_tools
+
+COUNT = {functions.KIND: 8, infill.KIND: 8}  # each runs two processes
+
+
+def held_out(kind: str) -> list[Case]:
+    return held_out_cases(kind, COUNT.get(kind, 30))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_answers_are_judged_right_and_broken_ones_wrong(kind: str) -> None:
+    cases = held_out(kind)
+    assert len(cases) >= 8
+    for case in cases:
+        assert case.is_right(case.answer)
+        assert not case.is_right("")
+        assert not case.is_right(case.answer[: len(case.answer) * 2 // 3])
+
+
+def test_training_sees_no_held_out_case() -> None:
+    keys = {(kind, case.key) for kind in KINDS for case in held_out_cases(kind, 150)}
+    seen = list(itertools.islice(training_cases(random.Random(0), WEIGHTS), 4000))
+    assert not any(case.held_out for case in seen)
+    assert not keys & {(case.kind, case.key) for case in seen}
+    assert {case.kind for case in seen} == set(KINDS)
+
+
+def test_readme_prompt_is_trained() -> None:
+    cases = (functions.make(random.Random(i)) for i in range(20_000))
+    assert not next(case for case in cases if case.prompt == "def fibonacci(n):").held_out
+
+
+def test_function_with_another_result_is_wrong_and_another_way_to_it_right() -> None:
+    double = functions.Written("double", "double n", "def double(n):", "    return n * 2\n", ("signed",))
+    assert double.is_right("def double(k):\n    return k + k\n")
+    assert not double.is_right("def double(n):\n    return n ** 2\n")
+    assert not double.is_right("def other(n):\n    return n * 2\n")
+
+
+def test_function_that_never_ends_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "_SECONDS", 0.5)
+    assert functions.results("def f(n):\n    while True:\n        pass\n", "f", ["int"]) is None
+
+
+def test_every_function_has_a_result_for_some_input() -> None:
+    for function in functions.functions():
+        source = function.written("f", {name: name for name, _ in function.parameters}, 3)
+        space: dict[str, object] = {}
+        exec(source, space)
+        calls = functions.arguments([kind for _, kind in function.parameters])
+        assert any(_succeeds(space["f"], call) for call in calls), function.names
+
+
+def test_no_two_functions_begin_alike() -> None:
+    bodies: dict[str, str] = {}
+    for seed in range(5000):
+        written = functions.draw(random.Random(seed))
+        assert bodies.setdefault(written.head, written.body) == written.body
+
+
+def _succeeds(call: object, arguments: list[object]) -> bool:
+    assert callable(call)
+    try:
+        call(*arguments)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("sign", "a", "b"), [("+", 457, 86), ("+", 950, 77), ("-", 403, 58), ("*", 47, 36), ("*", 905, 7), ("/", 282, 6)]
+)
+def test_arithmetic_is_worked_out_by_true_steps_that_give_the_result(sign: str, a: int, b: int) -> None:
+    thoughts, result = arithmetic.work(sign, a, b)
+    assert result == int(eval(f"{a}{sign}{b}"))
+    steps = re.findall(r"^([\d+*/-]+)=(\d+)(?: r (\d+))?$", thoughts, re.MULTILINE)
+    for left, value, rest in steps:
+        assert eval(left.replace("/", "//")) == int(value)
+        assert not rest or eval(left.replace("/", "%")) == int(rest)
+    values = [value for _, value, _ in steps]
+    if sign == "/":  # from the first digit on
+        assert int("".join(values)) == result
+    else:  # from the last digit on, each with its carry before it
+        last = values[-len(str(result)) :] if len(values[-1]) == 1 else values[1 - len(str(result)) :]
+        assert int(last[-1] + "".join(value[-1] for value in reversed(last[:-1]))) == result
+
+
+def test_story_with_another_name_or_place_is_wrong() -> None:
+    case = next(case for case in held_out(stories.KIND) if case.messages)
+    story = spoken(case.answer)
+    name = re.findall(r"asked (\w+) for", story)[0]
+    other = "Quinn" if name != "Quinn" else "Rosa"
+    assert not case.is_right(story.replace(f"{name} came", f"{other} came"))
+    assert not case.is_right(story.replace(f"{name} came to", f"{name} came from Paris to Rome and"))
+
+
+def test_template_renders_alike_in_pymtp_and_in_training(demo: Path) -> None:
+    template = ChatTemplate(Model(demo, vocab_only=True), template_source())
+    for kind in KINDS:
+        for case in held_out_cases(kind, 15):
+            if case.messages:
+                given = {"enable_thinking": case.thinking}
+                ours = template.render(case.messages, tools=list(case.tools) or None, chat_template_kwargs=given)
+                assert ours == prompt_of(case)
+
+
+def test_thinking_that_is_switched_off_ends_in_the_prompt() -> None:
+    case = next(case for case in held_out("facts") if case.thinking)
+    silent = replace(case, thinking=False)
+    assert prompt_of(silent) + answer_of(silent) == prompt_of(case) + answer_of(case)
+
+
+def test_trained_calls_are_calls_for_pymtp() -> None:
+    cases = [case for case in held_out_cases("tools", 60) if "<function=" in case.answer]
+    assert len(cases) > 20
+    for case in cases:
+        form = OutputFormat(template_source(), "<think>\n", tools=read_tools(case.tools))
+        (call,) = form.parse(case.answer).tool_calls
+        assert case.answer.count(f"<function={call.name}>") == 1
