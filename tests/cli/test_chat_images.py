@@ -51,7 +51,7 @@ def test_image_belongs_to_the_next_message_and_to_the_saved_chat(projector: Path
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stderr.split())
     for words in (
-        "error: an image is none of PNG",
+        "c.png: an image is none of PNG",
         "error: a PNG image cannot be decoded",
         "is too narrow",
         "No such file",

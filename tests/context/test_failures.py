@@ -228,10 +228,10 @@ def test_context_refuses_more_tokens_than_llama_cpp_can_count(dense: Model, n_ct
 
 def test_context_larger_than_memory_is_an_error(dense: Model) -> None:
     """Try contexts and plans whose cell metadata would take some 200 GiB."""
-    with pytest.raises(InvalidRequestError, match=rf"n_ctx={2**31 - 256} takes at least .* GiB of memory"):
-        Context(dense, n_ctx=2**31 - 256, draft_tokens=1)
+    with pytest.raises(InvalidRequestError, match=rf"n_ctx={2**24} with n_seq_max=127 takes at least .* GiB of memory"):
+        Context(dense, n_ctx=2**24, n_seq_max=127, draft_tokens=1)
     with pytest.raises(NativeError, match="GiB beside K and V"):
-        plan_memory(dense, n_ctx=2**31 - 256, draft_tokens=1)
+        plan_memory(dense, n_ctx=2**24, n_seq_max=127, draft_tokens=1)
 
 
 def sampling(**fields: Any) -> Any:

@@ -157,7 +157,7 @@ def _refuse_images(part: object) -> object:
     if kind in ("image_url", "input_image"):
         raise PydanticCustomError(
             "unreadable",
-            "{kind} is not supported here: messages of users and results of tools have images",
+            "{kind} is not supported here: only messages of users and results of tools have images",
             {"kind": shown(kind)},
         )
     return refuse_media(part)
