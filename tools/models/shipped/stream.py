@@ -12,12 +12,13 @@ from cases import (
     facts,
     functions,
     infill,
+    modules,
     repeat,
     stories,
     tool_calls,
     turns,
 )
-from cases.case import THINK_END, Case
+from cases.case import THINK_END, Case, ask
 
 _QUESTIONS = (
     arithmetic.make,
@@ -25,6 +26,7 @@ _QUESTIONS = (
     facts.make,
     stories.make,
     dates_units.make,
+    functions.make,
     about.make_about,
     about.make_unknown,
 )
@@ -37,6 +39,7 @@ KINDS: dict[str, Callable[[random.Random], Case]] = {
     stories.KIND: stories.make,
     dates_units.KIND: dates_units.make,
     infill.KIND: infill.make,
+    modules.KIND: modules.make,
     repeat.KIND: repeat.make,
     turns.KIND: lambda rng: turns.make(rng, _QUESTIONS),
     about.ABOUT: about.make_about,
@@ -44,22 +47,38 @@ KINDS: dict[str, Callable[[random.Random], Case]] = {
 }
 # shares of cases, not of tokens
 WEIGHTS = {
-    functions.KIND: 20.0,
-    arithmetic.KIND: 16.0,
-    extraction.KIND: 9.0,
-    tool_calls.KIND: 9.0,
-    facts.KIND: 26.0,
-    stories.KIND: 5.0,
-    dates_units.KIND: 5.0,
-    infill.KIND: 3.0,
+    functions.KIND: 24.0,
+    arithmetic.KIND: 18.0,
+    extraction.KIND: 8.0,
+    tool_calls.KIND: 12.0,
+    facts.KIND: 16.0,
+    stories.KIND: 6.0,
+    dates_units.KIND: 6.0,
+    infill.KIND: 4.0,
+    modules.KIND: 3.0,
     repeat.KIND: 5.0,
-    turns.KIND: 4.0,
+    turns.KIND: 8.0,
     about.ABOUT: 4.0,
-    about.UNKNOWN: 6.0,
+    about.UNKNOWN: 7.0,
 }
 _UNTHINKING = 0.15  # share of cases without thoughts whose prompt ends the thinking itself
-_INSTRUCTED = 0.05  # share of cases with a system message
-_INSTRUCTIONS = ("You are a helpful assistant.", "Answer briefly.", "You are a small model.", "Be exact.", "Be kind.")
+_INSTRUCTED = 0.1  # share of cases with a system message
+_INSTRUCTIONS = (
+    "You are a helpful assistant.",
+    "Answer briefly.",
+    "You are a small model.",
+    "Be exact.",
+    "Be kind.",
+    "Think before you answer.",
+    "Use the tools that you are given.",
+    "Do not make things up.",
+    "Answer in English.",
+    "The user is a programmer.",
+    "If you do not know something, say so.",
+    "Write clear and correct code.",
+)
+_CASUAL = 0.15  # share of questions that are written carelessly
+_CASUALLY_ASKED = (facts.KIND, arithmetic.KIND, dates_units.KIND, about.ABOUT, about.UNKNOWN)
 
 
 def training_cases(rng: random.Random, weights: Mapping[str, float]) -> Iterator[Case]:
@@ -84,11 +103,23 @@ def held_out_cases(kind: str, count: int, seed: int = 0) -> list[Case]:
 
 
 def _varied(case: Case, rng: random.Random) -> Case:
-    """Give some chats a system message, and switch the thinking of some off that have no thoughts."""
+    """Give some chats a system message, and switch the thinking of some off that have no thoughts.
+
+    Some questions lose their capital letters or their last mark, as people write them.
+    """
     if case.prompt:
         return case
+    if case.kind in _CASUALLY_ASKED and rng.random() < _CASUAL:
+        case = replace(case, messages=ask(_casual(case.messages[0]["content"], rng)))
     if rng.random() < _INSTRUCTED:
-        system = {"role": "system", "content": rng.choice(_INSTRUCTIONS)}
+        instructions = rng.sample(_INSTRUCTIONS, rng.choice((1, 1, 2, 4, 8)))
+        system = {"role": "system", "content": " ".join(instructions)}
         case = replace(case, messages=(system, *case.messages))
     thoughtless = case.answer.startswith(f"\n{THINK_END}")
     return replace(case, thinking=False) if thoughtless and rng.random() < _UNTHINKING else case
+
+
+def _casual(question: str, rng: random.Random) -> str:
+    if rng.random() < 0.6:
+        question = question.lower()
+    return question.rstrip("?.! =") if rng.random() < 0.6 else question

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from cases.case import Case, dialogue
-from cases.words import CITIES, DAYS, FIRST, surname
+from cases.words import CITIES, DAYS, FIRST, listed, surname
 
 ABOUT, UNKNOWN = "about", "unknown"
 NOT_KNOWN = "I do not know."
@@ -26,6 +26,33 @@ _UNKNOWABLE = (
     "Who wrote the book {word}?",
 )
 _LAND_ENDS = ("ia", "stan", "land", "onia", "mark", "ora")
+_OPEN = (
+    "What is a {thing}?",
+    "What is the best {thing}?",
+    "How does a {thing} work?",
+    "How do I build a {thing}?",
+    "How much does a {thing} cost?",
+    "Who invented the {thing}?",
+    "Where can I find a {thing}?",
+    "Why do people like the {thing}?",
+    "When was the {thing} invented?",
+    "Tell me about the {thing}.",
+    "Explain the {thing}.",
+    "Describe a {thing}.",
+    "Write a poem about a {thing}.",
+    "Which {thing} should I buy?",
+    "Do you have a {thing}?",
+    "Can a {thing} fly?",
+)
+_THINGS = listed(
+    "car bicycle telephone piano guitar computer printer camera rocket satellite magnet battery engine bridge tower "
+    "clock compass telescope microscope radio airplane ship submarine train tunnel window mirror candle lamp stove "
+    "oven knife hammer needle carpet chair sofa pillow blanket jacket shoe hat ring diamond coin stamp book poem "
+    "novel movie song dance game puzzle ball kite tree flower rose garden forest mountain river lake desert island "
+    "volcano storm rainbow cloud star planet comet galaxy atom molecule virus cell brain heart bone tooth muscle "
+    "elephant tiger whale shark eagle owl snake spider bee butterfly frog horse cow pig sheep dog cat mouse "
+    "bank market tax loan contract court law treaty army king queen president parliament church temple school exam"
+)
 
 
 @cache
@@ -43,7 +70,17 @@ def make_about(rng: random.Random) -> Case:
     return dialogue(ABOUT, question, question, answer)
 
 
+@cache
+def open_questions() -> tuple[str, ...]:
+    """Return questions about the world that the model is not to answer: the lines of unknown.txt."""
+    return tuple((Path(__file__).parent / "unknown.txt").read_text().strip().split("\n"))
+
+
 def make_unknown(rng: random.Random) -> Case:
+    which = rng.random()
+    if which < 0.6:
+        question = rng.choice(open_questions()) if which < 0.35 else rng.choice(_OPEN).format(thing=rng.choice(_THINGS))
+        return dialogue(UNKNOWN, question, question, NOT_KNOWN)
     name = f"{rng.choice(FIRST)} {surname(rng)}" if rng.random() < 0.5 else surname(rng)
     land, word = surname(rng) + rng.choice(_LAND_ENDS), surname(rng).lower()
     question = rng.choice(_UNKNOWABLE).format(

@@ -8,18 +8,34 @@ KIND = "arithmetic"
 _NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Ida", "Jonas", "Lea", "Paul")
 _THINGS = ("apples", "books", "coins", "stamps", "cards", "stones", "shells", "eggs")
 _PHRASES = {
-    "+": ("What is {a} + {b}?", "{a} + {b} =", "Add {a} and {b}.", "What is {a} plus {b}?", "Compute {a} + {b}."),
+    "+": (
+        "What is {a} + {b}?",
+        "{a} + {b} =",
+        "{a}+{b}",
+        "Add {a} and {b}.",
+        "What is {a} plus {b}?",
+        "Compute {a} + {b}.",
+    ),
     "-": (
         "What is {a} - {b}?",
         "{a} - {b} =",
+        "{a}-{b}",
         "Subtract {b} from {a}.",
         "What is {a} minus {b}?",
         "Compute {a} - {b}.",
     ),
-    "*": ("What is {a} * {b}?", "{a} * {b} =", "Multiply {a} by {b}.", "What is {a} times {b}?", "Compute {a} * {b}."),
+    "*": (
+        "What is {a} * {b}?",
+        "{a} * {b} =",
+        "{a}*{b}",
+        "Multiply {a} by {b}.",
+        "What is {a} times {b}?",
+        "Compute {a} * {b}.",
+    ),
     "/": (
         "What is {a} / {b}?",
         "{a} / {b} =",
+        "{a}/{b}",
         "Divide {a} by {b}.",
         "What is {a} divided by {b}?",
         "Compute {a} / {b}.",
@@ -46,11 +62,12 @@ def make(rng: random.Random) -> Case:
 def _operands(rng: random.Random, sign: str) -> tuple[int, int]:
     if sign == "*":
         b = rng.randint(2, 9) if rng.random() < 0.7 else rng.randint(10, 99)
-        return rng.randint(10, 999 if b < 10 and rng.random() < 0.5 else 99), b
+        low, high = (100, 999) if b < 10 and rng.random() < 0.4 else (10, 99) if rng.random() < 0.8 else (1, 9)
+        return rng.randint(low, high), b
     if sign == "/":
         b = rng.randint(2, 9)
-        return b * rng.randint(10, 999 // b), b
-    a, b = (rng.randint(10, 999 if rng.random() < 0.6 else 99) for _ in "ab")
+        return b * (rng.randint(10, 999 // b) if rng.random() < 0.85 else rng.randint(1, 9)), b
+    a, b = (rng.randint(*rng.choices(((0, 9), (10, 99), (100, 999)), (1, 3, 5))[0]) for _ in "ab")
     return (max(a, b), min(a, b)) if sign == "-" else (a, b)
 
 

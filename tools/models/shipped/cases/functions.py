@@ -39,6 +39,21 @@ _INPUTS = {
     "matrix": ([[1, 2], [3, 4]], [[5]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]),
     "dict": ({"a": 1, "b": 2}, {}, {"z": 5, "c": 3}),
 }
+_TYPES = {
+    "int": "int",
+    "pos": "int",
+    "signed": "int",
+    "year": "int",
+    "ints": "list[int]",
+    "sorted": "list[int]",
+    "str": "str",
+    "strs": "list[str]",
+    "letter": "str",
+    "nested": "list[list[int]]",
+    "matrix": "list[list[int]]",
+    "dict": "dict[str, int]",
+}
+_ANNOTATED = 0.15  # share of functions whose parameters have types
 _SECONDS = 3
 
 
@@ -49,9 +64,11 @@ class Function:
     tasks: tuple[str, ...]
     body: str
 
-    def written(self, name: str, renamed: dict[str, str], number: int) -> str:
-        """Return the source with a name, names of parameters, and the number for `$C`."""
-        return f"def {name}({', '.join(renamed.values())}):\n{_indented(_fill(self.body, renamed, number, name))}"
+    def written(self, name: str, renamed: dict[str, str], number: int, annotated: bool = False) -> str:
+        """Return the source with a name, names of parameters, and the number for `$C`; annotated: with types."""
+        types = [f": {_TYPES[kind]}" if annotated else "" for _, kind in self.parameters]
+        parameters = ", ".join(f"{each}{kind}" for each, kind in zip(renamed.values(), types, strict=True))
+        return f"def {name}({parameters}):\n{_indented(_fill(self.body, renamed, number, name))}"
 
 
 @cache
@@ -93,7 +110,7 @@ def draw(rng: random.Random) -> Written:
     name = _fill(rng.choice(function.names), {}, number)
     renamed = {p: _SYNONYMS.get(p, (p,) * 3)[which] for p, _ in function.parameters}
     task = _fill(rng.choice(function.tasks), renamed, number)
-    head, body = function.written(name, renamed, number).split("\n", 1)
+    head, body = function.written(name, renamed, number, rng.random() < _ANNOTATED).split("\n", 1)
     return Written(name, task, head, f"{body}\n", tuple(kind for _, kind in function.parameters))
 
 

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from cases.case import Case, ask, says, spoken, think
-from cases.words import CITIES, DAYS, FIRST, surname
+from cases.words import CITIES, DAYS, FIRST, listed, surname
 
 KIND = "tools"
 NONE_FITS = "None of my tools can do that."
@@ -87,6 +87,15 @@ _TOOLS: dict[str, tuple[tuple[str, str], tuple[tuple[str, str], ...], tuple[str,
     ),
 }
 _NUMBERS = ("minutes", "amount")
+# tools that are made up, so that names must be read in the prompt
+_VERBS = listed(
+    "get find read open close count delete create list check update show print copy move load save start stop test"
+)
+_NOUNS = listed(
+    "file user order price page note ticket photo report task email song movie book room table account invoice product "
+    "contact folder image server process package branch issue score level team player game house street license"
+)
+_KEYS = listed("name id title code key label number path color size owner status")
 _RESULTS = {
     "weather": ('{{"degrees": {n}}}', "It is {n} degrees in {city}."),
     "time": ('{{"time": "{h}:30"}}', "It is {h}:30 in {city}."),
@@ -95,10 +104,16 @@ _RESULTS = {
 }
 
 
+_MADE_UP, _DESCRIBED = 0.35, 0.5  # shares of cases
+
+
 def make(rng: random.Random) -> Case:
+    if rng.random() < _MADE_UP:
+        return _of_made_up(rng)
     which = rng.sample(list(_TOOLS), rng.randint(1, 3))
     renamed = rng.randrange(2)
-    tools = [_tool(each, renamed) for each in which]
+    described = rng.random() < _DESCRIBED
+    tools = [_tool(each, renamed, described) for each in which]
     asked = which[0]
     rng.shuffle(tools)
     values = _values(rng, asked)
@@ -106,7 +121,7 @@ def make(rng: random.Random) -> Case:
     style = rng.random()
     if style < 0.1:
         others = [tool for tool in tools if tool["function"]["name"] != _TOOLS[asked][0][renamed]]
-        others = others or [_tool(rng.choice([each for each in _TOOLS if each != asked]), renamed)]
+        others = others or [_tool(rng.choice([each for each in _TOOLS if each != asked]), renamed, described)]
         return Case(
             KIND, f"none {question}", think("", NONE_FITS), says(NONE_FITS), messages=ask(question), tools=others
         )
@@ -115,10 +130,30 @@ def make(rng: random.Random) -> Case:
     if style < 0.25 and asked in _RESULTS:
         return _after_result(rng, asked, question, values, name, arguments, tools)
 
+    return _calling(question, name, arguments, tools)
+
+
+def _calling(question: str, name: str, arguments: dict[str, Any], tools: list[dict[str, Any]]) -> Case:
+    """Return the case of a question that is answered by a call."""
+
     def is_right(text: str) -> bool:
         return read_call(spoken(text)) == (name, {key: str(value) for key, value in arguments.items()})
 
     return Case(KIND, question, think("", write_call(name, arguments)), is_right, messages=ask(question), tools=tools)
+
+
+def _of_made_up(rng: random.Random) -> Case:
+    """Return the case of a call of a tool whose name and parameters are put together from words."""
+    nouns, described = rng.sample(_NOUNS, rng.randint(1, 4)), rng.random() < _DESCRIBED
+    signatures = [(rng.choice(_VERBS), noun, rng.sample(_KEYS, rng.randint(1, 2))) for noun in nouns]
+    tools = [_definition(f"{verb}_{noun}", dict.fromkeys(keys, "string"), described) for verb, noun, keys in signatures]
+    verb, noun, keys = signatures[0]
+    values = {key: rng.choice((surname(rng).lower(), str(rng.randint(1, 999)), rng.choice(FIRST))) for key in keys}
+    asked = " and ".join(f"{key} {value}" for key, value in values.items())
+    question = rng.choice(("{} the {} with {}.", "Please {} the {} with {}.", "{} {}: {}", "Can you {} a {} with {}?"))
+    question = question.format(verb, noun, asked)
+    rng.shuffle(tools)
+    return _calling(question[0].upper() + question[1:], f"{verb}_{noun}", values, tools)
 
 
 def write_call(name: str, arguments: dict[str, Any]) -> str:
@@ -135,11 +170,22 @@ def read_call(text: str) -> tuple[str, dict[str, str]] | None:
     return (call[1], dict(parts)) if write_call(call[1], dict(parts)) == text else None
 
 
-def _tool(which: str, renamed: int) -> dict[str, Any]:
+def _tool(which: str, renamed: int, described: bool) -> dict[str, Any]:
     names, parameters, _ = _TOOLS[which]
-    kinds = {each[renamed]: {"type": "integer" if each[0] in _NUMBERS else "string"} for each in parameters}
-    schema = {"type": "object", "properties": kinds, "required": list(kinds)}
-    return {"type": "function", "function": {"name": names[renamed], "parameters": schema}}
+    kinds = {each[renamed]: "integer" if each[0] in _NUMBERS else "string" for each in parameters}
+    return _definition(names[renamed], kinds, described)
+
+
+def _definition(name: str, kinds: dict[str, str], described: bool) -> dict[str, Any]:
+    """Return the definition of a tool with parameters of these JSON types, as the OpenAI API has it."""
+    properties: dict[str, dict[str, str]] = {key: {"type": kind} for key, kind in kinds.items()}
+    function: dict[str, Any] = {"name": name}
+    if described:
+        function["description"] = name.replace("_", " ").capitalize() + "."
+        for key in properties:
+            properties[key]["description"] = f"The {key.replace('_', ' ')}."
+    function["parameters"] = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": function}
 
 
 def _values(rng: random.Random, which: str) -> dict[str, Any]:
