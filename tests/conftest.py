@@ -21,7 +21,7 @@ import helpers.devices  # noqa: F401 — before pymtp
 import pytest
 import typer.main
 from hypothesis import settings
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 
@@ -137,8 +137,8 @@ def headless(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    """Return twenty pieces of standard library source that the shipped model was not trained on."""
-    return held_out_prompts(20, 150)
+    """Return twenty beginnings of modules that the shipped model was not trained on."""
+    return new_prompts(20, 150)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from makers.demo_corpus import documents
 
 from pymtp import InvalidRequestError
 from pymtp.bench.corpus import TokenSource, stdlib_texts
@@ -46,9 +45,3 @@ def test_token_source_of_empty_text_raises_an_error() -> None:
 def test_standard_library_has_enough_tokens_for_the_default_prefill_bench() -> None:
     # the default sizes need 425k tokens in each of three rounds, and a token is at least 4 characters of code
     assert sum(map(len, stdlib_texts())) > 4 * 3 * 425 * 1024
-
-
-def test_training_and_held_out_documents_together_are_the_standard_library() -> None:
-    trained, held_out = list(documents(held_out=False)), list(documents(held_out=True))
-    assert sorted([*trained, *held_out]) == sorted(stdlib_texts())
-    assert 0 < len(held_out) < len(trained) / 8

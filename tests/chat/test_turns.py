@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.chats import assistant, shared_tokens, user
 from makers import chat_templates
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, AsyncLLM, Completion, SamplingParams
@@ -19,7 +19,7 @@ from pymtp.engine.request import Waiter
 
 SLACK = 64  # tokens that a turn may prefill again: so few are not worth a checkpoint
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
-TEXTS = held_out_prompts(24, 400)  # 100 to 200 tokens each
+TEXTS = new_prompts(24, 400)  # 100 to 200 tokens each
 SYSTEM: Message = {"role": "system", "content": TEXTS[-1]}
 
 MakeLLM = Callable[..., LLM]
@@ -66,7 +66,7 @@ def test_chat_turn_prefills_only_the_changed_part_and_samples_the_same_text(
 
 def test_chat_with_ten_turns_of_200_tokens_prefills_only_the_changed_parts(templated: MakeLLM) -> None:
     llm = templated("DROPS_THINKING", n_ctx=8192)
-    texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in held_out_prompts(20, 900)]
+    texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in new_prompts(20, 900)]
     messages, before = [SYSTEM], None
     for said, says in zip(texts[:10], texts[10:], strict=True):
         messages = [*messages, user(said)]

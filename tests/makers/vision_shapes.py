@@ -120,7 +120,7 @@ def _large(n_out: int) -> VisionShape:
 
 # by the name of the model's preset in makers/model_shapes.py; "demo" is the shipped model
 PROJECTORS = {
-    "demo": _small(192),
+    "demo": _small(128),
     "tiny": _small(MODELS["tiny"].n_embd),
     "tiny-moe": _small(MODELS["tiny-moe"].n_embd),
     "7m": _small(MODELS["7m"].n_embd),

@@ -15,7 +15,7 @@ import pytest
 import same_text
 import together
 from conftest import make_llm
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from makers.make_mmproj import make_mmproj
 from random_requests import RequestGenerator
 from run_requests import by_steps
@@ -38,7 +38,7 @@ def model() -> Iterator[Model]:
 def compared(depths: list[int], change: dict[str, int] | None = None) -> list[dict[str, Any]]:
     """Return a row for each arm but the first. change: depths of arms that run with another one."""
     by_name = same_text.arms(depths) | (change or {})
-    jobs = {name: (demo_model(), {"draft_tokens": depth}, held_out_prompts(2), 20) for name, depth in by_name.items()}
+    jobs = {name: (demo_model(), {"draft_tokens": depth}, new_prompts(2), 20) for name, depth in by_name.items()}
     return list(same_text.compare("shipped", {name: same_text.write(job) for name, job in jobs.items()}).values())
 
 
@@ -85,7 +85,7 @@ def played(
     monkeypatch.setattr(together, "PLAYS", 2)
     monkeypatch.setattr(together, "REQUESTS", 4)
     found = together.GameResults("shipped")
-    texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
+    texts = [model.tokenize(text) for text in new_prompts(4, 2000)]
     for seed in seeds:
         together.Game(model, texts, seed, found, cached=cached, mmproj=mmproj).play()
     return found

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 
 from pymtp import LLM, Model, SamplingParams
 from pymtp.model.model import demo_model
@@ -37,7 +37,7 @@ PROMPT_TOKENS = 64
 def make_prompts(model: Model, kind: str, n: int) -> list[list[int]]:
     """Make n prompts of PROMPT_TOKENS tokens."""
     if kind == "text":
-        return [model.tokenize(text)[:PROMPT_TOKENS] for text in held_out_prompts(n)]
+        return [model.tokenize(text)[:PROMPT_TOKENS] for text in new_prompts(n)]
     luck = Random(0)
     return [[luck.randrange(1, model.n_vocab) for _ in range(PROMPT_TOKENS)] for _ in range(n)]
 

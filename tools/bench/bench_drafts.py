@@ -35,7 +35,7 @@ from pymtp.context.context import Context
 from pymtp.model.model import Model, demo_model
 from pymtp.sampling import Sampler
 
-from makers.demo_corpus import held_out_prompts  # isort: skip  # peer makes the folder of tests importable
+from makers.new_texts import new_prompts  # isort: skip  # peer makes the folder of tests importable
 
 OUT = Path(__file__).resolve().parents[2] / "benchmarks"
 TEMPERATURES = (0.0, 0.7)
@@ -67,7 +67,7 @@ def measure(n_prompts: int, max_tokens: int, temperature: float, seed: int = 0, 
     """
     params = SamplingParams(max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
     with LLM(n_ctx=1024, n_threads=1, **keywords) as llm:
-        completions = llm.generate(held_out_prompts(n_prompts), params)
+        completions = llm.generate(new_prompts(n_prompts), params)
     stats = [completion.stats for completion in completions]
     rounds, drafted, accepted = (sum(getattr(s, name) for s in stats) for name in ("rounds", "drafted", "accepted"))
 

@@ -46,7 +46,7 @@ from pymtp.chat import ChatTemplate
 from pymtp.model.model import Model, demo_model
 from pymtp.native.cores import default_threads
 
-from makers.demo_corpus import held_out_prompts  # isort: skip  # peer makes the folder of tests importable
+from makers.new_texts import new_prompts  # isort: skip  # peer makes the folder of tests importable
 from makers.head_file import write_pair  # isort: skip
 
 SERVER, BENCH, PYMTP = "llama-server", "llama-bench", "pymtp"
@@ -110,7 +110,7 @@ class Prompts:
         """Make the prompts of a case. Call it in a new process, as it loads the model."""
         n = case.requests if case.requests > 1 else ONE_BY_ONE
         with Model(case.model, mtp=False) as model:
-            texts = held_out_prompts(n)
+            texts = new_prompts(n)
             if chats:
                 texts, template = [text[:CHAT_CHARACTERS] for text in texts], ChatTemplate(model)
                 rendered = [template.render([{"role": "user", "content": text}]) for text in texts]

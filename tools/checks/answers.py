@@ -26,7 +26,7 @@ import jsonschema
 import typer
 from common import SCREEN, differing, run_command, show_table
 from makers.chat_templates import DROPS_THINKING
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from rich.console import Console
 from rich.progress import track
 
@@ -113,7 +113,7 @@ class Asked:
 
 def requests_for(llm: LLM, seed: int) -> Iterator[Asked]:
     """Yield requests of all kinds, with all tool choices, for the schemas of a seed."""
-    rng, schemas, prompts = Random(seed), Schemas(seed), held_out_prompts(20)
+    rng, schemas, prompts = Random(seed), Schemas(seed), new_prompts(20)
     tools = read_tools([schemas.tool(name) for name in ("first", "mcp__server__second", "third")])
     schema = schemas.tool("answer")["function"]["parameters"]
     calls: dict[str, Any] = {"tools": tools, "parallel_tool_calls": False}

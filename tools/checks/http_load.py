@@ -32,7 +32,7 @@ import typer
 from common import SCREEN, ModelFile, Output, Seed, run_command, write_json
 from helpers.http_wire import Connection
 from http_requests import PATHS, HttpRequest, HttpRequestGenerator, Limits, Received, find_problem
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from pymtp_server import serve
 
 from pymtp import LLM, SamplingParams
@@ -78,7 +78,7 @@ class Load:
         """Set up the clients. worker: the process whose memory is measured. most: the maximum of tokens of a text."""
         self.report = Report()
         self._url, self._limits, self._worker, self._most = url, limits, worker, most
-        self._texts = held_out_prompts(12, 1000)
+        self._texts = new_prompts(12, 1000)
         self._requests, self._left, self._seed = requests, requests, seed
 
     async def play(self, clients: int, victims: int) -> Report:

@@ -34,7 +34,7 @@ import typer
 from common import DENSE, EXPERTS, SCREEN, Output, run_command, show_table, write_json
 from gguf import GGUFWriter
 from llama_build import build
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
@@ -213,7 +213,7 @@ def main(
     program = build("llama-quantize", ("common/", "tools/quantize/"), patched=False)
     usage = subprocess.run([program, "--help"], stdout=subprocess.PIPE, text=True).stdout
     kinds = chosen("--types", types, all_kinds(read_types(usage)))
-    prompts = tuple(held_out_prompts(-(-tokens // length)))
+    prompts = tuple(new_prompts(-(-tokens // length)))
     with tempfile.TemporaryDirectory() as folder:
         files = make_sources(names, Path(folder))
         numbers = tuple(int(depth) for depth in depths.split(","))

@@ -34,7 +34,7 @@ import numpy as np
 import together
 import typer
 from common import MODELS, SCREEN, SHIPPED, Output, Seed, differing, model_file, run_command, show_table, write_json
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -122,7 +122,7 @@ def compare_drafts(
     names: Sequence[str], depths: Sequence[Any], tokens: int, length: int, options: dict[str, Any], processes: int
 ) -> dict[str, dict[str, Any]]:
     """Write the texts of all arms of all models; return the rows."""
-    prompts, rows = held_out_prompts(-(-tokens // length)), {}
+    prompts, rows = new_prompts(-(-tokens // length)), {}
     prompts[::2] = [f"{prompt}\n{prompt[: len(prompt) // 3]}" for prompt in prompts[::2]]  # "auto" drafts from text
     with tempfile.TemporaryDirectory() as folder:
         for name in names:

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import typer
 from common import SCREEN, ModelFile, Output, Seed, resident, run_command, write_json
 from helpers.holding import check_prefix_cache
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from random_requests import Outcome, RequestGenerator, RequestSpec
 from run_requests import by_threads
 from together import Alone
@@ -211,7 +211,7 @@ def soak_requests(
     """Yield the results after each phase, and at last the differences from a new LLM. more: options of the LLM."""
     settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_ubatch": 128, "n_batch": 128} | more
     n_seq_max = settings.pop("n_seq_max", 6)
-    texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+    texts = [model.tokenize(text) for text in new_prompts(12, 3000)]
     with LLM(model, n_seq_max=1, **settings) as llm:
         cache_bytes = int(states * llm.context.state.max_bytes)
     with LLM(model, cache_bytes=cache_bytes, n_seq_max=n_seq_max, **settings) as llm:

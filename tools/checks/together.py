@@ -27,7 +27,7 @@ from typing import Any
 
 from common import mmproj_file, model_file
 from image_requests import ImagePool, ImageRequestGenerator
-from makers.demo_corpus import held_out_prompts
+from makers.new_texts import new_prompts
 from random_requests import Outcome, RequestGenerator, RequestSpec
 from run_requests import by_steps, by_threads, one_by_one
 
@@ -238,7 +238,7 @@ def play_games(job: tuple[str, Path, int, int, str]) -> GameResults:
     name, folder, tokens, seed, kind = job
     found, started = GameResults(name), time.perf_counter()
     with closing(Model(model_file(name, folder))) as model:
-        texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+        texts = [model.tokenize(text) for text in new_prompts(12, 3000)]
         mmproj = mmproj_file(name, folder) if kind == "images" else None
         while found.counts["tokens"] < tokens:
             cached = kind == "prefixes" or (kind == "images" and seed % 2 == 0)
