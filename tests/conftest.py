@@ -21,9 +21,9 @@ import helpers.devices  # noqa: F401 — before pymtp
 import pytest
 import typer.main
 from hypothesis import settings
-from makers.new_texts import new_prompts
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
+from makers.new_texts import new_prompts
 
 from pymtp import LLM, Model
 from pymtp.model.model import demo_model

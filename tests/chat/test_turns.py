@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from helpers.chats import assistant, shared_tokens, user
 from makers import chat_templates
-from makers.new_texts import new_prompts
 from makers.gguf_variants import rewrite
+from makers.new_texts import new_prompts
 
 from pymtp import LLM, AsyncLLM, Completion, SamplingParams
 from pymtp.chat import Message

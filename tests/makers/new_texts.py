@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "tools" / "models" / "shipped"))  # pytest has it already
 
-from cases import modules  # noqa: E402
+from cases import modules
 
 
 def new_prompts(n: int, characters: int = 300) -> list[str]:

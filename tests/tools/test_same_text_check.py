@@ -15,8 +15,8 @@ import pytest
 import same_text
 import together
 from conftest import make_llm
-from makers.new_texts import new_prompts
 from makers.make_mmproj import make_mmproj
+from makers.new_texts import new_prompts
 from random_requests import RequestGenerator
 from run_requests import by_steps
 

@@ -34,11 +34,11 @@ import typer
 from common import DENSE, EXPERTS, SCREEN, Output, run_command, show_table, write_json
 from gguf import GGUFWriter
 from llama_build import build
-from makers.new_texts import new_prompts
 from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import Shape
+from makers.new_texts import new_prompts
 from makers.random_weights import TYPES
 from makers.weight_blocks import BLOCKS
 from makers.weight_mixes import LLAMA, PUBLISHED, tensor_types
