@@ -36,7 +36,7 @@ def call_tool(name: str, arguments: str) -> str:
 def main() -> None:
     with served(read_arguments(__doc__)) as url:
         client = OpenAI(base_url=url, api_key="none")
-        messages: list[Any] = [{"role": "user", "content": "What should I wear in Bergen today?"}]
+        messages: list[Any] = [{"role": "user", "content": "What is the weather in Bergen?"}]
         for step in range(MAX_STEPS):
             choice: Any = "required" if step == 0 else "auto"
             answer = client.chat.completions.create(

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from pymtp import LLM, SamplingParams
 
-PROMPTS = ["import ", "def fibonacci(n):", "class Queue:\n", "for line in file:", "try:\n    ", "assert "]
+PROMPTS = [
+    "def fibonacci(n):",
+    "def median(numbers):",
+    "def is_palindrome(text):",
+    "def gcd(a, b):",
+    "def flatten(nested):",
+]
 
 
 def main() -> None:

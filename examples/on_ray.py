@@ -15,7 +15,13 @@ import ray
 import pymtp.ray
 from pymtp import SamplingParams
 
-PROMPTS = ["import ", "def fibonacci(n):", "class Queue:\n", "for line in file:", "try:\n    ", "assert "]
+PROMPTS = [
+    "def fibonacci(n):",
+    "def median(numbers):",
+    "def is_palindrome(text):",
+    "def gcd(a, b):",
+    "def flatten(nested):",
+]
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
     python tools/models/make_model.py qwen3.5-0.8b build/08b.gguf --type q4_0
     python tools/bench/bench_drafts.py vocabulary build/08b.gguf
 
-Pieces of held-out standard library source are continued, greedily and with a temperature of 0.7. The counts depend on
+Beginnings of modules that the model was not trained on are continued, greedily and with a temperature of 0.7. The counts depend on
 the model and the prompts alone, not on the machine's speed. `depths` writes benchmarks/demo_model.json and .svg,
 `vocabulary` benchmarks/draft_vocab.json. Its times are those of the given model, in CPU seconds of one thread, which
 other load changes little: a draft in a chain of three and a token of plain decoding, in turns; and the extra time of a
@@ -54,18 +54,18 @@ COLUMNS = [
 ]
 
 app = typer.Typer(add_completion=False, help=__doc__)
-Prompts = Annotated[int, typer.Option("--prompts", help="Held-out prompts.")]
-Tokens = Annotated[int, typer.Option(help="Tokens for each.")]
+Prompts = Annotated[int, typer.Option("--prompts", help="Prompts that the model was not trained on.")]
+Tokens = Annotated[int, typer.Option(help="Most tokens for each.")]
 Folder = Annotated[Path, typer.Option(help="Folder for the files.")]
 
 
 def measure(n_prompts: int, max_tokens: int, temperature: float, seed: int = 0, **keywords: Any) -> dict[str, Any]:
-    """Continue held-out prompts with the shipped model, and count its drafts.
+    """Continue new prompts with the shipped model, and count its drafts.
 
     keywords: of LLM. Of the result, `accepted` and `outside` are, by position, the share of accepted drafts and of
     those rejected because the token is not in the draft vocabulary, out of those whose predecessors were accepted.
     """
-    params = SamplingParams(max_tokens, temperature=temperature, seed=seed, ignore_eos=True)
+    params = SamplingParams(max_tokens, temperature=temperature, seed=seed)
     with LLM(n_ctx=1024, n_threads=1, **keywords) as llm:
         completions = llm.generate(new_prompts(n_prompts), params)
     stats = [completion.stats for completion in completions]
@@ -115,7 +115,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 @app.command()
 def depths(
-    n_prompts: Prompts = 20,
+    n_prompts: Prompts = 60,
     max_tokens: Tokens = 250,
     max_depth: Annotated[int, typer.Option(help="Depths from 1 to this.")] = 8,
     folder: Folder = OUT,
@@ -133,7 +133,7 @@ def depths(
 @app.command()
 def vocabulary(
     model: Annotated[Path, typer.Argument(help="GGUF file with a vocabulary of 131,072 tokens or more.")],
-    n_prompts: Prompts = 20,
+    n_prompts: Prompts = 60,
     max_tokens: Tokens = 250,
     repeats: Annotated[int, typer.Option(help="Measurements of each time.")] = 15,
     folder: Folder = OUT,

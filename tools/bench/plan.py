@@ -191,6 +191,11 @@ PLAN = {
         (*SHIPPED, "tools/bench/bench_drafts.py"),
         files=("demo_model.svg",),
     ),
+    "shipped_model.json": Measurement(
+        "{python} tools/models/shipped/evaluate.py pymtp/model/demo.gguf --cases 1000 --output {out}/shipped_model.json",
+        8,
+        ("pymtp/model/demo.gguf", "tools/models/shipped"),
+    ),
     "draft_vocab.json": Measurement(
         "{python} tools/bench/bench_drafts.py vocabulary {q4_0} --folder {out}",
         6,

@@ -26,7 +26,6 @@ import jsonschema
 import typer
 from common import SCREEN, differing, run_command, show_table
 from makers.chat_templates import DROPS_THINKING
-from makers.new_texts import new_prompts
 from rich.console import Console
 from rich.progress import track
 
@@ -37,7 +36,7 @@ from pymtp.openai.generate_request import GenerateRequest, prepare_request
 AT_ONCE = 4
 DEPTHS = (0, 3, 7)
 TEMPERATURES = (0.0, 0.7, 1.0)
-TEMPLATES = (DROPS_THINKING, DROPS_THINKING + "{# calls by <tool_call> are JSON #}")
+TEMPLATES = (DROPS_THINKING, "{# calls by <tool_call> are JSON #}" + DROPS_THINKING)
 MESSAGES = ("", "\nEnough.\n", " é\U0001f600")
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "logprobs": 1}
 COUNTS = ("texts", "tokens", "closed", "rounds", "beyond", "differ", "wrong")
@@ -113,7 +112,7 @@ class Asked:
 
 def requests_for(llm: LLM, seed: int) -> Iterator[Asked]:
     """Yield requests of all kinds, with all tool choices, for the schemas of a seed."""
-    rng, schemas, prompts = Random(seed), Schemas(seed), new_prompts(20)
+    rng, schemas = Random(seed), Schemas(seed)
     tools = read_tools([schemas.tool(name) for name in ("first", "mcp__server__second", "third")])
     schema = schemas.tool("answer")["function"]["parameters"]
     calls: dict[str, Any] = {"tools": tools, "parallel_tool_calls": False}
@@ -128,7 +127,7 @@ def requests_for(llm: LLM, seed: int) -> Iterator[Asked]:
         ("prompt, penalties", PENALTIES),
     ]
     for kind, given in kinds:
-        text = rng.choice(prompts)[: rng.randint(20, 200)]
+        text = f"What is {rng.randint(100, 999)} + {rng.randint(100, 999)}?"  # which the shipped model thinks about
         budget, message = rng.choice([0, 1, 2, rng.randint(3, 40)]), rng.choice(MESSAGES)
         said, end = (llm.model.tokenize(part, add_special=False) for part in (message, "</think>\n\n"))
         closing = [*(said if budget and message else []), *end]
@@ -137,7 +136,8 @@ def requests_for(llm: LLM, seed: int) -> Iterator[Asked]:
         limit = 1500 if kind in ("a call", "a named call", "JSON", "prompt, JSON") else rng.randint(60, 160)
         if kind.startswith("prompt"):
             params = SamplingParams(limit, **sampling, **given)
-            yield Asked(kind, f"{text}\n<think>\n", params, None, closing, schema=given.get("json_schema"))
+            prompt = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+            yield Asked(kind, prompt, params, None, closing, schema=given.get("json_schema"))
         else:
             chat = Chat([{"role": "user", "content": text}])
             asked = GenerateRequest(chat, SamplingParams(limit, **sampling), **given)
