@@ -144,6 +144,8 @@ class Embedder:
             if cancelled() or self._engine_context.cancels > n_cancels:
                 raise CancelledError("the computation of the prompt was cancelled")
 
+        if images.by_token:
+            self._check_memory(len(tokens))  # before the projector works for a prompt that is refused
         # before the lock: other prompts do not wait for the projector
         seen = {token: self._rows(image, images.key, check) for token, image in images.by_token.items()}
         try:
@@ -213,13 +215,8 @@ class Embedder:
             raise ClosedError("the LLM is closed")
         if self._context is None or self._context.n_ctx < n_tokens:
             self._free()
-            # at most that of a slot: so it never takes more K and V than one slot more
-            n_ctx = min(max(MIN_CTX, 1 << (n_tokens - 1).bit_length()), self._engine_context.n_ctx)
-            options = replace(
-                self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0, draft_text=0
-            )
-            self._check_memory(options, n_tokens)
-            made = Context(self._model, options, max_outputs=CHUNK, embeddings=True)
+            self._check_memory(n_tokens)
+            made = Context(self._model, self._options_for(n_tokens), max_outputs=CHUNK, embeddings=True)
             self.memory = [replace(device, weights=0) for device in made.memory()]
             self._context = made
             if self._closed:  # close() was called meanwhile, and has found no context
@@ -228,10 +225,24 @@ class Embedder:
             return made
         return self._context
 
-    def _check_memory(self, options: ContextOptions, n_tokens: int) -> None:
+    def _options_for(self, n_tokens: int) -> ContextOptions:
+        # at most that of a slot: so it never takes more K and V than one slot more
+        n_ctx = min(max(MIN_CTX, 1 << (n_tokens - 1).bit_length()), self._engine_context.n_ctx)
+        return replace(
+            self._options, n_ctx=n_ctx, n_seq_max=1, n_batch=CHUNK, n_ubatch=CHUNK, draft_tokens=0, draft_text=0
+        )
+
+    def _check_memory(self, n_tokens: int) -> None:
         """Raise ContextFullError if the system would have to swap, or to kill a process, for a context."""
-        needed, free = least_memory(self._model, *options.context_params(self._model)), free_host_memory()
-        if free is not None and needed > free:
+        context, held = self._context, self.memory  # other threads may replace them
+        if context is not None and context.n_ctx >= n_tokens:
+            return
+        needed = least_memory(self._model, *self._options_for(n_tokens).context_params(self._model))
+        free = free_host_memory()
+        if free is None:
+            return
+        free += sum(device.total for device in held if device.host)  # a new context takes the place of the old one
+        if needed > free:
             raise ContextFullError(
                 f"an embedding of {n_tokens} tokens takes at least {needed / 2**30:.1f} GiB of memory, and "
                 f"{free / 2**30:.1f} GiB are free: give a shorter prompt"

@@ -27,6 +27,7 @@ from pymtp import (
     SamplingParams,
 )
 from pymtp.chat import Chat
+from pymtp.engine import embedder
 from pymtp.prefix_cache.file import PrefixFile
 
 GREEDY = SamplingParams(12, temperature=0.0)
@@ -310,19 +311,45 @@ def test_call_between_steps_counts_as_other_work(mmproj: Path) -> None:
 def test_embedding_keeps_the_rows_of_an_image_until_they_are_computed(
     seeing: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder, refs, alive = seeing._embedder, list[weakref.ref[Any]](), list[bool]()
-    rows_of, compute = embedder._rows, embedder._compute
+    own, refs, alive = seeing._embedder, list[weakref.ref[Any]](), list[bool]()
+    rows_of, compute = own._rows, own._compute
 
     def rows(*given: Any) -> Any:
         found = rows_of(*given).copy()  # the encoder keeps its own
         refs.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(embedder, "_rows", rows)
-    monkeypatch.setattr(embedder, "_compute", lambda *given: (alive.append(refs[0]() is not None), compute(*given))[1])
+    monkeypatch.setattr(own, "_rows", rows)
+    monkeypatch.setattr(own, "_compute", lambda *given: (alive.append(refs[0]() is not None), compute(*given))[1])
     prompt = seeing.chat_prompts.prompt(Chat([user(image(0), "x = 1\n" * 99)]))
-    embedder.embed(prompt.tokens, "mean", images=seeing._embedding_images(prompt))
+    own.embed(prompt.tokens, "mean", images=seeing._embedding_images(prompt))
     assert (alive[0], alive[-1]) == (True, False)
+
+
+def test_embedding_without_memory_is_refused_before_its_images_are_encoded(
+    mmproj: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_llm(mmproj=mmproj, n_ctx=4096) as llm:
+        assert llm._images is not None
+        prompt = llm.chat_prompts.prompt(Chat([user(image(0), "x = 1\n" * 600)]))
+        assert len(prompt.tokens) > embedder.MIN_CTX
+        images = llm._embedding_images(prompt)
+        monkeypatch.setattr(embedder, "free_host_memory", lambda: 2**20)
+        with pytest.raises(ContextFullError, match="give a shorter prompt"):
+            llm._embedder.embed(prompt.tokens, "mean", images=images)
+        assert llm._images.n_encoded == 0
+
+
+def test_memory_of_a_short_context_counts_for_the_longer_one_in_its_place(
+    mmproj: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_llm(mmproj=mmproj, n_ctx=4096) as llm:
+        prompt = llm.chat_prompts.prompt(Chat([user(image(0), "x = 1\n" * 600)]))
+        llm.embed("a")
+        (short,), needed = llm._embedder.memory, embedder.least_memory
+        monkeypatch.setattr(embedder, "free_host_memory", lambda: 2**30 - (short.total if llm._embedder.memory else 0))
+        monkeypatch.setattr(embedder, "least_memory", lambda *given: (needed(*given), 2**30)[1])
+        llm._embedder.embed(prompt.tokens, "mean", images=llm._embedding_images(prompt))
 
 
 def test_close_ends_an_embedding_whose_image_is_being_encoded(mmproj: Path, monkeypatch: pytest.MonkeyPatch) -> None:
