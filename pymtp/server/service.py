@@ -10,7 +10,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -48,7 +48,7 @@ from pymtp.server.heap import HEAP
 from pymtp.server.http.left_out import note_left_out
 from pymtp.server.http.waited import waited_seconds
 from pymtp.server.image_parts import image_urls
-from pymtp.server.images.reader import ImageReader
+from pymtp.server.images.reader import Admit, ImageReader
 from pymtp.server.metrics.registry import Metrics, RequestMetrics
 from pymtp.server.rate import Rate
 from pymtp.server.settings import ServerSettings
@@ -87,6 +87,10 @@ class Admission:
     client: str
     arrival_time: float
     prompt_logprobs: int = 0
+
+    def remaining(self, timeout: float) -> float:
+        """Return the seconds until a timeout after the arrival."""
+        return self.arrival_time + timeout - asyncio.get_running_loop().time()
 
 
 class Service:
@@ -166,14 +170,16 @@ class Service:
         self,
         prompts: Sequence[Sequence[int]],
         pooling: Pooling | None,
+        admission: Admission,
         images: Sequence[PromptImages] = (),
     ) -> list[NDArray[np.float32]]:
         """Return the embeddings of prompts, one after the other; those of other requests come between them.
 
-        images: the images of each prompt; empty for prompts without images.
         pooling: None for the vectors of all tokens of a prompt, shape (n_tokens, n_embd).
+        admission: that of the request, which computes one prompt at a time.
+        images: the images of each prompt; empty for prompts without images.
 
-        Raises QueueFullError, RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.
+        Raises RequestTimeoutError, UnavailableError, ContextFullError and ClosedError.
         """
         timeout = math.inf if self.settings.request_timeout is None else self.settings.request_timeout
         stopped = threading.Event()
@@ -190,17 +196,15 @@ class Service:
                     vectors.append(await self.llm._in_thread(call))
             return vectors
 
-        with self.admit(len(prompts), 1) as admission:
-            self.metrics.count_prompt(sum(map(len, prompts)))
-            try:
-                remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
-                return await run_with_timeout(remaining, embed_all())
-            except asyncio.TimeoutError as error:
-                raise _timeout_error(timeout) from error
-            except CancelledError as error:
-                raise cancelled_error() from error
-            finally:
-                stopped.set()
+        self.metrics.count_prompt(sum(map(len, prompts)))
+        try:
+            return await run_with_timeout(admission.remaining(timeout), embed_all())
+        except asyncio.TimeoutError as error:
+            raise _timeout_error(timeout) from error
+        except CancelledError as error:
+            raise cancelled_error() from error
+        finally:
+            stopped.set()
 
     async def check(self) -> None:
         """Wait until the engine is between two steps. Raises NativeError if the engine has failed permanently."""
@@ -264,32 +268,41 @@ class Service:
             raise _busy_error() from error
 
     @asynccontextmanager
-    async def read_images(self, request: GenerateRequest) -> AsyncIterator[GenerateRequest]:
+    async def read_images(
+        self, request: GenerateRequest, admission: Admission | None = None
+    ) -> AsyncIterator[GenerateRequest]:
         """Return the request with the images of its chat that are not in its body: see `read_messages`."""
         if not isinstance(request.prompt, Chat):
             yield request
             return
-        async with self.read_messages(request.prompt.messages) as messages:
+        async with self.read_messages(request.prompt.messages, admission) as messages:
             yield replace(request, prompt=replace(request.prompt, messages=messages))
 
     @asynccontextmanager
-    async def read_messages(self, messages: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+    async def read_messages(
+        self, messages: Sequence[Any], admission: Admission | None = None
+    ) -> AsyncIterator[Sequence[Any]]:
         """Return messages with their images that are not in the body of the request: see `ImageReader.with_images`.
 
         A model that sees no images gets the messages as they are: `template_messages` refuses the images of a user.
 
-        Raises RequestTimeoutError and UnavailableError if reading takes too long.
+        admission: that of the request; None for a request that computes nothing, which takes a place in the queue only
+            if it has images to read.
+
+        Raises RequestTimeoutError and UnavailableError if reading takes too long, and QueueFullError.
         """
         if not self.llm.llm.sees_images:
             yield messages
             return
         timeout = math.inf if self.settings.request_timeout is None else self.settings.request_timeout
         async with AsyncExitStack() as stack:
-            reading = stack.enter_async_context(self._images.with_images(messages, self.llm._prepare))
+            admit: Admit = partial(self.admit, 1) if admission is None else nullcontext
+            remaining = timeout if admission is None else admission.remaining(timeout)
+            reading = stack.enter_async_context(self._images.with_images(messages, self.llm._prepare, admit))
             try:
-                read = await run_with_timeout(min(timeout, PREPARE_TIMEOUT), reading)
+                read = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), reading)
             except asyncio.TimeoutError as error:
-                raise (_timeout_error(timeout) if timeout <= PREPARE_TIMEOUT else _busy_error()) from error
+                raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
             yield read
 
     @asynccontextmanager
@@ -313,10 +326,10 @@ class Service:
             stack.callback(self._release, admission, n)
             request_metrics = self.metrics.start_request(request.prompt)
             timeout = self._timeout(request)
-            remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
+            remaining = admission.remaining(timeout)
 
             async def begin() -> tuple[AsyncCompletions, OutputFormat | None]:
-                return await self._open(await stack.enter_async_context(self.read_images(request)))
+                return await self._open(await stack.enter_async_context(self.read_images(request, admission)))
 
             try:
                 source, output_format = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), begin())

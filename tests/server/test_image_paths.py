@@ -7,7 +7,8 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
 
@@ -20,6 +21,7 @@ from helpers.servers import LONG, Server, wait_until
 from pymtp.server import service
 from pymtp.server.errors import ClientDisconnectedError
 from pymtp.server.http.sse import EventStream
+from pymtp.server.images.reader import LIMITS
 from pymtp.server.llama.write import NativeWriter
 
 
@@ -165,6 +167,23 @@ def test_reading_of_images_has_a_limit_on_its_time(
     monkeypatch.setattr(service, "PREPARE_TIMEOUT", 0.01)
     assert http.post(path, json=body).status_code == 503
     assert budget(seeing_server) == 0
+
+
+@pytest.mark.parametrize(("path", "body"), SEEING)
+@pytest.mark.usefixtures("reading")
+def test_reading_of_images_takes_a_place_in_the_queue(
+    http: httpx.Client, seeing_server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(seeing_server.app.state.service, "settings", replace(seeing_server.settings, max_queue=0))
+    n_seq_max = seeing_server.llm.context.n_seq_max
+    with ExitStack() as stack:
+        for i in range(n_seq_max):
+            client = stack.enter_context(closing(HTTPConnection("127.0.0.1", seeing_server.port)))
+            client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            wait_until(lambda n=i + 1: budget(seeing_server) == n * LIMITS.max_bytes)
+        assert http.post(path, json=body).status_code == 429
+        assert budget(seeing_server) == n_seq_max * LIMITS.max_bytes
+    wait_until(seeing_server.free)
 
 
 def budget(server: Server) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.picture_files import picture
+from helpers.picture_files import data_url, picture
 
 from pymtp.errors import InvalidRequestError
 from pymtp.images import Image
@@ -153,6 +154,19 @@ def test_bytes_of_images_by_url_are_limited(
     monkeypatch.setattr(reader, "MAX_BYTES", len(picture()) + 1)
     with pytest.raises(InvalidRequestError, match="bytes together"):
         read(images, user(image_part("file://a.png"), image_part("file://c.png")))
+
+
+def test_only_images_that_have_to_be_read_take_a_place(images: ImageReader) -> None:
+    taken = list[int]()
+
+    async def run(url: str) -> None:
+        async with images.with_images([user(image_part(url))], call, lambda: taken.append(1) or nullcontext()):
+            pass
+
+    asyncio.run(run(data_url(picture())))
+    assert not taken
+    asyncio.run(run("file://a.png"))
+    assert taken
 
 
 def test_images_of_all_requests_share_a_limit(images: ImageReader, monkeypatch: pytest.MonkeyPatch) -> None:

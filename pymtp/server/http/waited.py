@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 WAITED_HEADER = "x-pymtp-waited"  # seconds; a front replaces the header of a client
 
-# The seconds that the current HTTP request has waited, in a front and for its images, before it was admitted
+# The seconds that the current HTTP request has waited in a front
 waited_seconds: ContextVar[float] = ContextVar("waited_seconds", default=0.0)
 
 

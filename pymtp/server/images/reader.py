@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from pymtp.server.images.files import FILE, read_media_file
 from pymtp.server.settings import ServerSettings
 
 Prepare = Callable[[Callable[[], Any]], Awaitable[Any]]
+Admit = Callable[[], AbstractContextManager[object]]
 LIMITS = ImageLimits()
 # The most bytes of a request's images that are not in its body, and of those of all requests: as of bodies
 MAX_BYTES = 32 * 2**20
@@ -52,16 +53,19 @@ class ImageReader:
         self._budget = BodyBudget(MAX_ALL_BYTES, MAX_BYTES)
 
     @asynccontextmanager
-    async def with_images(self, messages: Sequence[Any], prepare: Prepare) -> AsyncIterator[Sequence[Any]]:
+    async def with_images(
+        self, messages: Sequence[Any], prepare: Prepare, admit: Admit = nullcontext
+    ) -> AsyncIterator[Sequence[Any]]:
         """Return messages whose images are data URLs or `Image`s. Their memory is counted until the context is left.
 
         The result of a tool is part of the past, which no user can correct. So an image in it that cannot be read
         becomes a text that says why.
 
         prepare: runs a slow call on another thread, for the current caller.
+        admit: returns the context in which images are read and kept; not called if there are none to read.
 
         Raises InvalidRequestError for an image of a user that cannot be read, and for too many images to be read;
-        UnavailableError if the images of other requests take all memory for images.
+        UnavailableError if the images of other requests take all memory for images; and the errors of `admit`.
         """
         given, messages = messages, [_in_parts(message) for message in messages]
         places = [place for i, message in enumerate(messages) for place in _places(i, message)]
@@ -74,11 +78,12 @@ class ImageReader:
         n_beyond = max(0, len(urls) - LIMITS.max_images)
         left_out = [url for url in urls if url not in of_users][:n_beyond]  # the oldest of tools
         urls = [url for url in urls if url not in left_out]
-        async with self._reserved(len(urls)) as resize:
-            found = await self._read_all(urls, prepare)
-            found |= dict.fromkeys(left_out, _LEFT_OUT)
-            resize(sum(one.nbytes for one in found.values() if isinstance(one, Image)))
-            yield _replaced(messages, places, found)
+        with admit() if urls else nullcontext():
+            async with self._reserved(len(urls)) as resize:
+                found = await self._read_all(urls, prepare)
+                found |= dict.fromkeys(left_out, _LEFT_OUT)
+                resize(sum(one.nbytes for one in found.values() if isinstance(one, Image)))
+                yield _replaced(messages, places, found)
 
     @asynccontextmanager
     async def _reserved(self, n_images: int) -> AsyncIterator[Callable[[int], None]]:

@@ -169,16 +169,18 @@ async def _embed(
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     asked = read_prompts(given, name)
     names = prompt_names(asked, given, name)
-    async with read_images(request, service, asked, names) as inputs:
-        read = await service.prepare(lambda: [read_input(llm, *one) for one in zip(inputs, names, strict=True)])
-        prompts = [one.tokens for one in read]
-        if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
-            raise InvalidRequestError(
-                f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send less",
-                name,
-            )
-        work = service.embed(prompts, pooling, [one.images for one in read])
-        vectors = await run_until_disconnect(request.receive, work)
+    with service.admit(len(asked), 1) as admission:
+        async with read_images(request, service, asked, names, admission) as inputs:
+            read = await service.prepare(lambda: [read_input(llm, *one) for one in zip(inputs, names, strict=True)])
+            prompts = [one.tokens for one in read]
+            if pooling is None and (n := sum(map(len, prompts)) * llm.model.n_embd) > MAX_VALUES:
+                raise InvalidRequestError(
+                    f"{name}: the vectors of all tokens have {n} numbers, and a request may have {MAX_VALUES}: send "
+                    "less",
+                    name,
+                )
+            work = service.embed(prompts, pooling, admission, [one.images for one in read])
+            vectors = await run_until_disconnect(request.receive, work)
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
     return vectors, sum(map(len, prompts))

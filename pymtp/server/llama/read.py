@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +21,9 @@ from pymtp.openai.request_body import TEXT, read_generate_request, unknown_field
 from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.sampling import MAX_LOGPROBS
 from pymtp.server.http.sse import run_until_disconnect
-from pymtp.server.http.waited import waited_seconds
 from pymtp.server.image_parts import image_part, image_url, with_places
 from pymtp.server.openai.types import MAX_PROMPTS
-from pymtp.server.service import Service
+from pymtp.server.service import Admission, Service
 
 # llama.cpp's defaults, for fields that neither the request, the server nor the model's file sets
 DEFAULTS: Mapping[str, Any] = {
@@ -209,13 +207,11 @@ class ImageContent(list[Any]):
 
 @asynccontextmanager
 async def read_images(
-    request: Request, service: Service, prompts: Sequence[Any], names: Sequence[str]
+    request: Request, service: Service, prompts: Sequence[Any], names: Sequence[str], admission: Admission
 ) -> AsyncIterator[list[Any]]:
     """Return prompts in which those with images are ImageContents, whose images are read: see `Service.read_messages`.
 
     names: where the body has the prompts.
-
-    The time that reading takes counts towards the timeout of the request.
 
     Raises InvalidRequestError for another number of markers than of images, ClientDisconnectedError, and the errors of
     `Service.read_messages`.
@@ -224,11 +220,9 @@ async def read_images(
     if not any(contents):
         yield list(prompts)
         return
-    started = asyncio.get_running_loop().time()
-    reading = service.read_messages([{"role": "user", "content": content} for content in contents])
+    reading = service.read_messages([{"role": "user", "content": content} for content in contents], admission)
     async with AsyncExitStack() as stack:
         messages = await run_until_disconnect(request.receive, stack.enter_async_context(reading))
-        waited_seconds.set(waited_seconds.get() + asyncio.get_running_loop().time() - started)
         yield [
             prompt if content is None else ImageContent(message["content"])
             for prompt, content, message in zip(prompts, contents, messages, strict=True)

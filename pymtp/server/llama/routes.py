@@ -36,10 +36,10 @@ from pymtp.server.llama.read import (
 )
 from pymtp.server.llama.types import InfillRequest, NativeChunk, NativeCompletion, NativeRequest
 from pymtp.server.llama.write import NativeWriter, check_settings
-from pymtp.server.openai.routes import OpenPrompt, run_prompts
+from pymtp.server.openai.routes import OpenPrompt, admit_prompts, run_prompts
 from pymtp.server.openai.routes import completions as openai_completions
 from pymtp.server.openai.types import CompletionRequest
-from pymtp.server.service import RunningRequest, Service
+from pymtp.server.service import Admission, RunningRequest, Service
 
 router = APIRouter(tags=["llama.cpp"])
 # Both OpenAI's clients without /v1 in their base URL and llama.cpp's send /completions. OpenAI's always name a model.
@@ -57,20 +57,24 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
     fields = body.model_dump(exclude_unset=True, by_alias=True)
     llm = service.llm.llm
     prompts = read_prompts(fields["prompt"])
+    names = prompt_names(prompts, fields["prompt"], "prompt")
 
+    def read() -> tuple[GenerateRequest, NativeOptions]:
+        return read_native(fields, llm.model, service.sampling)
+
+    is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
+    first, options = await service.prepare(read) if is_slow else read()
     async with AsyncExitStack() as stack:
-        names = prompt_names(prompts, fields["prompt"], "prompt")
-        prompts = await stack.enter_async_context(read_images(request, service, prompts, names))
+        admission = stack.enter_context(admit_prompts(service, len(prompts), first.params.n))
+        prompts = await stack.enter_async_context(read_images(request, service, prompts, names, admission))
 
-        def read() -> tuple[list[GenerateRequest], NativeOptions]:
-            first, options = read_native(fields, llm.model, service.sampling)
-            return [with_prompt(first, prompt, llm, options) for prompt in prompts], options
+        def with_prompts() -> list[GenerateRequest]:
+            return [with_prompt(first, prompt, llm, options) for prompt in prompts]
 
-        is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
-        is_fast = not is_slow and fields.get("n_predict") != 0 and all(map(is_plain, prompts))
-        requests, options = read() if is_fast else await service.prepare(read)
+        is_fast = not options.only_prompt and all(map(is_plain, prompts))
+        requests = with_prompts() if is_fast else await service.prepare(with_prompts)
         as_list = isinstance(fields["prompt"], list)
-        response = await _respond(request, service, requests, options, fields, as_list=as_list)
+        response = await _respond(request, service, requests, options, fields, admission, as_list=as_list)
         if isinstance(response, EventStream):
             response.resources = stack.pop_all()
         return response
@@ -116,6 +120,7 @@ async def _respond(
     requests: Sequence[GenerateRequest],
     options: NativeOptions,
     fields: dict[str, Any],
+    admission: Admission | None = None,
     *,
     as_list: bool = False,
 ) -> Response:
@@ -125,9 +130,10 @@ async def _respond(
     headers = ignored_header(ignored_names(fields))
     writer = NativeWriter(requests[0], options, service.llm.llm.model, fields.get("model") or service.model_name)
     if options.stream:
-        events = _events(service, requests, options, writer)
+        events = _events(service, requests, options, writer, admission)
         return EventStream(events, stream_error_encoder(request.url.path), headers)
-    done = await run_until_disconnect(request.receive, _completions(service, requests, options.max_predict_seconds))
+    work = _completions(service, requests, options.max_predict_seconds, admission)
+    done = await run_until_disconnect(request.receive, work)
 
     def build() -> str:
         answers = [writer.answer(i, j, one) for i, several in enumerate(done) for j, one in enumerate(several)]
@@ -145,7 +151,7 @@ def is_one_prompt(prompt: object) -> bool:
 
 
 async def _completions(
-    service: Service, requests: Sequence[GenerateRequest], max_seconds: float
+    service: Service, requests: Sequence[GenerateRequest], max_seconds: float, admission: Admission | None
 ) -> list[list[Completion]]:
     async def follow(i: int, prompt: OpenPrompt) -> list[Completion]:
         async with prompt as running:
@@ -153,7 +159,7 @@ async def _completions(
                 pass
             return running.completions
 
-    async with run_prompts(service, requests, follow) as tasks:
+    async with run_prompts(service, requests, follow, admission) as tasks:
         return await asyncio.gather(*tasks)
 
 
@@ -172,7 +178,11 @@ async def _within_time(running: RunningRequest, max_seconds: float) -> AsyncIter
 
 
 async def _events(
-    service: Service, requests: Sequence[GenerateRequest], options: NativeOptions, writer: NativeWriter
+    service: Service,
+    requests: Sequence[GenerateRequest],
+    options: NativeOptions,
+    writer: NativeWriter,
+    admission: Admission | None,
 ) -> AsyncIterator[bytes]:
     # pairs of events, and whether they end a completion; while the client is slow, pieces are joined to fewer events
     queue: asyncio.Queue[tuple[bytes, bool] | Exception] = asyncio.Queue(1)
@@ -192,7 +202,7 @@ async def _events(
             await queue.put(error)
 
     n_unfinished = len(requests) * requests[0].params.n
-    async with run_prompts(service, requests, follow):
+    async with run_prompts(service, requests, follow, admission):
         while n_unfinished:
             item = await queue.get()
             if isinstance(item, Exception):

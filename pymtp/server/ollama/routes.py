@@ -108,8 +108,10 @@ async def embed(request: Request, body: OllamaEmbedRequest, service: ServiceDep)
     if body.dimensions is not None and body.dimensions > llm.model.n_embd:
         raise InvalidRequestError(f"dimensions must be at most {llm.model.n_embd}, the model's own", "dimensions")
     texts = [body.input] if isinstance(body.input, str) else body.input
-    prompts = await service.prepare(lambda: [_tokens(llm, text, cut=body.truncate is not False) for text in texts])
-    vectors = await run_until_disconnect(request.receive, service.embed(prompts, service.pooling()))
+    pooling = service.pooling()
+    with service.admit(len(texts), 1) as admission:
+        prompts = await service.prepare(lambda: [_tokens(llm, text, cut=body.truncate is not False) for text in texts])
+        vectors = await run_until_disconnect(request.receive, service.embed(prompts, pooling, admission))
     if body.dimensions is not None:
         vectors = [normalized(vector[: body.dimensions]) for vector in vectors]
     rest = {
@@ -130,8 +132,10 @@ async def embeddings(request: Request, body: OllamaEmbeddingsRequest, service: S
     """Compute the embedding of one text, in the older form of the API."""
     check_model(service, body.model)
     llm = service.llm.llm
-    tokens = await service.prepare(lambda: _tokens(llm, body.prompt, cut=True))
-    (vector,) = await run_until_disconnect(request.receive, service.embed([tokens], service.pooling()))
+    pooling = service.pooling()
+    with service.admit(1) as admission:
+        tokens = await service.prepare(lambda: _tokens(llm, body.prompt, cut=True))
+        (vector,) = await run_until_disconnect(request.receive, service.embed([tokens], pooling, admission))
     ignored = ignored_names(body.model_dump(exclude_unset=True), OllamaEmbeddingsRequest.model_fields)
     return AsciiJSONResponse({"embedding": vector.tolist()}, headers=ignored_header(ignored))
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -34,7 +40,7 @@ from pymtp.server.http.response_schema import endpoint_responses, ignored_fields
 from pymtp.server.http.sse import DONE, EventStream, run_until_disconnect
 from pymtp.server.image_parts import ignored_details
 from pymtp.server.openai.types import ChatChunk, ChatRequest, CompletionRequest
-from pymtp.server.service import RunningRequest, Service
+from pymtp.server.service import Admission, RunningRequest, Service
 
 router = APIRouter(tags=["OpenAI"])
 _TOKEN_LEVEL = 5  # where an answer has the log-probabilities of its tokens: choices[i].logprobs.content[j]
@@ -107,9 +113,17 @@ T = TypeVar("T")
 OpenPrompt = AbstractAsyncContextManager[RunningRequest]
 
 
+def admit_prompts(service: Service, n_prompts: int, n: int) -> AbstractContextManager[Admission]:
+    """Admit an HTTP request of several prompts with n completions each: see `Service.admit`."""
+    return service.admit(n * n_prompts, n * max(1, service.llm.llm.context.n_seq_max // n))
+
+
 @asynccontextmanager
 async def run_prompts(
-    service: Service, requests: Sequence[GenerateRequest], follow: Callable[[int, OpenPrompt], Coroutine[Any, Any, T]]
+    service: Service,
+    requests: Sequence[GenerateRequest],
+    follow: Callable[[int, OpenPrompt], Coroutine[Any, Any, T]],
+    admission: Admission | None = None,
 ) -> AsyncIterator[list[asyncio.Task[T]]]:
     """Run all prompts of a request, and cancel those that still run when the context is left.
 
@@ -117,13 +131,13 @@ async def run_prompts(
     outside the engine's queue, so that other requests can run between the prompts.
 
     follow: called with the index of a prompt and the context that runs the prompt.
+    admission: that of `admit_prompts`; None admits the request.
 
     Raises QueueFullError.
     """
     n = requests[0].params.n
-    at_once = max(1, service.llm.llm.context.n_seq_max // n)
-    slots = asyncio.Semaphore(at_once)
-    with service.admit(n * len(requests), n * at_once) as admission:
+    with nullcontext(admission) if admission else admit_prompts(service, len(requests), n) as admission:
+        slots = asyncio.Semaphore(admission.n_places // n)
 
         @asynccontextmanager
         async def run(request: GenerateRequest) -> AsyncIterator[RunningRequest]:
