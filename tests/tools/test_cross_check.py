@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,3 +31,11 @@ def test_program_fits_the_headers(program: str) -> None:
         *(f"-I{ROOT / folder}" for folder in folders),
     ]
     subprocess.run([compiler, *flags, ROOT / f"tools/checks/cross/{program}.cpp"], check=True)
+
+
+def test_program_is_linked_with_the_libraries_of_the_module() -> None:
+    def linked(path: str, target: str) -> str:
+        (libraries,) = re.findall(rf"target_link_libraries\({target} PRIVATE (.*)\)", (ROOT / path).read_text())
+        return str(libraries)
+
+    assert linked("tools/checks/cross/CMakeLists.txt", "speak") == linked("CMakeLists.txt", r"\$\{target\}")
