@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from urllib.request import urlopen
+from threading import Thread
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
@@ -26,26 +26,26 @@ def served(arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.base_url:
         yield arguments.base_url
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # -I: Python does not look for pymtp in the current folder, where its sources may lie
-    command = [sys.executable, "-I", "-m", "pymtp", "serve", "--port", str(port), "--log-level", "warning"]
-    server = subprocess.Popen([*command, "-c", "4096", *(["-m", arguments.model] if arguments.model else [])])
+    command = [sys.executable, "-I", "-m", "pymtp", "serve", "--port", "0", "-c", "4096"]
+    command += ["-m", arguments.model] if arguments.model else []
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
     try:
-        while not _is_ready(port):
-            if server.poll() is not None:
-                sys.exit("The server did not start.")
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/v1"
+        lines = _shown(server.stderr)
+        url = next((found[1] for line in lines if (found := re.search(r" serving url=(\S+)", line))), None)
+        if url is None:
+            sys.exit("The server did not start.")
+        Thread(target=deque, args=[lines, 0], daemon=True).start()  # reads on: a full pipe would stop the server
+        yield f"{url}/v1"
     finally:
         server.terminate()
         server.wait()
 
 
-def _is_ready(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/health"):
-            return True
-    except OSError:  # not listening yet, or 503 while the model is loaded
-        return False
+def _shown(log: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a server's log, and show those that a user has to see."""
+    for line in log:
+        if " INFO " not in line:
+            sys.stderr.write(line)
+        yield line

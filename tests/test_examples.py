@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from conftest import ROOT
-from helpers.servers import Server
+from helpers.servers import LONG, Server
 from makers.make_mmproj import make_mmproj
 from PIL import Image
 
@@ -47,6 +52,19 @@ def test_extraction_example_starts_a_server_and_prints_the_fields_of_its_class(t
     found = json.loads(run("extraction", folder=tmp_path))
     assert list(found) == ["customer", "order", "reason", "wants"]
     assert found["wants"] in ("replacement", "refund", "answer")
+
+
+def test_server_of_an_example_starts_although_a_port_is_taken_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        taken.bind(("127.0.0.1", int(command[command.index("--port") + 1])))
+        return popen(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with socket.socket() as taken, import_module("served").served(Namespace(base_url=None, model=None)) as url:
+        assert httpx.get(f"{url}/models", timeout=LONG).status_code == 200
 
 
 def test_batch_example_prints_a_line_for_each_prompt_and_the_same_again(tmp_path: Path) -> None:
