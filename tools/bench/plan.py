@@ -192,7 +192,7 @@ PLAN = {
         files=("demo_model.svg",),
     ),
     "shipped_model.json": Measurement(
-        "{python} tools/models/shipped/evaluate.py pymtp/model/demo.gguf --cases 1000 --output {out}/shipped_model.json",
+        "{python} tools/models/shipped/evaluate.py pymtp/model/demo.gguf --cases 1000 -o {out}/shipped_model.json",
         8,
         ("pymtp/model/demo.gguf", "tools/models/shipped"),
     ),

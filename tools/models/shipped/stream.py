@@ -55,7 +55,7 @@ WEIGHTS = {
     stories.KIND: 6.0,
     dates_units.KIND: 6.0,
     infill.KIND: 4.0,
-    modules.KIND: 3.0,
+    modules.KIND: 4.0,
     repeat.KIND: 5.0,
     turns.KIND: 8.0,
     about.ABOUT: 4.0,

@@ -2,8 +2,8 @@
 
     pip install torch tokenizers gguf jinja2
     python tools/models/shipped/train.py build/shipped --minutes 60
-    python tools/models/shipped/train.py build/shipped --minutes 60 --start build/shipped  # goes on
-    python tools/models/shipped/train.py build/shipped --minutes 10 --start pymtp/model/demo.gguf  # on from a file
+    python tools/models/shipped/train.py build/shipped --minutes 60 --begin build/shipped  # goes on
+    python tools/models/shipped/train.py build/shipped --minutes 10 --begin pymtp/model/demo.gguf  # on from a file
 
 OUT gets model-f32.gguf, model-q8_0.gguf and optimizer.pt every few minutes; a run can go on from them, or from any such
 GGUF alone. SIGTERM and Ctrl+C end a run with a checkpoint.
@@ -94,7 +94,7 @@ class Run:
         self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.step, self.tokens = 0, 0
-        start = Path(args.start) if args.start else None
+        start = Path(args.begin) if args.begin else None
         if start is None:
             self.vocabulary = new_vocabulary(args.vocab, args.seed)
             self.network = Network(Shape(vocab=args.vocab, width=args.width, hidden=3 * args.width))
@@ -193,7 +193,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", help="folder for the checkpoint")
-    parser.add_argument("--start", help="folder of a checkpoint, or a GGUF file, to go on from")
+    parser.add_argument("--begin", help="folder of a checkpoint, or a GGUF file, to go on from")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--decay", type=float, default=0.4, help="the last share of the time, in which the rate falls")
     parser.add_argument("--rows", type=int, default=8, help="rows of a batch")

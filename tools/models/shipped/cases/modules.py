@@ -12,24 +12,26 @@ _TITLES = ("Functions for {}", "Helpers for {}", "Tools for {}", "Small function
 
 
 def make(rng: random.Random) -> Case:
-    """Return a case whose prompt is a module's docstring, and whose answer are its functions."""
+    """Return a case whose prompt is a module's docstring, which lists its functions, and whose answer are these."""
     title = rng.choice(_TITLES).format(rng.choice(_SUBJECTS))
     drawn = {written.name: written for written in (draw(rng) for _ in range(rng.randint(3, 9)))}
     first, *others = drawn.values()
-    prompt = f'"""{title}."""\n\n\n'
+    names = ", ".join(drawn)
+    prompt = f'"""{title}: {names}."""\n\n\n'
     if rng.random() < 0.5:
         prompt, begun = f"{prompt}{first.head}", f"\n{first.body}"
     else:
         begun = first.source
     answer = begun + "".join(f"\n\n{written.source}" for written in others)
-    return Case(KIND, f"{title} {' '.join(drawn)}", answer, lambda text: is_module(prompt + text), prompt=prompt)
+    return Case(KIND, f"{title} {names}", answer, lambda text: defines(prompt + text, list(drawn)), prompt=prompt)
 
 
-def is_module(source: str) -> bool:
-    """Return whether a text is Python with several functions, none of them twice."""
+def defines(source: str, names: list[str]) -> bool:
+    """Return whether a text is Python that has a docstring and defines just these functions, in this order."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
         return False
-    names = [each.name for each in body if isinstance(each, ast.FunctionDef)]
-    return len(names) == len(body) - 1 == len(set(names)) >= 3
+    return [each.name for each in body[1:] if isinstance(each, ast.FunctionDef)] == names and len(body) == 1 + len(
+        names
+    )
