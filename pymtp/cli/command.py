@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pymtp.cli.arguments import read_arguments, spellings
 from pymtp.cli.help_pages import PAGES, TOPICS, HelpPage
+from pymtp.errors import InvalidRequestError
 
 MORE = "More options"
 RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # typer's help shows the range of a number so
@@ -27,6 +28,20 @@ class Command(TyperCommand):
         others = _options_of_all(ctx.find_root().command)
         args = read_arguments(args, spellings(params), others, takes_prompt=takes_prompt)
         return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Its InvalidRequestError names options as the command line does: "n_ctx=1" → "--ctx 1"."""
+        try:
+            return super().invoke(ctx)
+        except InvalidRequestError as error:
+            names = {param.name: _shown_names(param.opts)[-1] for param in spellings(self.params).values()}
+            text = re.sub(
+                rf"(?<![\w.'\"])({'|'.join(names)})=(?=[^\s…])", lambda match: f"{names[match[1]]} ", str(error)
+            )
+            if error.param in names:  # such as for an API key, without its value
+                text = re.sub(rf"(^|: ){error.param} ", rf"\1{names[error.param]} ", text, count=1)
+            error.args = (text,)
+            raise
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         _write_intro(self, _page(ctx), formatter)

@@ -20,7 +20,6 @@ from pymtp.cli.options import (
     SamplingOptions,
     Temperature,
     expand_options,
-    option_names,
 )
 from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.cli.texts import read_prompt, read_text
@@ -75,18 +74,17 @@ def generate(
 ) -> None:
     """Continue a prompt."""
     text = read_prompt(prompt, file)
-    with option_names(SamplerOptions):
-        params = SamplingParams(
-            max_tokens,
-            temperature,
-            **asdict(sampling),
-            **samplers.given_values(),
-            stop=stop or (),
-            ignore_eos=ignore_eos,
-            grammar=read_text("grammar", grammar_file) if grammar_file else None,
-            json_schema=read_text("JSON schema", json_schema) if json_schema else None,
-            logprobs=logprobs,
-        )
+    params = SamplingParams(
+        max_tokens,
+        temperature,
+        **asdict(sampling),
+        **samplers.given_values(),
+        stop=stop or (),
+        ignore_eos=ignore_eos,
+        grammar=read_text("grammar", grammar_file) if grammar_file else None,
+        json_schema=read_text("JSON schema", json_schema) if json_schema else None,
+        logprobs=logprobs,
+    )
     with load_options.llm(prefix=prefix) as llm:
         shown = chat_with_images(text, images) if images else text
         if json_output:

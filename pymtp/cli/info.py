@@ -16,7 +16,7 @@ from pymtp.chat.sampling_defaults import read_sampling_defaults
 from pymtp.cli.given import given_option
 from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
 from pymtp.cli.model_file import model_headers, model_name, show_note, with_projector_beside
-from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options, option_names
+from pymtp.cli.options import AsJson, ModelArgument, SeqMax, expand_options
 from pymtp.cli.placing import PlacementOptions, WeightOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.row_prices import PRICE, add_prices, describe_price, describe_type, load_and_measure
@@ -61,8 +61,7 @@ def info(
         _check_needs_memory(context, ALWAYS_ALLOWED | PRICES_ALLOW if prices else ALWAYS_ALLOWED)
     options = with_projector_beside(placing.options(model_name(name), n_seq_max=n_seq_max))
     if memory:
-        with option_names(PlacementOptions):
-            _show_memory(options, json_output)
+        _show_memory(options, json_output)
         return
     build = build_info()
     with model_headers(options) as local:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.cli.model_file import model_name, show_note, with_projector_beside
-from pymtp.cli.options import AllThreads, ModelName, Tap, TemplateFile, TemplateVariables, Threads, option_names
+from pymtp.cli.options import AllThreads, ModelName, Tap, TemplateFile, TemplateVariables, Threads
 from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.screen import loading_status, show_draft_warnings
 from pymtp.errors import InvalidRequestError
@@ -54,8 +54,7 @@ class LoadOptions(InferenceOptions):
         Shows notes and warnings on stderr. Raises the errors of `options` and of pymtp.load.load.
         """
         options = with_projector_beside(self.options(model_name(self.model), n_seq_max=n_seq_max))
-        with option_names(LoadOptions):
-            llm = load(options, prefix, show_note, status=_loading)
+        llm = load(options, prefix, show_note, status=_loading)
         show_draft_warnings()
         return llm
 

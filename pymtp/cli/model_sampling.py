@@ -9,7 +9,7 @@ import typer
 
 from pymtp.chat.sampling_defaults import normalize_sampling
 from pymtp.cli import sampler_options as names
-from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP, option_names
+from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP
 from pymtp.cli.sampler_options import SamplerOptions
 from pymtp.sampling import SamplingParams
 
@@ -52,6 +52,5 @@ class ModelSamplingOptions(SamplerOptions):
         """
         given = self.given_values() | {name: value for name, value in more.items() if value is not None}
         params = normalize_sampling(given)
-        with option_names(ModelSamplingOptions, max_tokens="--max-tokens", seed="--seed"):
-            SamplingParams(**params)
+        SamplingParams(**params)  # checks them
         return params

@@ -6,11 +6,9 @@ The fields of a group have the names that the options have in Python: in LLMOpti
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -154,40 +152,6 @@ class SamplingOptions:
     top_p: TopP = 0.95
     min_p: MinP = 0.05
     seed: Seed = 0
-
-
-# options whose parameter has another name, or is not in a group
-_SHARED = {"n_seq_max": "--n-seq-max"}
-
-
-@cache
-def _spellings(group: type) -> dict[str, str]:
-    """Return how each option of a group is written on the command line, by its name in Python: "n_ctx" → "--ctx"."""
-    found = {}
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        (option,) = hint.__metadata__
-        # typer keeps the first spelling as the default
-        names = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
-        long = next((each for each in names if each.startswith("--")), f"--{name.replace('_', '-')}")
-        found[name] = long.partition("/")[0]
-    return found
-
-
-@contextmanager
-def option_names(*groups: type, **more: str) -> Iterator[None]:
-    """Replace Python's names of options in an InvalidRequestError that the block raises: "n_ctx=1" → "--ctx 1".
-
-    groups: dataclasses of options. more: further spellings, by the names in Python.
-    """
-    try:
-        yield
-    except InvalidRequestError as error:
-        names = {name: spelling for group in groups for name, spelling in _spellings(group).items()} | _SHARED | more
-        message = str(error)
-        if error.param in names and message.startswith(f"{error.param} "):  # such as for an API key, without its value
-            message = names[error.param] + message.removeprefix(error.param)
-        error.args = (re.sub(rf"\b({'|'.join(names)})=", lambda match: f"{names[match[1]]} ", message),)
-        raise
 
 
 def read_word(option: str, text: str, *words: str) -> Any:

@@ -21,7 +21,6 @@ from pymtp.cli.options import (
     FlashAttn,
     LayersOrAuto,
     Ubatch,
-    option_names,
     read_word,
 )
 from pymtp.context.options import CACHE_TYPES
@@ -128,9 +127,7 @@ class WeightOptions:
 
         more: further keywords of LLM.
         """
-        keywords = self.keywords()
-        with option_names(type(self)):
-            return LLMOptions(model, **keywords, **more)
+        return LLMOptions(model, **self.keywords(), **more)
 
 
 @dataclass(frozen=True)

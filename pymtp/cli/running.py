@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pymtp.cli.options import CacheType, Layers, Threads, option_names, read_word
-from pymtp.cli.placing import PlacementOptions, WeightOptions
+from pymtp.cli.options import CacheType, Layers, Threads, read_word
+from pymtp.cli.placing import WeightOptions
 from pymtp.context.options import ContextOptions
 from pymtp.model.options import ModelOptions
 from pymtp.native.cores import default_threads
@@ -25,8 +25,7 @@ class RunOptions(WeightOptions):
         Call this method before a model is downloaded, so that mistakes are found early. Raises InvalidRequestError for
         invalid values, and ModelLoadError for a head or adapters that do not exist.
         """
-        with option_names(type(self)):
-            self.options().check_machine()
+        self.options().check_machine()
         threads = default_threads() if self.n_threads is None else self.n_threads
         return {"gpu_layers": self.n_gpu_layers, "threads": threads, "placing": self._non_default()}
 
@@ -51,6 +50,5 @@ class BenchOptions(RunOptions):
 def read_draft_vocab(tokens: str) -> Any:
     """Parse the value of --draft-vocab: a number, "auto" or "all". Raises InvalidRequestError for any other."""
     vocabulary = read_word("--draft-vocab", tokens, "auto", "all")
-    with option_names(PlacementOptions):
-        ContextOptions(draft_vocab=vocabulary)
+    ContextOptions(draft_vocab=vocabulary)  # checks it
     return vocabulary

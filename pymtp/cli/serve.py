@@ -24,7 +24,6 @@ from pymtp.cli.options import (
     ReasoningBudget,
     ReasoningBudgetMessage,
     expand_options,
-    option_names,
 )
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
@@ -196,8 +195,7 @@ class ServerOptions:
             given["media_path"] = _folder("--media-path", self.media_path)
         given["reasoning_budget"] = None if self.reasoning_budget < 0 else self.reasoning_budget
         given["effort_budgets"] = parse_effort_budgets("--effort-budgets", self.effort_budgets)
-        with option_names(ServerOptions):
-            settings = ServerSettings(**given, sampling=sampling)
+        settings = ServerSettings(**given, sampling=sampling)
         # an empty variable is probably a secret that was meant to be set, so do not serve without a key
         if not settings.api_keys and "PYMTP_API_KEY" in os.environ:
             raise InvalidRequestError("PYMTP_API_KEY is empty: set it to a key, or unset it to serve without a key")
@@ -341,12 +339,11 @@ def serve(
             settings.host,
             settings.port,
         )
-    with option_names(ServedModelOptions, **_SERVED):
-        if isinstance(config, FrontConfig):
-            with socket_folder() as folder:
-                code = supervise(listeners, replace(config, folder=folder), FRONT_PROGRAM)
-        else:
-            code = supervise(listeners, config)
+    if isinstance(config, FrontConfig):
+        with socket_folder() as folder:
+            code = supervise(listeners, replace(config, folder=folder), FRONT_PROGRAM)
+    else:
+        code = supervise(listeners, config)
     if code:
         raise typer.Exit(code)
 
@@ -430,14 +427,10 @@ def _worker_config(
     """
     options = _build(ServedModelOptions, params)
     given_keywords = {**options.keywords(), "n_seq_max": params["n_seq_max"], **(keywords or {})}
-    with option_names(ServedModelOptions, **_SERVED):
-        llm = with_projector_beside(LLMOptions(_worker_model(model), **given_keywords))
-        llm.check_machine()
+    llm = with_projector_beside(LLMOptions(_worker_model(model), **given_keywords))
+    llm.check_machine()
     check_prefix(params["prefix"])
     return WorkerConfig(settings, llm, params["prefix"], tuple(name for name in FITTED if name not in given))
-
-
-_SERVED = {"n_seq_max": "--n-seq-max"}
 
 
 def _build(group: type[G], params: Mapping[str, Any]) -> G:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, make_llm
-from helpers.command import PYMTP, generate, run
+from helpers.command import PYMTP, generate, run, typer_command
 from helpers.tuned import TUNED
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
@@ -263,6 +263,47 @@ def test_error_about_a_sampling_option_has_the_name_of_the_option(
     done = run(command, option, value, "-m", "nowhere.gguf")
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
+
+
+# options whose errors name the file
+FILES = (
+    "prefix",
+    "grammar_file",
+    "json_schema",
+    "system_file",
+    "mmproj",
+    "head",
+    "lora",
+    "api_key_file",
+    "models_file",
+)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_error_about_an_option_has_its_name_on_the_command_line(command: str) -> None:
+    refused = {}
+    for option in typer_command().commands[command].params:
+        if option.param_type_name == "option" and not option.is_flag and option.name not in FILES:
+            long = next(name for name in option.opts if name.startswith("--"))
+            prompt = ["x"] if command == "generate" else []
+            told = " ".join(run(command, "-m", "nowhere.gguf", f"{long}=-7", *prompt).stderr.split())
+            if "no such file: " not in told:  # the value was taken
+                refused[long] = told
+    assert [told for long, told in refused.items() if long not in told] == []
+    assert refused.keys() >= {
+        "--ctx",
+        "--threads",
+        "--top-k",
+        "--draft-tokens",
+        "--cache-type",
+        "--cache",
+        "--split-mode",
+    }
+
+
+def test_error_about_two_options_has_both_names() -> None:
+    done = run("generate", "-m", "nowhere.gguf", "-b", "8", "-ub", "8", "-d", "20", "x")
+    assert done.stderr == "error: --batch-size 8 must be 21 or more with --draft-tokens 20\n"
 
 
 @pytest.mark.parametrize("thinks", [True, False])
