@@ -28,7 +28,9 @@ from pymtp.cli.options import (
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.hub.errors import check_installed
+from pymtp.hub.snapshot import file_reader
 from pymtp.load import check_prefix
+from pymtp.model.options import read_file
 from pymtp.options import LLMOptions
 from pymtp.server.front.config import FRONT_PROGRAM, FrontConfig
 from pymtp.server.front.folder import socket_folder
@@ -388,7 +390,6 @@ def _named_config(
 ) -> WorkerConfig:
     """Return the config of a model that has the name of its file, or its name on the hub."""
     config = _worker_config(settings, name, params, given)
-    _check_exists(config)
     names = (name.removeprefix("hf:"), name) if is_hub_name(name) else (Path(name).stem,)
     return replace(config, settings=replace(config.settings, served_names=names))
 
@@ -406,7 +407,6 @@ def _table_config(settings: ServerSettings, model: FileModel) -> WorkerConfig:
             effort_budgets=parse_effort_budgets("effort_budgets", model.params["effort_budgets"]),
         )
         config = _worker_config(own, model.model, model.params, model.given, model.keywords)
-        _check_exists(config)
     except PymtpError as error:
         error.args = (f"{model.where}: {error}",)
         raise
@@ -427,7 +427,9 @@ def _worker_config(
     """
     options = _build(ServedModelOptions, params)
     given_keywords = {**options.keywords(), "n_seq_max": params["n_seq_max"], **(keywords or {})}
-    llm = with_projector_beside(LLMOptions(_worker_model(model), **given_keywords))
+    llm = LLMOptions(_worker_model(model), **given_keywords)
+    _check_file(llm.model)
+    llm = with_projector_beside(llm)
     llm.check_machine()
     check_prefix(params["prefix"])
     return WorkerConfig(settings, llm, params["prefix"], tuple(name for name in FITTED if name not in given))
@@ -435,13 +437,6 @@ def _worker_config(
 
 def _build(group: type[G], params: Mapping[str, Any]) -> G:
     return group(**{field.name: params[field.name] for field in fields(group)})  # type: ignore[arg-type]
-
-
-def _check_exists(config: WorkerConfig) -> None:
-    """Raise ModelLoadError if the file of a model is missing, which is loaded only when it is asked for."""
-    model = config.llm.model
-    if isinstance(model, str) and not is_hub_name(model) and not os.path.exists(model):
-        raise ModelLoadError(f"no such file: {model}")
 
 
 def _check_names_differ(configs: Sequence[WorkerConfig]) -> None:
@@ -467,3 +462,13 @@ def _worker_model(name: str | None) -> str | None:
         check_installed()
         return name
     return None if name is None else absolute_path(name)
+
+
+def _check_file(model: object) -> None:
+    """Raise ModelLoadError for a path of no GGUF file: a worker may load it much later."""
+    if not isinstance(model, str) or is_hub_name(model):
+        return
+    if not os.path.exists(model):
+        raise ModelLoadError(f"no such file: {model}")
+    if read_file("model", model, lambda file: file_reader(file)(0, 4)) != b"GGUF":
+        raise ModelLoadError(f"{model} is not a GGUF file")
