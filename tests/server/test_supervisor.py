@@ -92,6 +92,13 @@ def test_ctrl_c_signals_only_the_supervisor(serve: Serve) -> None:
     assert not [line for line in served.lines if "KeyboardInterrupt" in line]
 
 
+def after_shutdown(served: Served) -> list[str]:
+    """Return the lines of the log after that of the shutdown, without their times and those of requests."""
+    texts = [line.partition(" ")[2].strip() for line in served.lines]
+    (begin,) = [i for i, text in enumerate(texts) if "shutting down" in text]
+    return [text for text in texts[begin + 1 :] if " request " not in text and text != "stuck"]
+
+
 def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> None:
     served = serve("--grace", "0").ready()
     with served.streaming() as lines:
@@ -99,6 +106,7 @@ def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> Non
         *_, last = lines
     assert "the server cancelled the request" in json.loads(last.removeprefix("data: "))["error"]["message"]
     assert served.exit_code() == 0
+    assert after_shutdown(served) == ["WARNING the grace is over: running requests are cancelled requests=1"]
 
 
 # A worker whose projector never comes to the end of a layer, and that cancels requests right after the grace.
@@ -125,6 +133,7 @@ def test_shutdown_while_an_image_is_encoded_answers_as_for_text(serve: Serve, tm
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.json()["error"]["message"] == "the server cancelled the request"
     assert served.exit_code() == 0
+    assert after_shutdown(served) == ["WARNING the grace is over: running requests are cancelled requests=1"]
 
 
 def test_second_signal_kills_the_worker_at_once(serve: Serve) -> None:

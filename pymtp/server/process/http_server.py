@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import resource
@@ -174,7 +175,19 @@ class _UvicornServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Extend uvicorn's shutdown: requests that still run after the grace are aborted, and end with an error."""
+        uvicorn.server.logger.addFilter(_is_not_of_the_grace)
         if self._state.service is not None:
             self._state.refuse()
-            asyncio.get_running_loop().call_later(self._grace, self._state.abort)
+            asyncio.get_running_loop().call_later(self._grace, self._abort)
         await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        if self.server_state.tasks:
+            fields = {"requests": len(self.server_state.tasks)}
+            log.warning("the grace is over: running requests are cancelled", extra={"fields": fields})
+        self._state.abort()
+
+
+def _is_not_of_the_grace(record: logging.LogRecord) -> bool:
+    """Return whether a line of uvicorn's log is not that about tasks it cancels, which `_abort` has told already."""
+    return not str(record.msg).startswith("Cancel %s running task")
