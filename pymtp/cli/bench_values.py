@@ -6,7 +6,6 @@ All of them raise InvalidRequestError, which names the option, for invalid value
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from pymtp.bench.decode import NONE as DECODE_NONE
 from pymtp.bench.library_pairs import LIBRARY, library_pairs
 from pymtp.bench.prefill import NONE, format_size
 from pymtp.bench.text_pairs import TextPair, kinds_of, read_pairs
+from pymtp.cli.options import parse_count
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
@@ -25,8 +25,7 @@ MAX_DEPTH = 64  # most drafts per round that a context allows
 
 def read_numbers(option: str, text: str, high: int | None = None) -> tuple[int, ...]:
     """Parse a list of whole numbers from 1 to `high`: "8k,1k" → (1024, 8192). Return them sorted, each once."""
-    matches = [re.fullmatch(r"([0-9]+)(k?)", item.strip().lower()) for item in text.split(",")]
-    numbers = {int(match[1]) * (1024 if match[2] else 1) if match else 0 for match in matches}
+    numbers = {parse_count(item) or 0 for item in text.split(",")}
     if min(numbers) < 1 or (high and max(numbers) > high):
         allowed = f'like "2,3", from 1 to {high}' if high else 'like "2,3" or "1k,8k"'
         raise InvalidRequestError(f"{option} {text!r} must be whole numbers {allowed}")

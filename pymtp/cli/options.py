@@ -6,6 +6,7 @@ The fields of a group have the names that the options have in Python: in LLMOpti
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -15,7 +16,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pymtp.cli.shell_values import choice, complete_gguf
+from pymtp.context.options import CACHE_TYPES, FLASH_ATTN
 from pymtp.errors import InvalidRequestError
+from pymtp.model.model import TAPS
 from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.validation import shown
 
@@ -25,14 +29,38 @@ def none_for_minus_one(value: int | None) -> int | None:
     return None if value == -1 else value
 
 
+def parse_count(text: str) -> int | None:
+    """Return the number that a text stands for: "4096", "32k" (32 times 1024), "1M". Return None for any other text."""
+    match = re.fullmatch(r"(-?[0-9]{1,18})([km]?)", text.strip().lower())
+    return None if match is None else int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2]]
+
+
+def read_count(value: str | int) -> int:
+    """Parse the value of an option that counts tokens. Raises typer.BadParameter for a text that is no number."""
+    if (count := parse_count(str(value))) is None:
+        raise typer.BadParameter(f"{shown(value)} must be a whole number of tokens, such as 4096, 4k or 1M")
+    return count
+
+
+def read_budget(value: str | int) -> int:
+    """Parse the value of --reasoning-budget. Raises typer.BadParameter if it is neither -1 nor a number of tokens."""
+    if not -1 <= (budget := read_count(value)) < 2**31:
+        raise typer.BadParameter(f"{shown(value)} must be a whole number of tokens, or -1 for no limit")
+    return budget
+
+
+# keywords of options that count tokens
+COUNT: dict[str, Any] = {"parser": read_count, "metavar": "N"}
+
 # options of the model, and of the devices that run it
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the hub. Default: the shipped model."
-ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
-ModelArgument = Annotated[str | None, typer.Argument(metavar="FILE|hf:NAME", help=MODEL_HELP)]
+MODEL: dict[str, Any] = {"metavar": "FILE|hf:NAME", "autocompletion": complete_gguf}
+ModelName = Annotated[str | None, typer.Option("--model", "-m", **MODEL, help=MODEL_HELP)]
+ModelArgument = Annotated[str | None, typer.Argument(**MODEL, help=MODEL_HELP)]
 LAYERS = ("--gpu-layers", "--n-gpu-layers", "-ngl", "-g")
 Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for all.")]
 LayersOrAuto = Annotated[
-    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU; -1: all, auto: what fits.")
+    str, typer.Option(*LAYERS, **choice("auto", other="N"), help="Layers on the GPU; -1: all, auto: what fits.")
 ]
 Threads = Annotated[
     int | None,
@@ -44,20 +72,27 @@ Threads = Annotated[
         callback=none_for_minus_one,
     ),
 ]
-CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
+CACHE_TYPE: dict[str, Any] = {"autocompletion": lambda: list(CACHE_TYPES)}
+CacheType = Annotated[
+    str, typer.Option("--cache-type", **CACHE_TYPE, help="Type of the K and V cache: f16, q8_0, q4_0 …")
+]
 CacheTypeK = Annotated[
-    str | None, typer.Option("--cache-type-k", "-ctk", help="Type of the K cache.", show_default="--cache-type")
+    str | None,
+    typer.Option("--cache-type-k", "-ctk", **CACHE_TYPE, help="Type of the K cache.", show_default="--cache-type"),
 ]
 CacheTypeV = Annotated[
-    str | None, typer.Option("--cache-type-v", "-ctv", help="Type of the V cache.", show_default="--cache-type")
+    str | None,
+    typer.Option("--cache-type-v", "-ctv", **CACHE_TYPE, help="Type of the V cache.", show_default="--cache-type"),
 ]
 FlashAttn = Annotated[
-    str, typer.Option("--flash-attn", "-fa", metavar="auto|on|off", help="Compute attention in one operation.")
+    str, typer.Option("--flash-attn", "-fa", **choice(*FLASH_ATTN), help="Compute attention in one operation.")
 ]
-Batch = Annotated[int, typer.Option("--batch-size", "-b", help="Largest number of prompt tokens in a decode.")]
-Ubatch = Annotated[int, typer.Option("--ubatch-size", "-ub", help="Largest number of tokens in a computed graph.")]
+Batch = Annotated[int, typer.Option("--batch-size", "-b", **COUNT, help="Largest number of prompt tokens in a decode.")]
+Ubatch = Annotated[
+    int, typer.Option("--ubatch-size", "-ub", **COUNT, help="Largest number of tokens in a computed graph.")
+]
 CTX = ("--ctx", "--ctx-size", "-c")
-Ctx = Annotated[int, typer.Option(*CTX, help="Context in tokens; 0: as trained.")]
+Ctx = Annotated[int, typer.Option(*CTX, **COUNT, help="Context in tokens, such as 32k; 0: as trained.")]
 AllThreads = Annotated[
     bool,
     typer.Option("--all-threads", help="Always compute with all --threads; slower if other programs use the CPU."),
@@ -101,21 +136,30 @@ TemplateVariables = Annotated[
 
 # options of drafts
 DRAFTS = ("--draft-tokens", "--draft-max", "--draft", "--draft-n", "--spec-draft-n-max", "-d")
-Drafts = Annotated[str, typer.Option(*DRAFTS, metavar="auto|N", help="Drafts per round of the MTP head.")]
+Drafts = Annotated[str, typer.Option(*DRAFTS, **choice("auto", other="N"), help="Drafts per round of the MTP head.")]
 DraftText = Annotated[
     str,
-    typer.Option("--draft-text", metavar="auto|N", help="Most drafts per round that come from the text; 0: none."),
+    typer.Option(
+        "--draft-text", **choice("auto", other="N"), help="Most drafts per round that come from the text; 0: none."
+    ),
 ]
 DraftVocab = Annotated[
-    str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts of the head are chosen from.")
+    str,
+    typer.Option(
+        "--draft-vocab", **choice("auto", "all", other="N"), help="Tokens that drafts of the head are chosen from."
+    ),
 ]
-Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: post_norm, pre_norm, auto.")]
+Tap = Annotated[str, typer.Option(**choice(*TAPS, "auto"), help="Hidden state that the MTP head takes.")]
 
 # options of sampling
 MaxTokens = Annotated[
     int | None,
     typer.Option(
-        "--max-tokens", "-n", help="Generate at most this many tokens; -1: no limit.", callback=none_for_minus_one
+        "--max-tokens",
+        "-n",
+        **COUNT,
+        help="Generate at most this many tokens; -1: no limit.",
+        callback=none_for_minus_one,
     ),
 ]
 TEMPERATURE = ("--temperature", "--temp")
@@ -133,7 +177,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed of the sampling; -1: random
 ReasoningBudget = Annotated[
     int,
     typer.Option(
-        min=-1, max=2**31 - 1, metavar="N", help="Largest number of thinking tokens, 0 for none, -1 for no limit."
+        parser=read_budget, metavar="N", help="Largest number of thinking tokens, 0 for none, -1 for no limit."
     ),
 ]
 ReasoningBudgetMessage = Annotated[
@@ -156,11 +200,12 @@ class SamplingOptions:
 
 def read_word(option: str, text: str, *words: str) -> Any:
     """Parse a whole number, or one of `words`. Raises InvalidRequestError for any other text."""
-    try:
-        return text if text in words else int(text)
-    except ValueError as error:
+    if text in words:
+        return text
+    if (number := parse_count(text)) is None:
         allowed = ", ".join(["a whole number", *(f'"{word}"' for word in words[:-1])]) + f' or "{words[-1]}"'
-        raise InvalidRequestError(f"{option} {text!r} must be {allowed}") from error
+        raise InvalidRequestError(f"{option} {text!r} must be {allowed}")
+    return number
 
 
 def thinking_params(budget: int, message: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.cli.options import (
+    COUNT,
     Batch,
     Cache,
     CacheType,
@@ -23,9 +24,12 @@ from pymtp.cli.options import (
     Ubatch,
     read_word,
 )
+from pymtp.cli.shell_values import choice, complete_gguf
 from pymtp.context.options import CACHE_TYPES
 from pymtp.errors import InvalidRequestError
+from pymtp.model.options import NUMA, SPLIT_MODES
 from pymtp.model.placement import MAX_NUMBER
+from pymtp.model.rope import SCALINGS
 from pymtp.options import LLMOptions
 
 # further words that llama.cpp takes for --flash-attn
@@ -39,6 +43,7 @@ FLASH_ATTN_WORDS = {
     "-1": "auto",
 }
 ALL_LAYERS = "all"  # llama.cpp's word for -1
+GGUF: dict[str, Any] = {"metavar": "FILE", "autocompletion": complete_gguf}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class WeightOptions:
             "--model-draft",
             "--spec-draft-model",
             "-md",
-            metavar="FILE",
+            **GGUF,
             help="The GGUF file of the head, if it is a separate file.",
         ),
     ] = None
@@ -80,7 +85,7 @@ class WeightOptions:
     main_gpu: Annotated[int, typer.Option("--main-gpu", "-mg", help="The GPU for --split-mode none.")] = 0
     split_mode: Annotated[
         str,
-        typer.Option("--split-mode", "-sm", metavar="none|layer|row", help="How the model is split over several GPUs."),
+        typer.Option("--split-mode", "-sm", **choice(*SPLIT_MODES), help="How the model is split over several GPUs."),
     ] = "layer"
     use_mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
     use_mlock: Annotated[
@@ -88,10 +93,10 @@ class WeightOptions:
     ] = False
     numa: Annotated[
         str | None,
-        typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes."),
+        typer.Option(**choice(*NUMA), help="How threads are spread over NUMA nodes."),
     ] = None
     lora: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="A LoRA adapter (GGUF). May be given several times.")
+        list[str] | None, typer.Option(**GGUF, help="A LoRA adapter (GGUF). May be given several times.")
     ] = None
     lora_scaled: Annotated[
         list[str] | None,
@@ -151,7 +156,7 @@ class PlacementOptions(WeightOptions):
         typer.Option(
             "--mmproj",
             "-mm",
-            metavar="FILE",
+            **GGUF,
             help="The GGUF file of the projector, with which chats may have images.",
             show_default="the one beside the model",
         ),
@@ -163,22 +168,26 @@ class PlacementOptions(WeightOptions):
     mmproj_offload: Annotated[
         bool, typer.Option("--mmproj-offload/--no-mmproj-offload", help="Run the projector on the GPU.")
     ] = True
-    image_min_tokens: Annotated[int | None, typer.Option(help="Fewest tokens of an image.", show_default="8")] = None
-    image_max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an image.", show_default="4096")] = None
+    image_min_tokens: Annotated[
+        int | None, typer.Option(**COUNT, help="Fewest tokens of an image.", show_default="8")
+    ] = None
+    image_max_tokens: Annotated[
+        int | None, typer.Option(**COUNT, help="Most tokens of an image.", show_default="4096")
+    ] = None
     offload_kqv: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
     ] = True
     rope_scaling: Annotated[
         str | None,
-        typer.Option(
-            "--rope-scaling", metavar="none|linear|yarn", help="How positions beyond the training are rotated."
-        ),
+        typer.Option("--rope-scaling", **choice(*SCALINGS), help="How positions beyond the training are rotated."),
     ] = None
     rope_freq_base: Annotated[float | None, typer.Option(help="Base frequency of RoPE.")] = None
     rope_freq_scale: Annotated[
         float | None, typer.Option(help="Factor of RoPE's frequencies; 0.25 for 4 times the context.")
     ] = None
-    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: context length of the training in tokens.")] = None
+    yarn_orig_ctx: Annotated[
+        int | None, typer.Option(**COUNT, help="YaRN: context length of the training in tokens.")
+    ] = None
     yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: share of extrapolation, 0 or more.")] = None
     yarn_attn_factor: Annotated[
         float | None, typer.Option(help="YaRN: factor of rotated vectors, with --yarn-ext-factor 0.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -16,7 +16,9 @@ from pymtp.cli.model_file import model_name, with_projector_beside
 from pymtp.cli.model_sampling import ModelSamplingOptions
 from pymtp.cli.models_file import FileModel, is_given, read_models
 from pymtp.cli.options import (
+    COUNT,
     CTX,
+    MODEL,
     MODEL_HELP,
     SEQ_MAX,
     SEQ_MAX_HELP,
@@ -24,7 +26,9 @@ from pymtp.cli.options import (
     ReasoningBudget,
     ReasoningBudgetMessage,
     expand_options,
+    parse_count,
 )
+from pymtp.cli.shell_values import choice
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.hub.errors import check_installed
@@ -36,10 +40,11 @@ from pymtp.server.front.config import FRONT_PROGRAM, FrontConfig
 from pymtp.server.front.folder import socket_folder
 from pymtp.server.memory import FITTED
 from pymtp.server.metrics import logs
+from pymtp.server.metrics.logs import LogFormat, LogLevel
 from pymtp.server.process.listener import is_local, listen_all, open_standard_streams
 from pymtp.server.process.supervisor import supervise
 from pymtp.server.process.worker_config import WorkerConfig
-from pymtp.server.settings import ANY_HOST, ServerSettings
+from pymtp.server.settings import ANY_HOST, ServerPooling, ServerSettings
 from pymtp.validation import absolute_path, is_hub_name, is_whole, shown
 
 # modules that the extra `server` installs, and the names of their packages
@@ -171,14 +176,16 @@ class ServerOptions:
     ] = True
     pooling: Annotated[
         str,
-        typer.Option(metavar="last|mean|none", help="Hidden states that an embedding has; none: those of all tokens."),
+        typer.Option(
+            **choice(*get_args(ServerPooling)), help="Hidden states that an embedding has; none: those of all tokens."
+        ),
     ] = ServerSettings.pooling
     metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer /metrics.")] = ServerSettings.metrics
     slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.slots
-    log_format: Annotated[str, typer.Option(metavar="text|json", help="Log lines of text, or JSON objects.")] = (
-        ServerSettings.log_format
-    )
-    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Lowest level that is logged.")] = (
+    log_format: Annotated[
+        str, typer.Option(**choice(*get_args(LogFormat)), help="Log lines of text, or JSON objects.")
+    ] = ServerSettings.log_format
+    log_level: Annotated[str, typer.Option(**choice(*get_args(LogLevel)), help="Lowest level that is logged.")] = (
         ServerSettings.log_level
     )
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Also log the prompts of clients.")] = False
@@ -227,12 +234,13 @@ def parse_effort_budgets(option: str, text: str) -> dict[str, int]:
     """
     budgets: dict[str, int] = {}
     for pair in text.split(",") if text else ():
-        effort, _, budget = (part.strip() for part in pair.partition("="))
-        if not effort or not budget.isdecimal() or effort in budgets or not is_whole(int(budget), 0, 2**31 - 1):
+        effort, _, number = (part.strip() for part in pair.partition("="))
+        budget = parse_count(number)
+        if not effort or effort in budgets or budget is None or not is_whole(budget, 0, 2**31 - 1):
             raise InvalidRequestError(
                 f"{option} {shown(text)} must list reasoning efforts with budgets in tokens, such as low=1024,high=8192"
             )
-        budgets[effort] = int(budget)
+        budgets[effort] = budget
     return budgets
 
 
@@ -244,6 +252,7 @@ class ServedModelOptions(InferenceOptions):
         int,
         typer.Option(
             *CTX,
+            **COUNT,
             help="Tokens of a request, with its prompt; 0: as trained.",
             show_default="what fits, at most 131072",
         ),
@@ -306,7 +315,7 @@ def serve(
     several: SeveralOptions,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=f"{MODEL_HELP} May be repeated."),
+        typer.Option("--model", "-m", **MODEL, help=f"{MODEL_HELP} May be repeated."),
     ] = None,
     n_seq_max: Annotated[
         int,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, make_llm
-from helpers.command import PYMTP, generate, run, typer_command
+from helpers.command import PYMTP, generate, parse, run, typer_command
 from helpers.tuned import TUNED
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
@@ -24,7 +24,9 @@ import pymtp
 from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
 from pymtp.cli.completion import format_figures
+from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.screen import screen
+from pymtp.cli.serve import parse_effort_budgets
 
 PROMPT = "def fibonacci(n):"
 
@@ -263,6 +265,36 @@ def test_error_about_a_sampling_option_has_the_name_of_the_option(
     done = run(command, option, value, "-m", "nowhere.gguf")
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("generate -c 32k", {"n_ctx": 32768}),
+        ("serve --ctx 128K -b 4k -ub 1k", {"n_ctx": 131072, "n_batch": 4096, "n_ubatch": 1024}),
+        ("generate -n 1M", {"max_tokens": 2**20}),
+        ("chat -n -1 --reasoning-budget 8k", {"max_tokens": None, "reasoning_budget": 8192}),
+        ("info --image-max-tokens 2k --yarn-orig-ctx 256k", {"image_max_tokens": 2048, "yarn_orig_ctx": 2**18}),
+    ],
+)
+def test_numbers_of_tokens_may_end_in_k_and_m(line: str, value: dict[str, object]) -> None:
+    params = parse(*line.split()).params
+    assert {name: params[name] for name in value} == value
+
+
+def test_numbers_of_tokens_in_texts_may_end_in_k_too() -> None:
+    assert PlacementOptions(draft_vocab="32k").keywords()["draft_vocab"] == 32768
+    assert parse_effort_budgets("--effort-budgets", "low=1k,high=512") == {"low": 1024, "high": 512}
+
+
+@pytest.mark.parametrize("value", ["32q", "k", "3.5k", "32kk", "", "9" * 5000])
+def test_text_that_is_no_number_of_tokens_is_refused(value: str) -> None:
+    for option in ("--ctx", "--max-tokens"):
+        done = run("generate", "-m", "nowhere.gguf", f"{option}={value}", "x")
+        told = " ".join(done.stderr.split())
+        assert done.returncode == 2
+        assert f"Invalid value for '{option}'" in told
+        assert "must be a whole number of tokens, such as 4096, 4k or 1M" in told
 
 
 # options whose errors name the file

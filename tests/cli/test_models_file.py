@@ -112,7 +112,7 @@ def test_options_of_the_file_are_those_of_the_command_line_and_of_llm(folder: Pa
             "[a]\nmodel = 'a.gguf'\nport = 3\n",
             r"line 3: 'port' holds for the whole server",
         ),
-        ("[a]\nmodel = 'a.gguf'\nctx = 'x'\n", r"\[a\]: Invalid value for '--ctx'.*valid integer"),
+        ("[a]\nmodel = 'a.gguf'\nctx = 'x'\n", r"\[a\]: Invalid value for '--ctx'.*number of tokens"),
         ("[a]\nmodel = 'a.gguf'\nn_ctx = -1\n", r"\[a\]: --ctx -1 must be a whole number"),
         ("[a]\nmodel = 'a.gguf'\ntemp = -1\n", r"\[a\]: --temperature -1\.0 must be"),
         ("[a]\nmodel = 'a.gguf'\ntemp = false\n", r"line 3: --temperature must have one value.*not False"),

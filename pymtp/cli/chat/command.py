@@ -41,6 +41,7 @@ def chat(
         typer.Option(
             "--max-tokens",
             "-n",
+            **options.COUNT,
             help="Generate at most this many tokens per turn.",
             show_default="until the model ends the turn or --ctx is full",
             callback=none_for_minus_one,
