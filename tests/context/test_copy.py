@@ -123,7 +123,7 @@ def test_copy_moves_only_the_used_cells(shipped_f32: Model, caches: dict[str, An
             states.add(c.counters.sequence_bytes - before - n * row - 4 * shipped_f32.n_embd)
         (state,) = states  # bytes of the recurrent state, which do not depend on the length
         # llama.cpp's own convolution inputs, which are unused, and a row of zeros that all sequences share
-        assert 0 <= memory.states - c.n_seq_max * state < c.n_seq_max * state / 10
+        assert 0 <= memory.states - c.n_seq_max * state < c.n_seq_max * state / 5
         decodes = c.counters.target_decodes + c.counters.draft_decodes
         c.move(1, 2)
         assert c.counters.target_decodes + c.counters.draft_decodes == decodes

@@ -324,7 +324,7 @@ def test_acceptance_from_a_short_request_is_used_in_the_next_request() -> None:
 
 
 def recorded_drafts() -> list[dict[str, Any]]:
-    """Read recorded drafts of the shipped model; see reference/make_drafts.py."""
+    """Read recorded drafts of a small model; see reference/make_drafts.py."""
     path = Path(__file__).parent.parent / "reference" / "drafts.json"
     texts: list[dict[str, Any]] = json.loads(path.read_text())["texts"]
     return texts

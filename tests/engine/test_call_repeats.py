@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,9 +59,9 @@ def test_text_is_held_back_only_while_it_may_be_a_repeated_call() -> None:
 def test_completion_ends_before_a_repeated_call(llm: LLM, draft_tokens: int | None) -> None:
     """The grammar allows calls until max_tokens. The finish reason and the text are the same with drafts."""
     grammar = 'root ::= c ("\\n" c)*\nc ::= "<tool_call>\\n<function=f>\\n</function>\\n</tool_call>"\n'
-    params = SamplingParams(200, grammar=grammar, draft_tokens=draft_tokens)
+    params = SamplingParams(200, grammar=grammar, draft_tokens=draft_tokens, ignore_eos=True)
     call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
     first = llm.generate("a", params)
     assert first.text.count(call) > 1
-    distinct = llm.generate("a", SamplingParams(200, grammar=grammar, draft_tokens=draft_tokens, distinct_calls=True))
+    distinct = llm.generate("a", replace(params, distinct_calls=True))
     assert (distinct.text, distinct.finish_reason) == (f"{call}\n", "stop")

@@ -78,7 +78,8 @@ def test_stop_token_inside_accepted_drafts_cuts_the_text_there(drafting: LLM, pr
 
 def test_stop_tokens_cut_each_text_in_company_as_alone(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
     llm, four = new_llm(n_seq_max=4), prompts[:4]
-    own = [SamplingParams(200, temperature=0.8, seed=i, stop_token_ids=range(i, 2048, 20)) for i in range(4)]
+    stops = [range(i, llm.model.n_vocab, 20) for i in range(4)]
+    own = [SamplingParams(200, temperature=0.8, seed=i, stop_token_ids=stops[i], ignore_eos=True) for i in range(4)]
     together = [done.token_ids for done in llm.generate(four, own)]
     alone = [llm.generate(prompt, one).token_ids for prompt, one in zip(four, own, strict=True)]
     plain = [replace(one, draft_tokens=0) for one in own]
@@ -105,7 +106,7 @@ def test_prompt_reuses_the_state_of_its_beginning_from_an_earlier_prompt(
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
     llm, apart = new_llm(), new_llm(cache_prompt=False)
-    shared = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:200]
+    shared = [token for prompt in prompts for token in llm.model.tokenize(prompt)][:200]
     done, fresh = ([each.generate([*shared, i], params(8, "greedy")) for i in range(4)] for each in (llm, apart))
     assert [one.token_ids for one in done] == [one.token_ids for one in fresh]
     assert [one.stats.cached_tokens for one in done] == [0, 0, 200, 200]

@@ -58,7 +58,7 @@ def test_encoded_images_lead_to_the_logits_and_drafts_of_the_reference(
             context.add_image(image_oracle.number(name), *image_oracle.GRIDS[name])
             rows[image_oracle.number(name)] = projector.encode(image_oracle.picture(name))
         golden = GOLDEN[f"{prompt}.logits"]
-        logits = context.prefill_logits(image_oracle.tokens(prompt), images=rows)[-len(golden) :]
+        logits = context.prefill_logits(image_oracle.tokens(prompt, model.tokenize), images=rows)[-len(golden) :]
         assert np.abs(logits - golden).max() <= BOUND
         drafts = [int(GOLDEN[f"{prompt}.next"]), *map(int, GOLDEN[f"{prompt}.{context.tap}.drafts"])][:3]
         found = np.stack([context.draft(token).copy() for token in drafts])

@@ -22,8 +22,9 @@ from pymtp.model.projector import Projector
 
 GOLDEN = np.load(Path(__file__).parent.parent / "reference" / "golden_images.npz")
 BOUND = 2e-3  # on the error of rows, and of logits after the golden rows
-# The encoder computes GELU and attention with numbers of half precision; the model carries their errors on.
-ENCODED_BOUND = 1e-2
+# The encoder computes GELU and attention with numbers of half precision; the model carries their errors on, and how far
+# depends on its weights.
+ENCODED_BOUND = 5e-2
 STEPS = 3
 EXACT: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 
@@ -52,7 +53,7 @@ def prefill(context: Context, prompt: str, projector: Projector | None = None) -
         golden = GOLDEN[f"{name}.rows"]
         rows[image] = golden if projector is None else projector.encode(image_oracle.picture(name))
     n = len(GOLDEN[f"{prompt}.logits"])
-    return context.prefill_logits(image_oracle.tokens(prompt), images=rows)[-n:]
+    return context.prefill_logits(image_oracle.tokens(prompt, context.model.tokenize), images=rows)[-n:]
 
 
 def head_logits(context: Context, prompt: str) -> NDArray[np.float32]:

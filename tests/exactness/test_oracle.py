@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chats import prompt_of
 from conftest import make_llm
 from makers.next_oracle import make_next_oracle, weights_sha256
 from numpy.typing import NDArray
+from stream import held_out_cases
 
 from pymtp import LLM, SamplingParams
 from pymtp.context.context import Context
@@ -131,24 +133,28 @@ def test_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
             assert_same(head_logits(context, oracle, "code", "post_norm"), oracle.golden["code.post_norm.logits"])
 
 
-def acceptance(llm: LLM, prompts: list[str]) -> float:
-    done = llm.generate(prompts[:8], SamplingParams(max_tokens=60, ignore_eos=True))
+def acceptance(llm: LLM) -> float:
+    """Return the share of drafts that are accepted in answers to prompts that the shipped model was not trained on."""
+    kinds = ("functions", "arithmetic", "extraction")
+    prompts = [prompt_of(case) for kind in kinds for case in held_out_cases(kind, 20)]
+    # an answer goes no further than its end, since what would come after it was not trained
+    done = llm.generate(prompts, SamplingParams(max_tokens=60))
     return sum(c.stats.accepted for c in done) / sum(c.stats.drafted for c in done)
 
 
 @pytest.fixture(scope="module")
-def sound_acceptance(llm: LLM, prompts: list[str]) -> float:
-    return acceptance(llm, prompts)
+def sound_acceptance(llm: LLM) -> float:
+    return acceptance(llm)
 
 
 def test_shipped_head_has_most_drafts_accepted_on_unseen_text(sound_acceptance: float) -> None:
-    assert sound_acceptance >= 0.60
+    assert sound_acceptance > 0.5
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
-def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, prompts: list[str], fault: str) -> None:
+def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, fault: str) -> None:
     with make_llm(tap="pre_norm" if fault == "wrong_tap" else "auto") as broken:
         if fault != "wrong_tap":
             broken.context.inspect.break_on_purpose(fault)
         # the greedy text is the same with any head, so only the head can change the acceptance
-        assert acceptance(broken, prompts) < sound_acceptance - 0.02
+        assert acceptance(broken) < sound_acceptance - 0.01

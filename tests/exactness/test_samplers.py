@@ -37,7 +37,7 @@ HOW: dict[str, dict[str, Any]] = {
     "grammar": {"grammar": 'root ::= ([a-z ]+ "\\n")+', "dry_multiplier": 2.0, "xtc_probability": 0.5},
 }
 N = 40  # tokens of a text
-ALL = [SamplingParams(N, seed=n, ignore_eos=True, **({"temperature": 0.9} | own)) for n, own in enumerate(HOW.values())]
+ALL = [SamplingParams(N, seed=n, ignore_eos=True, **({"temperature": 1.5} | own)) for n, own in enumerate(HOW.values())]
 BEGINNING = "def add(a, b):\n    return a + b\n\n\n" * 9  # cut into several ubatches, and it repeats
 
 
@@ -59,9 +59,11 @@ def expected(questions: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("own", range(len(ALL)), ids=list(HOW))
-def test_sampler_changes_the_text(llm: LLM, questions: list[str], expected: list[list[int]], own: int) -> None:
+def test_sampler_changes_the_text(llm: LLM, questions: list[str], own: int) -> None:
+    """Some of the texts differ from those without it."""
     plain = SamplingParams(N, ALL[own].temperature, seed=own, ignore_eos=True, grammar=ALL[own].grammar)
-    assert llm.generate(questions[own], plain).token_ids != expected[own]
+    # one at a time, because the first that differs is enough
+    assert any(llm.generate(each, plain).token_ids != llm.generate(each, ALL[own]).token_ids for each in questions)
 
 
 @pytest.mark.parametrize("depth", [1, 7, "auto"])

@@ -1,10 +1,11 @@
 """The pictures and prompts that golden_images.npz has the outputs for, and the projector that they are encoded with.
 
-The prompts are of the shipped model's tokens. A picture's tokens are all the number of the picture: -1, -2, …
+The texts of prompts become tokens of the shipped model. A picture's tokens are all the number of the picture: -1, -2, …
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +26,23 @@ SIZES = {
 }
 GRIDS = {name: (max(1, round(w / PIXELS)), max(1, round(h / PIXELS))) for name, (w, h) in SIZES.items()}
 
-# fmt: off
-_BEFORE = [1, 1420, 201]  # "<|im_start|>user\n"
-_ANSWER = [57, 622, 269, 795, 2, 201, 1, 1854, 477, 889, 201]  # "Write a function<|im_end|>\n…assistant\n"
-_LOOP = [1569, 593, 311, 1153, 272, 261, 308]  # "for line in lines:\n    if"
-_CLASS = [535, 1934, 700, 271, 272, 261, 362, 1359]  # 'class Counter:\n    """Co'
-_METHOD = [338, 475, 589, 532, 275, 14, 653, 85, 31]  # "def __init__(self, keys="
-_LINES = [288, 1042, 700, 85, 279, 1755, 264]  # " self.counts = {}\n       "
+_BEFORE = "<|im_start|>user\n"
+_ANSWER = "Write a function<|im_end|>\n<|im_start|>assistant\n"
+_LOOP = "for line in lines:\n    if"
+_CLASS = 'class Counter:\n    """Co'
+_METHOD = "def __init__(self, keys="
+_LINES = " self.counts = {}\n       "
 
 # pieces of text, and pictures by their names
-PROMPTS: dict[str, list[list[int] | str]] = {
+PROMPTS: dict[str, list[str]] = {
     "one": [_BEFORE, "one", _ANSWER],
     "small": ["small", _LOOP],
     "wide": [_BEFORE, "wide", _CLASS],
     "tall": [_BEFORE, "tall", _METHOD],
     "resized": [_BEFORE, "resized", _LINES],
     # the text after a picture goes on after its longer side; the third repeats the first
-    "several": [_BEFORE, "tall", _CLASS, "wide", [201], "tall", _ANSWER],
+    "several": [_BEFORE, "tall", _CLASS, "wide", "\n", "tall", _ANSWER],
 }
-# fmt: on
 
 
 def picture(name: str) -> NDArray[np.uint8]:
@@ -53,11 +52,11 @@ def picture(name: str) -> NDArray[np.uint8]:
     return ((7 * x + 13 * y + (x * y >> 3) * (colour + 1) + 60 * colour) % 256).astype(np.uint8)
 
 
-def tokens(prompt: str) -> list[int]:
+def tokens(prompt: str, tokenize: Callable[[str], list[int]]) -> list[int]:
     """Return the tokens of a prompt; its pictures are numbered -1, -2, … in the order of SIZES."""
     row: list[int] = []
     for part in PROMPTS[prompt]:
-        row += [number(part)] * (GRIDS[part][0] * GRIDS[part][1]) if isinstance(part, str) else part
+        row += [number(part)] * (GRIDS[part][0] * GRIDS[part][1]) if part in SIZES else tokenize(part)
     return row
 
 
@@ -68,7 +67,7 @@ def number(name: str) -> int:
 
 def pictures(prompt: str) -> list[str]:
     """Return the names of a prompt's pictures, in order, with repetitions."""
-    return [part for part in PROMPTS[prompt] if isinstance(part, str)]
+    return [part for part in PROMPTS[prompt] if part in SIZES]
 
 
 def make_image_oracle(path: Path) -> Path:

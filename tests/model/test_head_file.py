@@ -265,7 +265,8 @@ def test_messages_and_reports_name_the_head_file(
     pair: tuple[Path, Path], demo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trunk, head = pair
-    lost = write_head(demo, tmp_path / "lost.gguf", tensors={"blk.8.nextn.hnorm.weight": np.full(192, np.nan, "f4")})[0]
+    nan = np.full(Model(demo, vocab_only=True).n_embd, np.nan, "f4")
+    lost = write_head(demo, tmp_path / "lost.gguf", tensors={"blk.8.nextn.hnorm.weight": nan})[0]
     with make_llm(trunk, head=lost, draft_tokens=1) as llm:
         llm.generate(PROMPT, GREEDY)
     (record,) = (record for record in caplog.records if record.name == "pymtp.drafts")

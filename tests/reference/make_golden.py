@@ -1,12 +1,13 @@
 """Computes the golden outputs that pymtp is tested against, with transformers and a torch MTP head.
 
-    pip install torch==2.13.0 transformers==5.23.0 gguf==0.19.0
-    python tests/reference/make_golden.py        # of the demo model, a qwen35
+    pip install torch==2.13.0 transformers==5.23.0 gguf==0.19.0 tokenizers
+    python tests/reference/make_golden.py        # of the shipped model, a qwen35
     python tests/reference/make_golden_next.py   # of a small qwen3next with random weights
 
 Reads the model's GGUF, dequantizes it, takes back what llama.cpp's converter did to the tensors, and runs the
 trunk (`transformers`) and the head (tools/models/mtp_head.py) in float64 with the simplest code there is: a full
-causal pass for every draft step, no caches. Nothing of pymtp or llama.cpp takes part.
+causal pass for every draft step, no caches. The prompts are cut into tokens by `tokenizers` with the file's own
+vocabulary. Nothing of pymtp or llama.cpp takes part.
 
 golden.npz and golden_next.npz hold, for N prompt tokens, a vocabulary of V, and each `prompt` of PROMPTS:
 
@@ -36,43 +37,30 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "models"))
+sys.path[:0] = [str(ROOT / "tools" / "models"), str(ROOT / "tools" / "models" / "shipped")]
 
 from mtp_head import MtpHead  # noqa: E402
+from vocabulary import Vocabulary  # noqa: E402
 
 DRAFT_STEPS = 3
 TAPS = ("post_norm", "pre_norm")
 
-# fmt: off
 PROMPTS = {
-    # "import"
-    "one": [729],
-    # "for line in lines:\n    if"
-    "line": [1569, 593, 311, 1153, 272, 261, 308],
-    # a chat with one user message: "Write a function count_words: Count the words of each line in a text file."
-    "chat": [
-        1, 1420, 201, 57, 622, 269, 795, 1643, 750, 664, 85, 28, 1934, 700, 294, 313, 664, 85, 375, 1704, 593, 311,
-        269, 779, 437, 16, 2, 201, 1, 1854, 477, 889, 201,
-    ],
-    # A class, unfinished. More than 64 tokens, which is the chunk of the gated delta net:
-    #     class Counter:
-    #         """Counts how often each key was seen."""
-    #
-    #         def __init__(self, keys=()):
-    #             self.counts = {}
-    #             for key in keys:
-    #                 self.add(key)
-    #
-    #         def add(self, key):
-    #             self.counts[key] = self.counts.get(key, 0) + 1
-    "code": [
-        535, 1934, 700, 271, 272, 261, 362, 1359, 700, 85, 398, 486, 375, 1193, 1704, 653, 1191, 514, 292, 1456, 261,
-        338, 475, 589, 532, 275, 14, 653, 85, 31, 416, 304, 264, 288, 1042, 700, 85, 279, 1755, 264, 363, 653, 311,
-        653, 85, 272, 283, 288, 1181, 2003, 360, 261, 338, 739, 347, 14, 653, 304, 264, 288, 1042, 700, 85, 61, 482,
-        63, 279, 288, 1042, 700, 85, 615, 2003, 14, 223, 18, 11, 441, 223, 19,
-    ],
+    "one": "def",  # a single token
+    "line": "for line in lines:\n    if",
+    "chat": "<|im_start|>user\nWhat is 457 + 86?<|im_end|>\n<|im_start|>assistant\n<think>\n7+6=13\n",
+    # A class, unfinished. More than 64 tokens, which is the chunk of the gated delta net.
+    "code": (
+        "class Counter:\n"
+        "    def __init__(self, keys=()):\n"
+        "        self.counts = {}\n"
+        "        for key in keys:\n"
+        "            self.add(key)\n"
+        "\n"
+        "    def add(self, key):\n"
+        "        self.counts[key] = self.counts.get(key, 0) + 1"
+    ),
 }
-# fmt: on
 
 # names in a GGUF block and in a checkpoint's layer
 BLOCK_NAMES = {
@@ -235,6 +223,14 @@ def load(path: Path) -> tuple[Qwen3_5ForCausalLM, MtpHead]:
     return trunk.eval(), head.eval()
 
 
+def tokenizer_of(path: Path) -> Callable[[str], list[int]]:
+    """What makes tokens of a text with the vocabulary of the shipped model's file; special tokens are read as such."""
+    fields = GGUFReader(path).fields
+    names, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
+    tokenizer = Vocabulary(names, merges).tokenizer()
+    return lambda text: list(tokenizer.encode(text).ids)
+
+
 def run_trunk(trunk: Any, tokens: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits (N, V), and the hidden rows (N, width) before and after the final norm, by the tap's name."""
     rows = {}
@@ -294,10 +290,14 @@ def write_golden(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=ROOT / "pymtp" / "models" / "demo.gguf")
+    parser.add_argument("--model", type=Path, default=ROOT / "pymtp" / "model" / "demo.gguf")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden.npz"))
     args = parser.parse_args()
-    write_golden(args.out, hashlib.sha256(args.model.read_bytes()).hexdigest(), args.model, load, PROMPTS)
+    tokenize = tokenizer_of(args.model)
+    prompts = {name: tokenize(text) for name, text in PROMPTS.items()}
+    assert len(prompts["one"]) == 1
+    assert len(prompts["code"]) > 64
+    write_golden(args.out, hashlib.sha256(args.model.read_bytes()).hexdigest(), args.model, load, prompts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Computes the golden outputs of the shipped model after pictures, with transformers and a torch MTP head.
 
-    pip install torch==2.13.0 transformers==5.23.0 gguf==0.19.0 pillow
+    pip install torch==2.13.0 transformers==5.23.0 gguf==0.19.0 tokenizers pillow
     python tests/reference/make_golden_images.py
 
 Trunk and head are those of make_golden.py. The vision tower is transformers' own, with the weights of the projector of
@@ -48,6 +48,7 @@ from make_golden import (  # noqa: E402
     MtpHead,
     read_config,
     read_states,
+    tokenizer_of,
     undo_conversion,
 )
 from makers import image_oracle as oracle  # noqa: E402
@@ -218,8 +219,9 @@ def main() -> None:
         for name, (rows, grid) in encoded.items():
             assert grid.tolist() == [[1, 2 * oracle.GRIDS[name][1], 2 * oracle.GRIDS[name][0]]]
             golden[f"{name}.rows"] = rows.numpy().astype(np.float32)
+        tokenize = tokenizer_of(args.model)
         for prompt in oracle.PROMPTS:
-            tokens, names = oracle.tokens(prompt), oracle.pictures(prompt)
+            tokens, names = oracle.tokens(prompt, tokenize), oracle.pictures(prompt)
             grids = torch.cat([encoded[name][1] for name in names])
             embedding = trunk.model.language_model.embed_tokens(torch.tensor([tokens]).clamp(min=0))
             embedding[0, torch.tensor(tokens) < 0] = torch.cat([encoded[name][0] for name in names])

@@ -1,4 +1,4 @@
-"""Computes the golden outputs of a small qwen3next, as make_golden.py does of the demo model.
+"""Computes the golden outputs of a small qwen3next, as make_golden.py does of the shipped model.
 
     python tests/reference/make_golden_next.py
 
@@ -27,7 +27,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "reference")]
 from make_golden import BLOCK_NAMES, MtpHead, common_config, keys_of, read_states, write_golden  # noqa: E402
 from makers.next_oracle import make_next_oracle, weights_sha256  # noqa: E402
 
-# of as many tokens as the demo model's prompts, or more than the chunk of the gated delta net
+# of one token, of some, and of more than the chunk of the gated delta net
 PROMPTS = {
     name: random.Random(name).choices(range(256), k=n)
     for name, n in (("one", 1), ("line", 7), ("chat", 33), ("code", 70))
