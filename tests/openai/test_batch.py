@@ -96,13 +96,13 @@ def test_batch_answers_a_chat_with_a_message(batch_llm: LLM, tmp_path: Path) -> 
     run_requests(batch_llm, requests_file, tmp_path / "out.jsonl")
     (line,) = read_answers(tmp_path / "out.jsonl")
     body = line["response"]["body"]
-    expected = batch_llm.chat([{"role": "user", "content": "Hello."}], SamplingParams(8)).text
+    expected = batch_llm.chat([{"role": "user", "content": "Hello."}], SamplingParams(8))
     assert body["object"] == "chat.completion"
-    message = {"role": "assistant", "content": expected, "refusal": None}
+    message = {"role": "assistant", "content": expected.content, "refusal": None}
     assert [choice["message"] for choice in body["choices"]] == [message] * 2
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
     logprobs = body["choices"][0]["logprobs"]["content"]
-    assert bytes(byte for one in logprobs for byte in one["bytes"]).decode() == expected
+    assert bytes(byte for one in logprobs for byte in one["bytes"]).decode() == expected.text
     assert all(len(one["top_logprobs"]) == 2 for one in logprobs)
 
 
@@ -117,7 +117,7 @@ def test_missing_fields_get_the_defaults_of_the_models_file(tuned: Path, tmp_pat
         run_requests(llm, write_requests(tmp_path / "in.jsonl", requests_file), tmp_path / "out.jsonl")
         found = [line["response"]["body"]["choices"][0] for line in read_answers(tmp_path / "out.jsonl")]
         params = SamplingParams(24, seed=5, **TUNED)
-        texts = [llm.chat(hello, each).text for each in (params, replace(params, top_k=2))]
+        texts = [llm.chat(hello, each).content for each in (params, replace(params, top_k=2))]
         assert [choice["message"]["content"] for choice in found[:2]] == texts
         assert found[2]["text"] == llm.generate("def f(", params).text
 

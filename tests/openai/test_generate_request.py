@@ -78,7 +78,8 @@ def test_grammar_beside_a_schema_is_refused(llm: LLM) -> None:
 
 
 def test_all_completions_of_a_prompt_are_parsed(llm: LLM) -> None:
-    request = GenerateRequest(Chat(HELLO), SamplingParams(8, n=3, temperature=0.9), schema={"type": "integer"})
+    chat = Chat(HELLO, chat_template_kwargs={"enable_thinking": False})
+    request = GenerateRequest(chat, SamplingParams(8, n=3, temperature=0.9), schema={"type": "integer"})
     prompt, params, output_format = prepare_request(llm, request)
     outputs = parse_outputs(output_format, llm.generate(prompt, params))
     assert len(outputs) == 3

@@ -10,7 +10,6 @@ import pytest
 from helpers.picture_files import picture
 from helpers.served import Served
 from helpers.servers import Server
-from makers.fim_model import write_fim_model
 from makers.make_mmproj import make_mmproj
 
 from pymtp.server.settings import ServerSettings
@@ -20,15 +19,6 @@ from pymtp.server.settings import ServerSettings
 def server() -> Iterator[Server]:
     """Serve the shipped model with four slots, for all tests that do not change its state."""
     server = Server().ready()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def fim_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Serve the shipped model with the tokens of a vocabulary that can fill in text."""
-    path = tmp_path_factory.mktemp("fim") / "fim.gguf"
-    server = Server(model=write_fim_model(path)).ready()
     yield server
     server.close()
 

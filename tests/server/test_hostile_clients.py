@@ -132,7 +132,7 @@ def test_stalled_reader_does_not_delay_others(slow: Server) -> None:
     other = httpx.post(slow.url + CHAT, json=SHORT, timeout=LONG)
     assert other.status_code == 200
     assert slow.n_unfinished == 1
-    assert other.json()["choices"][0]["message"]["content"] == slow.llm.chat(HELLO, SamplingParams(8)).text
+    assert other.json()["choices"][0]["message"]["content"] == slow.llm.chat(HELLO, SamplingParams(8)).content
     lazy.close()
     wait_until(slow.free)
 
@@ -154,7 +154,7 @@ def test_slow_reader_gets_the_whole_text(server: Server) -> None:
     assert server.n_unfinished == 1
     whole = read_until(client, b"data: [DONE]")
     assert len(whole) > 1_000_000
-    assert text_of(whole) == server.llm.chat(HELLO, SamplingParams(200, ignore_eos=True)).text
+    assert text_of(whole) == server.llm.chat(HELLO, SamplingParams(200, ignore_eos=True)).content
     client.close()
 
 
@@ -188,10 +188,11 @@ def test_max_queue_0_lets_only_completions_of_one_request_wait(new_server: Calla
 def test_prompts_of_one_request_may_exceed_the_queue_limit(new_server: Callable[..., Server], stream: bool) -> None:
     server = new_server(max_queue=1, llm={"n_seq_max": 2}).ready()
     body = {"prompt": [f"import {i}" for i in range(12)], "n": 2, "temperature": 0, "max_tokens": 4, "stream": stream}
+    body["ignore_eos"] = True
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=LONG)
     assert answer.status_code == 200
     if not stream:
-        expected = server.llm.generate(body["prompt"], SamplingParams(4))
+        expected = server.llm.generate(body["prompt"], SamplingParams(4, ignore_eos=True))
         texts = [choice["text"] for choice in answer.json()["choices"]]
         assert texts == [done.text for done in expected for _ in range(2)]
     else:
@@ -231,7 +232,7 @@ def test_native_failure_fails_only_the_request_that_caused_it(server: Server, mo
     assert (failed.status_code, failed.json()["error"]["type"]) == (500, "server_error")
     assert failed.json()["error"]["message"] == "no way on"
     rest = begun + read_until(other, b"data: [DONE]")
-    assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(1500, ignore_eos=True)).text
+    assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(1500, ignore_eos=True)).content
 
 
 def test_stream_that_fails_ends_with_an_error_event(server: Server) -> None:
@@ -244,7 +245,7 @@ def test_stream_that_fails_ends_with_an_error_event(server: Server) -> None:
     assert said == {"error": {"message": "no way on", "type": "server_error", "param": None, "code": "native_failure"}}
     client.close()
     again = httpx.post(server.url + CHAT, json=SHORT, timeout=LONG)
-    assert again.json()["choices"][0]["message"]["content"] == server.llm.chat(HELLO, SamplingParams(8)).text
+    assert again.json()["choices"][0]["message"]["content"] == server.llm.chat(HELLO, SamplingParams(8)).content
 
 
 def test_requests_get_a_503_while_the_model_is_loading(new_server: Callable[..., Server]) -> None:

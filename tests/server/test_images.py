@@ -52,22 +52,23 @@ def png(width: int, height: int) -> bytes:
 
 
 def test_image_is_the_same_prompt_in_all_apis(http: httpx.Client) -> None:
-    chat = post(http, CHAT, messages=user(image(), TEXT), **LIMITS)
+    limits = LIMITS | {"enable_thinking": False}
+    chat = post(http, CHAT, messages=user(image(), TEXT), **limits)
     text, n = chat["choices"][0]["message"]["content"], chat["usage"]["prompt_tokens"]
     input_image = {"type": "input_image", "image_url": data_url(RED)}
     again = [
-        post(http, CHAT, messages=user(part, TEXT), **LIMITS)
+        post(http, CHAT, messages=user(part, TEXT), **limits)
         for part in (input_image, image("file://red.png"), image(BASE64), {"type": "image_url", "image_url": BASE64})
     ]
     assert [(one["choices"][0]["message"]["content"], one["usage"]["prompt_tokens"]) for one in again] == [
         (text, n)
     ] * 4
-    found = post(http, MESSAGES, model="m", messages=user(BLOCK, TEXT), **LIMITS)
+    found = post(http, MESSAGES, model="m", messages=user(BLOCK, TEXT), **limits)
     usage = found["usage"]
     assert found["content"][0]["text"] == text
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == n
     question = user(input_image, {"type": "input_text", "text": TEXT["text"]})
-    response = post(http, RESPONSES, input=question, max_output_tokens=4, temperature=0)
+    response = post(http, RESPONSES, input=question, max_output_tokens=4, temperature=0, enable_thinking=False)
     assert (response["output"][0]["content"][0]["text"], response["usage"]["input_tokens"]) == (text, n)
     options = {"num_predict": 4, "temperature": 0, "top_k": 0, "top_p": 1}
     told = post(
@@ -75,12 +76,13 @@ def test_image_is_the_same_prompt_in_all_apis(http: httpx.Client) -> None:
         "/api/chat",
         messages=[{"role": "user", "content": TEXT["text"], "images": [BASE64]}],
         stream=False,
+        think=False,
         options=options,
     )
     assert (told["message"]["content"], told["prompt_eval_count"]) == (text, n)
-    told = post(http, "/api/generate", prompt=TEXT["text"], images=[BASE64], stream=False, options=options)
+    told = post(http, "/api/generate", prompt=TEXT["text"], images=[BASE64], stream=False, think=False, options=options)
     assert (told["response"], told["prompt_eval_count"]) == (text, n)
-    prompt = post(http, "/apply-template", messages=user(image(), TEXT))["prompt"]
+    prompt = post(http, "/apply-template", messages=user(image(), TEXT), enable_thinking=False)["prompt"]
     assert prompt.count("<__media__>") == 1
     whole = {"prompt_string": prompt, "multimodal_data": [BASE64]}
     native = post(http, "/completion", prompt=whole, n_predict=4, temperature=0)
@@ -89,12 +91,13 @@ def test_image_is_the_same_prompt_in_all_apis(http: httpx.Client) -> None:
 
 
 def test_tokens_of_images_are_counted(http: httpx.Client) -> None:
-    without, one = n_tokens(http, TEXT), n_tokens(http, image(), TEXT)
-    assert one - without > 1
-    assert n_tokens(http, image(), TEXT, image()) - without == 2 * (one - without)
-    large = image(data_url(picture(size=(320, 240))))
+    line = {"type": "text", "text": "What is it?\n"}  # no token goes on beyond a line
+    without, two = n_tokens(http, line, line, line), n_tokens(http, line, image(), line, image(), line)
+    assert two - without == 2 * (n_tokens(http, line, image(), line, line) - without) > 2
+    one, large = n_tokens(http, image(), TEXT), image(data_url(picture(size=(320, 240))))
     assert n_tokens(http, large, TEXT) > one
-    counted = post(http, f"{MESSAGES}/count_tokens", model="m", messages=user(BLOCK, TEXT))
+    thinks = {"thinking": {"type": "adaptive"}}  # as the default of the other APIs
+    counted = post(http, f"{MESSAGES}/count_tokens", model="m", messages=user(BLOCK, TEXT), **thinks)
     assert counted["input_tokens"] == one
 
 
@@ -132,7 +135,7 @@ def test_image_in_the_result_of_a_tool_is_seen(http: httpx.Client, stream: bool)
         total: int = usage["input_tokens"] + usage["cache_read_input_tokens"]
         return total
 
-    assert counted([TEXT, BLOCK]) - counted([TEXT]) == n_tokens(http, TEXT, image()) - n_tokens(http, TEXT)
+    assert counted([BLOCK, TEXT]) - counted([TEXT]) == n_tokens(http, image(), TEXT) - n_tokens(http, TEXT)
 
 
 def test_image_of_a_tool_that_is_refused_is_a_text(http: httpx.Client) -> None:
@@ -284,12 +287,12 @@ def test_detail_of_an_image_is_named_as_ignored(http: httpx.Client, detail: str)
 def test_official_clients_send_images(seeing_server: Server) -> None:
     url = seeing_server.url
     chat = openai.OpenAI(base_url=f"{url}/v1", api_key="none").chat.completions.create(
-        model="m", messages=user(TEXT, image()), max_tokens=2
+        model="m", messages=user(image(), TEXT), max_tokens=2
     )
     assert chat.usage is not None
     claude = anthropic.Anthropic(base_url=url, api_key="none")
     block: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
-    message = claude.messages.create(model="m", messages=user(TEXT, block), max_tokens=2)
+    message = claude.messages.create(model="m", messages=user(block, TEXT), max_tokens=2, thinking={"type": "adaptive"})
     usage = message.usage
     told = ollama.Client(url).generate("m", "What is it?", images=[RED], options={"num_predict": 2})
     total = usage.input_tokens + (usage.cache_read_input_tokens or 0)

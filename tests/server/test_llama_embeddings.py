@@ -78,7 +78,7 @@ def test_llama_cpps_form_is_a_list_without_a_model(http: httpx.Client, server: S
         (answer,) = http.post(path, json={name: "import os"}).json()
         assert answer["index"] == 0
         np.testing.assert_array_equal(np.array(answer["embedding"], np.float32), [server.llm.embed("import os")])
-    assert vectors(http, path, input="import os").shape == (1, 192)  # OpenAI's client without /v1
+    assert vectors(http, path, input="import os").shape == (1, server.llm.model.n_embd)  # OpenAI's client without /v1
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,6 @@ def test_llama_cpps_form_is_a_list_without_a_model(http: httpx.Client, server: S
         ({"input": [2**30]}, "outside the vocabulary"),
         ({"input": {"content": "a"}}, "input"),
         ({"input": {"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}}, "input"),
-        ({"input": "a", "dimensions": 193}, "dimensions"),
         ({"input": "a", "pooling": "none"}, "pooling"),
         ({"input": {"prompt_string": "", "content": 5}}, "the prompt is empty"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
@@ -101,6 +100,14 @@ def test_wrong_inputs_are_refused(http: httpx.Client, body: dict[str, Any], word
     response = http.post("/v1/embeddings", json={"model": "m", **body})
     assert response.status_code == 400
     assert words in response.json()["error"]["message"]
+
+
+def test_dimensions_are_at_most_those_of_the_model(http: httpx.Client, server: Server) -> None:
+    n = server.llm.model.n_embd
+    assert vectors(http, input="a", dimensions=n).shape == (1, n)
+    response = http.post("/v1/embeddings", json={"model": "m", "input": "a", "dimensions": n + 1})
+    assert response.status_code == 400
+    assert "dimensions" in response.json()["error"]["message"]
 
 
 def test_unknown_fields_are_named(http: httpx.Client) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from helpers.servers import LONG, Server
+from makers.gguf_read import open_gguf
+from makers.gguf_variants import rewrite
 
 from pymtp.openai.infill import first_tokens, infill_tokens, last_tokens, read_fim_tokens
 
@@ -63,13 +66,24 @@ EXPECTED = (
 
 
 @pytest.fixture(scope="module")
-def http(fim_server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=fim_server.url, timeout=LONG) as client:
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=LONG) as client:
         yield client
 
 
+@pytest.fixture(scope="module")
+def without_tokens(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Serve the shipped model without the tokens for infilling: its vocabulary has other names for them."""
+    path = tmp_path_factory.mktemp("models") / "without-fim.gguf"
+    names = [str(name) for name in open_gguf(demo).fields["tokenizer.ggml.tokens"].contents()]
+    rewrite(demo, path, metadata={"tokenizer.ggml.tokens": [name.replace("<|fim_", "<|other_") for name in names]})
+    server = Server(model=path).ready()
+    yield server
+    server.close()
+
+
 def test_llama_vim_gets_the_fields_that_it_shows(http: httpx.Client) -> None:
-    response = http.post("/infill", json=VIM)
+    response = http.post("/infill", json=VIM | {"ignore_eos": True})
     assert response.status_code == 200, response.text
     answer = response.json()
     assert set(answer) == set(VIM["response_fields"])
@@ -86,18 +100,25 @@ def test_llama_vims_context_is_cached_for_its_next_request(http: httpx.Client) -
     assert http.post("/infill", json=asked).json()["timings/cache_n"] > 200
 
 
-def test_infill_prompt_has_the_files_the_prefix_and_the_suffix(http: httpx.Client, fim_server: Server) -> None:
+def test_infill_prompt_has_the_files_the_prefix_and_the_suffix(http: httpx.Client, server: Server) -> None:
     answer = http.post("/infill", json={**VIM, "response_fields": [], "temperature": 0}).json()
     assert answer["prompt"] == EXPECTED
-    tokens = fim_server.llm.model.tokenize(EXPECTED)
+    tokens = server.llm.model.tokenize(EXPECTED)
     assert answer["tokens_evaluated"] == len(tokens)
 
 
 def test_infill_streams_the_same_text(http: httpx.Client) -> None:
-    body = {**VIM, "response_fields": [], "seed": 3, "t_max_predict_ms": 0}  # its order of samplers has no temperature
+    body = {
+        **VIM,
+        "response_fields": [],
+        "seed": 3,
+        "t_max_predict_ms": 0,
+        "ignore_eos": True,
+    }  # its order of samplers has no temperature
     whole = http.post("/infill", json=body).json()["content"]
     lines = http.post("/infill", json={**body, "stream": True}).text.splitlines()
     assert "".join(json.loads(line.removeprefix("data: "))["content"] for line in lines if line) == whole
+    assert whole
 
 
 def test_suffix_of_openais_completions_fills_in(http: httpx.Client) -> None:
@@ -115,8 +136,8 @@ def test_continue_completes_by_llama_cpp_and_by_ollama(http: httpx.Client) -> No
     events = http.post("/completion", json=llama_cpp).text.splitlines()
     text = "".join(json.loads(event.removeprefix("data: "))["content"] for event in events if event)
     options = {"temperature": 0.01, "num_predict": 8, "stop": ["\n\n"], "num_ctx": 2048}
-    ollama = {"model": "fim", "prompt": "def f(", "suffix": "return a", "raw": True, "options": options}
-    shown = http.post("/api/show", json={"name": "fim"}).json()
+    ollama = {"model": "demo", "prompt": "def f(", "suffix": "return a", "raw": True, "options": options}
+    shown = http.post("/api/show", json={"name": "demo"}).json()
     assert ".Suffix" in shown["template"]  # Continue takes it for a sign that the model can fill in
     lines = http.post("/api/generate", json={**ollama, "keep_alive": 1800, "stream": True}).text.splitlines()
     assert "".join(json.loads(line)["response"] for line in lines)
@@ -131,10 +152,11 @@ def test_continue_completes_by_llama_cpp_and_by_ollama(http: httpx.Client) -> No
         ("/api/generate", {"model": "m", "prompt": "a", "suffix": "b"}),
     ],
 )
-def test_model_without_the_tokens_refuses(server: Server, path: str, body: dict[str, Any]) -> None:
-    response = httpx.post(server.url + path, json=body, timeout=LONG)
+def test_model_without_the_tokens_refuses(without_tokens: Server, path: str, body: dict[str, Any]) -> None:
+    response = httpx.post(without_tokens.url + path, json=body, timeout=LONG)
     assert response.status_code == 400
     assert "cannot fill in text" in response.text
+    assert path != "/v1/completions" or response.json()["error"]["param"] == "suffix"
 
 
 @pytest.mark.parametrize("extra", [{}, {"filename": "a"}, {"filename": 1, "text": "a"}, {"text": 1}])
@@ -144,8 +166,8 @@ def test_files_without_text_are_refused(http: httpx.Client, extra: dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["a = 1\n", "def size(path):\n", "e\u0301 "])
-def test_tokens_near_the_cursor_are_those_of_the_whole_text(fim_server: Server, text: str) -> None:
-    model, n_ctx = fim_server.llm.model, 16
+def test_tokens_near_the_cursor_are_those_of_the_whole_text(server: Server, text: str) -> None:
+    model, n_ctx = server.llm.model, 16
     long = text * (4 * n_ctx * model.max_token_bytes // len(text))
     whole = model.tokenize(long, add_special=False)
     assert first_tokens(model, [7, long], n_ctx)[:n_ctx] == [7, *whole][:n_ctx]
@@ -182,13 +204,13 @@ FILES = {"input_prefix": "a", "input_suffix": "b", "n_predict": 1}
 )
 def test_text_far_beyond_the_context_is_not_tokenized(
     http: httpx.Client,
-    fim_server: Server,
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
     body: dict[str, Any],
     status: int,
 ) -> None:
-    model, longest, calls = fim_server.llm.model, 0, 0
+    model, longest, calls = server.llm.model, 0, 0
     tokenize = model.tokenize
 
     def note(text: str, **keywords: Any) -> list[int]:
@@ -202,8 +224,8 @@ def test_text_far_beyond_the_context_is_not_tokenized(
     assert calls < 100
 
 
-def test_infill_prompt_fits_in_the_context(fim_server: Server) -> None:
-    model = fim_server.llm.model
+def test_infill_prompt_fits_in_the_context(server: Server) -> None:
+    model = server.llm.model
     special = read_fim_tokens(model)
     prefix, suffix = model.tokenize("a = 1\n" * 100), model.tokenize("b = 2\n" * 100)
     files = [("x.py", "c = 3\n" * 100)]

@@ -15,7 +15,8 @@ from helpers.servers import LONG, Server
 from pymtp.server.ollama.read import ignored_names, read_chat, read_generate
 from pymtp.server.ollama.types import OllamaChatRequest, OllamaGenerateRequest
 
-HI: Any = [{"role": "user", "content": "hi"}]
+QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
+ASKED: Any = [{"role": "user", "content": QUESTION}]
 OPTIONS: Any = {"temperature": 0, "num_predict": 12}
 TOOL: Any = {
     "type": "function",
@@ -27,22 +28,22 @@ TOOL: Any = {
 
 
 @pytest.fixture(scope="module")
-def client(fim_server: Server) -> ollama.Client:
-    return ollama.Client(fim_server.url, timeout=LONG)
+def client(server: Server) -> ollama.Client:
+    return ollama.Client(server.url, timeout=LONG)
 
 
 @pytest.fixture(scope="module")
-def http(fim_server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=fim_server.url, timeout=LONG) as client:
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=LONG) as client:
         yield client
 
 
 def test_chat_has_the_text_of_openais_api_whole_and_streamed(client: ollama.Client, http: httpx.Client) -> None:
-    body = {"model": "m", "messages": HI, "temperature": 0, "max_tokens": 12, "top_p": 0.9}
+    body = {"model": "m", "messages": ASKED, "temperature": 0, "max_tokens": 12, "top_p": 0.9}
     expected = http.post("/v1/chat/completions", json=body).json()
-    whole = client.chat("m", HI, options=OPTIONS)
+    whole = client.chat("m", ASKED, options=OPTIONS)
     assert whole.message.content == expected["choices"][0]["message"]["content"]
-    *parts, last = client.chat("m:latest", HI, options=OPTIONS, stream=True)
+    *parts, last = client.chat("m:latest", ASKED, options=OPTIONS, stream=True)
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
     assert [part.done for part in parts] == [False] * len(parts)
     for answer in (whole, last):
@@ -54,23 +55,23 @@ def test_chat_has_the_text_of_openais_api_whole_and_streamed(client: ollama.Clie
 
 
 def test_answers_stream_as_lines_of_json_unless_told_otherwise(http: httpx.Client) -> None:
-    streamed = http.post("/api/chat", json={"messages": HI, "options": OPTIONS})
+    streamed = http.post("/api/chat", json={"messages": ASKED, "options": OPTIONS})
     assert streamed.headers["content-type"] == "application/x-ndjson"
     assert json.loads(streamed.text.splitlines()[-1])["done"]
-    whole = http.post("/api/chat", json={"messages": HI, "options": OPTIONS, "stream": False})
+    whole = http.post("/api/chat", json={"messages": ASKED, "options": OPTIONS, "stream": False})
     assert whole.headers["content-type"] == "application/json"
     assert whole.json()["done"]
 
 
-def test_generate_answers_fills_in_and_continues(client: ollama.Client, fim_server: Server) -> None:
+def test_generate_answers_fills_in_and_continues(client: ollama.Client, server: Server) -> None:
     raw = client.generate("m", "def f(", raw=True, options=OPTIONS)
     *parts, last = client.generate("m", "def f(", raw=True, options=OPTIONS, stream=True)
     assert "".join(part.response for part in parts) == raw.response
     assert last.eval_count == raw.eval_count
-    tokens = fim_server.llm.model.tokenize("def f(")
+    tokens = server.llm.model.tokenize("def f(")
     assert raw.prompt_eval_count == len(tokens)
-    chat = client.generate("m", "hi", system="Be brief.", options=OPTIONS)
-    messages = [{"role": "system", "content": "Be brief."}, *HI]
+    chat = client.generate("m", QUESTION, system="Be brief.", options=OPTIONS)
+    messages = [{"role": "system", "content": "Be brief."}, *ASKED]
     assert chat.response == client.chat("m", messages, options=OPTIONS).message.content
     assert client.generate("m", "def f(", suffix="return a", options=OPTIONS).response
 
@@ -78,29 +79,29 @@ def test_generate_answers_fills_in_and_continues(client: ollama.Client, fim_serv
 def test_format_holds_the_answer_to_a_schema(client: ollama.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     options = {"num_predict": 64}
-    assert json.loads(client.chat("m", HI, format=schema, options=options).message.content or "")["a"] in (1, 2)
-    assert json.loads(client.generate("m", "hi", format=schema, options=options).response)["a"] in (1, 2)
+    assert json.loads(client.chat("m", ASKED, format=schema, options=options).message.content or "")["a"] in (1, 2)
+    assert json.loads(client.generate("m", QUESTION, format=schema, options=options).response)["a"] in (1, 2)
     assert read_generate({"prompt": "a", "format": "json"}, {}).schema == {"type": "object"}
 
 
 def test_options_reach_the_sampling_by_their_names() -> None:
     options = {"num_predict": 5, "typical_p": 0.5, "repeat_penalty": 1.5, "num_ctx": 9}
-    fields = {"messages": HI, "options": options}
+    fields = {"messages": ASKED, "options": options}
     params = read_chat(fields, {}).params
     assert (params.max_tokens, params.typical_p, params.repetition_penalty) == (5, 0.5, 1.5)
     assert ignored_names(fields, OllamaChatRequest.model_fields) == ["options.num_ctx"]
 
 
 def test_thinking_stands_apart_and_can_be_switched_off() -> None:
-    off = read_chat({"messages": HI, "think": False}, {}).prompt
+    off = read_chat({"messages": ASKED, "think": False}, {}).prompt
     assert getattr(off, "chat_template_kwargs", None) == {"enable_thinking": False}
-    low = read_chat({"messages": HI, "think": "low"}, {}).prompt
+    low = read_chat({"messages": ASKED, "think": "low"}, {}).prompt
     assert getattr(low, "chat_template_kwargs", None) == {"reasoning_effort": "low", "enable_thinking": True}
 
 
 def test_calls_and_their_results_are_read_in_ollamas_form() -> None:
     call = {"function": {"name": "add", "arguments": {"a": 7}}}
-    messages = [*HI, {"role": "assistant", "content": "", "thinking": "t", "tool_calls": [call]}]
+    messages = [*ASKED, {"role": "assistant", "content": "", "thinking": "t", "tool_calls": [call]}]
     request = read_chat({"messages": [*messages, {"role": "tool", "content": "7", "tool_name": "add"}]}, {})
     read = getattr(request.prompt, "messages", [])
     assert read[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 7}'}
@@ -111,7 +112,7 @@ def test_calls_and_their_results_are_read_in_ollamas_form() -> None:
 @pytest.mark.parametrize(("sent", "read"), [('{"a": 7}', '{"a": 7}'), ('{"a":', '{"a":'), ([7], "[7]"), (None, "{}")])
 def test_arguments_of_a_past_call_are_never_refused(sent: object, read: str) -> None:
     call = {"function": {"name": "add", "arguments": sent}}
-    body = {"messages": [*HI, {"role": "assistant", "tool_calls": [call]}]}
+    body = {"messages": [*ASKED, {"role": "assistant", "tool_calls": [call]}]}
     fields = OllamaChatRequest.model_validate(body).model_dump(exclude_unset=True)
     messages = getattr(read_chat(fields, {}).prompt, "messages", [])
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == read
@@ -125,39 +126,39 @@ def test_calls_are_answered_as_objects(client: ollama.Client, monkeypatch: pytes
     # Ollama's API cannot force a call, and the shipped model makes none by itself
     monkeypatch.setattr(routes, "read_chat", lambda *given: replace(read_chat(*given), tool_choice="required"))
     options = {"num_predict": 200, "temperature": 0}
-    answer = client.chat("m", HI, tools=[TOOL], options=options)
+    answer = client.chat("m", ASKED, tools=[TOOL], options=options)
     assert answer.message.tool_calls
     assert (answer.message.tool_calls[0].function.name, answer.message.tool_calls[0].function.arguments) == (
         "add",
         {"a": 7},
     )
-    parts = list(client.chat("m", HI, tools=[TOOL], options=options, stream=True))
+    parts = list(client.chat("m", ASKED, tools=[TOOL], options=options, stream=True))
     calls = [call for part in parts for call in part.message.tool_calls or ()]
     assert calls[0].function.arguments == {"a": 7}
     assert parts[-1].done_reason in ("stop", "length")
 
 
-def test_embeddings_are_those_of_the_llm(client: ollama.Client, fim_server: Server) -> None:
+def test_embeddings_are_those_of_the_llm(client: ollama.Client, server: Server) -> None:
     found = client.embed("m", ["a", "import os"])
-    np.testing.assert_array_equal(np.array(found.embeddings, np.float32), fim_server.llm.embed(["a", "import os"]))
-    assert found.prompt_eval_count == len(fim_server.llm.model.tokenize("import os")) + 1
+    np.testing.assert_array_equal(np.array(found.embeddings, np.float32), server.llm.embed(["a", "import os"]))
+    assert found.prompt_eval_count == len(server.llm.model.tokenize("import os")) + 1
     assert list(client.embeddings("m", "a").embedding) == list(found.embeddings[0])
-    n_ctx = fim_server.llm.context.n_ctx
+    n_ctx = server.llm.context.n_ctx
     assert client.embed("m", "a " * 2 * n_ctx).prompt_eval_count == n_ctx
     with pytest.raises(ollama.ResponseError):
         client.embed("m", "a " * 2 * n_ctx, truncate=False)
 
 
-def test_models_are_described(client: ollama.Client, fim_server: Server) -> None:
+def test_models_are_described(client: ollama.Client, server: Server) -> None:
     (model,) = client.list().models
     assert model.details is not None
-    assert (model.model, model.details.format, model.details.family) == ("fim", "gguf", "qwen35")
-    assert model.size == fim_server.llm.model.path.stat().st_size
+    assert (model.model, model.details.format, model.details.family) == ("demo", "gguf", "qwen35")
+    assert model.size == server.llm.model.path.stat().st_size
     (running,) = client.ps().models
-    assert running.context_length == fim_server.llm.context.n_ctx
-    shown = client.show("fim")
+    assert running.context_length == server.llm.context.n_ctx
+    shown = client.show("demo")
     assert shown.modelinfo is not None
-    assert shown.modelinfo["qwen35.embedding_length"] == 192
+    assert shown.modelinfo["qwen35.embedding_length"] == server.llm.model.n_embd
     assert shown.capabilities is not None
     assert {"completion", "embedding", "insert"} <= set(shown.capabilities)
 
@@ -172,20 +173,20 @@ def test_request_without_a_prompt_tells_that_the_model_is_loaded(client: ollama.
 
 
 def test_options_of_the_server_are_named_as_ignored(http: httpx.Client) -> None:
-    body = {"messages": HI, "stream": False, "options": {**OPTIONS, "num_ctx": 9, "num_gpu": 1}, "keep_alive": "5m"}
+    body = {"messages": ASKED, "stream": False, "options": {**OPTIONS, "num_ctx": 9, "num_gpu": 1}, "keep_alive": "5m"}
     response = http.post("/api/chat", json={**body, "tpyo": 1})
     assert response.headers["x-pymtp-ignored"] == "tpyo, options.num_ctx, options.num_gpu"
-    assert ignored_names({"messages": HI, "options": OPTIONS}, OllamaChatRequest.model_fields) == []
+    assert ignored_names({"messages": ASKED, "options": OPTIONS}, OllamaChatRequest.model_fields) == []
     text = {"prompt": "a", "raw": True, "system": "b", "think": True}
     assert ignored_names(text, OllamaGenerateRequest.model_fields) == ["system", "think"]
     assert ignored_names(text | {"raw": False}, OllamaGenerateRequest.model_fields) == []
 
 
 def test_models_are_listed_after_their_file_was_removed(
-    http: httpx.Client, fim_server: Server, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (before,) = http.get("/api/tags").json()["models"]
-    monkeypatch.setattr(fim_server.llm.model, "path", fim_server.llm.model.path.with_name("removed.gguf"))
+    monkeypatch.setattr(server.llm.model, "path", server.llm.model.path.with_name("removed.gguf"))
     (after,) = http.get("/api/ps").json()["models"]
     assert (after["size"], after["digest"]) == (0, before["digest"])
     assert http.post("/api/show", json={}).status_code == 200
@@ -198,10 +199,10 @@ def test_models_are_listed_after_their_file_was_removed(
             {"messages": [{"role": "user", "content": "a", "images": ["YQ=="]}]},
             "this model was loaded without a projector",
         ),
-        ({"messages": HI, "options": {"temperature": -1}}, "options.temperature"),
-        ({"messages": HI, "options": {"num_predict": "a"}}, "options.num_predict"),
+        ({"messages": ASKED, "options": {"temperature": -1}}, "options.temperature"),
+        ({"messages": ASKED, "options": {"num_predict": "a"}}, "options.num_predict"),
         ({"messages": [{"role": "nobody", "content": "a"}]}, "messages[0].role"),
-        ({"messages": HI, "format": 3}, "format"),
+        ({"messages": ASKED, "format": 3}, "format"),
     ],
 )
 def test_errors_are_texts_that_name_the_field(http: httpx.Client, body: dict[str, Any], words: str) -> None:

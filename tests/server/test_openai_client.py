@@ -12,7 +12,9 @@ from helpers.servers import LONG, Server
 
 from pymtp import SamplingParams
 
-MESSAGES: Any = [{"role": "user", "content": "def fibonacci(n):"}]
+QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
+MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+GRAMMAR = r'root ::= "\n</think>\n\n" [a-f]+'
 GREEDY: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 
 
@@ -23,7 +25,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def expected(server: Server, **params: Any) -> str:
-    return server.llm.chat(MESSAGES, SamplingParams(**({"max_tokens": 24} | params))).text
+    return server.llm.chat(MESSAGES, SamplingParams(**({"max_tokens": 24} | params))).content
 
 
 def joined(chunks: list[Any], index: int = 0) -> str:
@@ -145,9 +147,9 @@ def test_penalties_give_the_same_text_as_the_llm(server: Server, client: openai.
 
 
 def test_llama_cpp_extensions_give_the_same_text_as_the_llm(server: Server, client: openai.OpenAI) -> None:
-    extra = {"top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+", "draft_tokens": 0}
+    extra = {"top_k": 3, "min_p": 0.1, "grammar": GRAMMAR, "draft_tokens": 0}
     request_body = client.chat.completions.create(**GREEDY | {"temperature": 1.0, "seed": 3}, extra_body=extra)
-    params = {"temperature": 1.0, "seed": 3, "top_p": 1.0, "top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+"}
+    params = {"temperature": 1.0, "seed": 3, "top_p": 1.0, "top_k": 3, "min_p": 0.1, "grammar": GRAMMAR}
     text = request_body.choices[0].message.content
     assert text == expected(server, **params)
     assert text
@@ -252,8 +254,8 @@ def test_echo_of_several_prompts_has_their_log_probabilities(
 
 
 def test_completion_logprobs_have_text_offsets(server: Server, client: openai.OpenAI) -> None:
-    request_body: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
-    request_body["extra_body"] = {"ignore_eos": True}
+    prompt = '"""Helpers for lists."""\n\n\n'
+    request_body: Any = {"model": "demo", "prompt": prompt, "temperature": 0, "max_tokens": 48, "logprobs": 2}
     (choice,) = client.completions.create(**request_body).choices
     logprobs = choice.logprobs
     assert logprobs is not None

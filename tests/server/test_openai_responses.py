@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from pymtp import SamplingParams
 
-QUESTION = "def fibonacci(n):"
+QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
 USER = {"role": "user", "content": QUESTION}
 GREEDY: dict[str, Any] = {"model": "demo", "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
 WEATHER: dict[str, Any] = {
@@ -48,7 +48,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def expected(server: Server, *messages: dict[str, Any], **params: Any) -> str:
-    return server.llm.chat(messages or [USER], SamplingParams(**({"max_tokens": 24} | params))).text
+    return server.llm.chat(messages or [USER], SamplingParams(**({"max_tokens": 24} | params))).content
 
 
 def seen(response: openai.types.responses.Response) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_hosted_tools_are_ignored(server: Server, client: openai.OpenAI) -> None
 
 
 def test_reasoning_item_can_be_sent_back(client: openai.OpenAI) -> None:
-    written = {"grammar": r'root ::= "<think>\nhm, well\n</think>\n\nyes"'}
+    written = {"grammar": r'root ::= "hm, well\n</think>\n\nyes"'}
     request_body = GREEDY | {"max_output_tokens": 99, "include": ["reasoning.encrypted_content"], "extra_body": written}
     response = client.responses.create(**request_body)
     thought, said = response.output

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from pymtp import SamplingParams
 
-REQUEST = "write a function that reads the lines of a file"
+REQUEST = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
 # Returns [position in the text, shown text, class] for each span of the answer in order.
 SPANS = """[...document.querySelectorAll(".content span[data-at]")].map(
   (span) => [Number(span.dataset.at), span.textContent, span.className])"""
@@ -82,7 +82,7 @@ def test_chat_page_shows_the_text_of_the_llm(tab: Tab, server: Server) -> None:
     ended(page)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": REQUEST}]
     params = SamplingParams(max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01)
-    assert page.locator(".content").text_content() == server.llm.chat(messages, params).text
+    assert page.locator(".content").text_content() == server.llm.chat(messages, params).content
 
 
 def test_comparison_shows_the_same_text_without_mtp(tab: Tab, server: Server) -> None:

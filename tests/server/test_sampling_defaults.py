@@ -18,8 +18,11 @@ from pymtp.chat import Chat
 from pymtp.server.settings import ServerSettings
 
 SAID = "def fibonacci(n):"
-MESSAGES = [{"role": "user", "content": SAID}]
-OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # sampling options of the server
+QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."
+MESSAGES = [{"role": "user", "content": QUESTION}]
+NO_THINKING = {"enable_thinking": False}  # the default of one of the APIs
+CHAT = Chat(MESSAGES, chat_template_kwargs=NO_THINKING)
+OWN = {"temperature": 2.0, "presence_penalty": 0.5, "seed": 5}  # sampling options of the server
 # Fields of requests. All values differ from the values of the model file and of the server's options.
 GIVEN: dict[str, Any] = {
     "temperature": 0.4,
@@ -49,7 +52,7 @@ def tuned_server(tuned: Path) -> Iterator[Server]:
 
 
 def chat(url: str, **fields: Any) -> str:
-    body = {"model": "m", "messages": MESSAGES, "max_tokens": 24, **fields}
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 24, **NO_THINKING, **fields}
     found: str = post(f"{url}/v1/chat/completions", body)["choices"][0]["message"]["content"]
     return found
 
@@ -65,7 +68,7 @@ def message(url: str, **fields: Any) -> str:
 
 
 def response(url: str, **fields: Any) -> str:
-    body = {"model": "m", "input": SAID, "max_output_tokens": 24, **fields}
+    body = {"model": "m", "input": QUESTION, "max_output_tokens": 24, **NO_THINKING, **fields}
     return "".join(part["text"] for item in post(f"{url}/v1/responses", body)["output"] for part in item["content"])
 
 
@@ -82,7 +85,7 @@ def expected(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
     params = SamplingParams(24, **{**TUNED, **OWN, **fields})
     if ask is completion:
         return llm.generate(SAID, params).text
-    return llm.generate(Chat(MESSAGES), params).text
+    return llm.generate(CHAT, params).text
 
 
 @pytest.mark.parametrize("ask", APIS)
@@ -109,13 +112,13 @@ def test_request_field_overrides_only_its_own_default(
 def test_temperature_0_is_greedy(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
     penalties = {"presence_penalty": 0, "repetition_penalty": 1}
     greedy = SamplingParams(24)
-    text = llm.generate(SAID if ask is completion else Chat(MESSAGES), greedy).text
+    text = llm.generate(SAID if ask is completion else CHAT, greedy).text
     assert ask(tuned_server.url, temperature=0, **penalties) == text
 
 
 def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: Server, server: Server) -> None:
     reported = {
-        "temperature": 1.1,
+        "temperature": 2.0,
         "top_k": 7,
         "top_p": 0.9,
         "min_p": 0.02,
@@ -142,7 +145,7 @@ def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: S
     assert chat(tuned_server.url, **reported) == chat(tuned_server.url)
     (card,) = httpx.get(f"{server.url}/v1/models").json()["data"]
     assert {name: card["meta"]["sampling"][name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")} == {
-        "temperature": 1.0,
+        "temperature": 0.2,  # of the shipped model's file
         "top_k": 0,
         "top_p": 1.0,
         "min_p": 0.0,
@@ -152,7 +155,7 @@ def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: S
 
 def test_response_reports_its_sampling_parameters(tuned_server: Server) -> None:
     done = post(f"{tuned_server.url}/v1/responses", {"model": "m", "input": SAID, "max_output_tokens": 2})
-    assert (done["temperature"], done["top_p"], done["presence_penalty"]) == (1.1, 0.9, 0.5)
+    assert (done["temperature"], done["top_p"], done["presence_penalty"]) == (2.0, 0.9, 0.5)
 
 
 def test_special_values_work_in_server_defaults(new_server: Callable[..., Server]) -> None:
@@ -170,4 +173,4 @@ def test_sampling_options_of_the_command_line_become_defaults(
     assert "temperature=1.1 top_k=0 top_p=0.9 min_p=0.02" in line
     params = TUNED | {"temperature": 1.1, "presence_penalty": 0.5, "top_k": 0, "repetition_penalty": 1.3}
     params |= {"penalty_last_n": -1, "seed": 3}
-    assert chat(served.url) == llm.generate(Chat(MESSAGES), SamplingParams(24, **params)).text
+    assert chat(served.url) == llm.generate(CHAT, SamplingParams(24, **params)).text

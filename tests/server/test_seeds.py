@@ -35,7 +35,7 @@ SEEDS = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_seeds_are_taken_alike_and_exactly(fim_server: Server, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_are_taken_alike_and_exactly(server: Server, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int | None] = []
     run = Service.run_request
 
@@ -50,7 +50,7 @@ def test_seeds_are_taken_alike_and_exactly(fim_server: Server, path: str, monkey
         body.get("options", body)["seed"] = "SEED"
         text = json.dumps(body).replace('"SEED"', seed)
         headers = {"content-type": "application/json"}
-        return httpx.post(f"{fim_server.url}{path}", content=text, headers=headers, timeout=LONG)
+        return httpx.post(f"{server.url}{path}", content=text, headers=headers, timeout=LONG)
 
     for written, seed in SEEDS.items():
         assert ask(written).status_code == 200, written

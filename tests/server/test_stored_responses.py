@@ -22,6 +22,16 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
 
 
+def seen(response: Any) -> tuple[str, int]:
+    """Return the text of a response, and the length of its prompt."""
+    return response.output_text, response.usage.input_tokens
+
+
+def expected(server: Server, chat: list[dict[str, str]]) -> tuple[str, int]:
+    done = server.llm.chat(chat, SamplingParams(max_tokens=16))
+    return done.content, len(done.prompt_token_ids)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_previous_response_id_continues_the_chat(server: Server, client: openai.OpenAI, stream: bool) -> None:
     if stream:
@@ -33,7 +43,7 @@ def test_previous_response_id_continues_the_chat(server: Server, client: openai.
     third = client.responses.create(**GREEDY | {"input": "and on"}, previous_response_id=second.id)
     chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
     chat += [{"role": "assistant", "content": second.output_text}, {"role": "user", "content": "and on"}]
-    assert third.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
+    assert seen(third) == expected(server, chat)
     assert third.previous_response_id == second.id
 
 
@@ -42,14 +52,14 @@ def test_item_reference_stands_for_a_stored_item(server: Server, client: openai.
     items: Any = [USER, {"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "go on"}]
     second = client.responses.create(**GREEDY | {"input": items})
     chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
-    assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
+    assert seen(second) == expected(server, chat)
 
 
 def test_instructions_do_not_apply_to_the_next_response(server: Server, client: openai.OpenAI) -> None:
     first = client.responses.create(**GREEDY, instructions="Be brief.")
     second = client.responses.create(**GREEDY | {"input": "go on"}, previous_response_id=first.id)
     chat = [USER, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "go on"}]
-    assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
+    assert seen(second) == expected(server, chat)
 
 
 def test_stored_response_can_be_fetched_and_deleted(client: openai.OpenAI) -> None:

@@ -99,7 +99,8 @@ def test_tokenization_does_not_run_on_the_event_loop(
 
 def test_props_and_version_describe_model_and_build(http: httpx.Client, server: Server) -> None:
     card = http.get("/v1/models/demo").json()
-    assert (card["max_model_len"], card["meta"]["n_vocab"], card["meta"]["mtp"]) == (4096, 2048, True)
+    meta = card["meta"]
+    assert (card["max_model_len"], meta["n_vocab"], meta["mtp"]) == (4096, server.llm.model.n_vocab, True)
     assert http.get("/models").json() == http.get("/v1/models").json()
     props = http.get("/props").json()
     assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (4, 4096)

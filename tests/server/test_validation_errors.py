@@ -45,7 +45,6 @@ def nested(depth: int) -> object:
         (TEXT, {"prompt": []}, "prompt", "prompt must have 1 or more entries, not 0"),
         (TEXT, {"prompt": ["a"] * 2049}, "prompt", "prompt: a request has at most 2048 prompts, not 2049"),
         (TEXT, {"prompt": [[1]] * 2049}, "prompt", "prompt: a request has at most 2048 prompts, not 2049"),
-        (TEXT, {"suffix": "b"}, "suffix", "this model cannot fill in text"),
         (TEXT, {"stop": 5}, "stop", "stop must be a string or a list, not 5"),
         (TEXT, {"stop": ["a", 5]}, "stop[1]", "stop[1] must be a string, not 5"),
         (TEXT, {"stop": 65 * ["a"]}, "stop", "stop must have at most 64 entries, not 65"),

@@ -259,9 +259,9 @@ def compare(llm: LLM, answered: Answered, by_api: dict[str, Compared]) -> list[s
         texts, found = [done, *done.others], by_api[request.api]
         wrong, n = "", sum(len(text.token_ids) for text in texts)
         for i, text in enumerate(texts):
-            mine, reason = got.texts.get(i, ""), got.reasons.get(i)
-            if mine != text.text if got.tokens is not None else not text.text.startswith(mine):
-                wrong = wrong or f"text {i} is {mine!r}, and {text.text!r} by the LLM"
+            mine, reason, whole = got.texts.get(i, ""), got.reasons.get(i), f"{text.reasoning or ''}{text.content}"
+            if mine != whole if got.tokens is not None else not whole.startswith(mine):
+                wrong = wrong or f"text {i} is {mine!r}, and {whole!r} by the LLM"
             if reason != text.finish_reason and not (left and reason is None):
                 wrong = wrong or f"text {i} ends by {reason}, and by {text.finish_reason} by the LLM"
         if got.tokens != n and not (left and got.tokens is None):

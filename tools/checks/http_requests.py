@@ -89,7 +89,10 @@ class HttpRequestGenerator:
         content = self._content(api, text, params) | {"stream": stream}
         if stream and api in SEEDED:
             content["stream_options"] = {"include_usage": True}
-        prompt: str | Chat | None = text if api == "completions" else Chat([{"role": "user", "content": text}])
+        prompt: str | Chat | None = text
+        if api != "completions":
+            thinking = {"enable_thinking": False} if api == "messages" else {}  # the default of the API
+            prompt = Chat([{"role": "user", "content": text}], chat_template_kwargs=thinking)
         if api != "completions" and "grammar" not in params and "json_schema" not in params and numbers.random() < 0.2:
             content, prompt = content | self._tools(api), None
         if api not in SEEDED and params["temperature"]:
@@ -216,7 +219,7 @@ def _unfinished(request: HttpRequest, answer: httpx.Response) -> str:
 
 @dataclass
 class Received:
-    """The texts in a response, and the reasons why they ended, by the number of the completion.
+    """The texts in a response with their thinking, and the reasons why they ended, by the number of the completion.
 
     tokens: of all completions; None for an abandoned request.
     """
@@ -239,14 +242,15 @@ class Received:
     def _add_choices(self, each: dict[str, Any]) -> None:
         for choice in each["choices"]:
             message = choice.get("delta") or choice.get("message") or choice
-            self._add(message.get("text") or message.get("content"), choice["index"])
+            for name in ("reasoning_content", "content", "text"):
+                self._add(message.get(name), choice["index"])
             if choice["finish_reason"] is not None:
                 self.reasons[choice["index"]] = choice["finish_reason"]
         if each.get("usage"):
             self.tokens = each["usage"]["completion_tokens"]
 
     def _add_response(self, each: dict[str, Any]) -> None:
-        if each.get("type") == "response.output_text.delta":
+        if each.get("type") in ("response.reasoning_text.delta", "response.output_text.delta"):
             self._add(each["delta"])
         whole = each.get("response", {}) if "type" in each else each
         if whole.get("status") in ("completed", "incomplete"):

@@ -27,9 +27,10 @@ from xml.etree import ElementTree
 import typer
 from common import SCREEN, run_command
 from llama_server_reasons import REASONS
-from makers.fim_model import write_fim_model
 from makers.make_mmproj import make_mmproj
 from rich.table import Table
+
+from pymtp.model.model import demo_model
 
 CHECKS = Path(__file__).resolve().parent
 OTHER = "other"
@@ -46,7 +47,7 @@ def main(
         report = Path(folder) / "report.xml"
         environment = os.environ | {
             "LLAMA_SERVER_BIN_PATH": str(write_shim(Path(folder))),
-            "PYMTP_SHIM_MODEL": str(write_fim_model(Path(folder) / "model.gguf")),
+            "PYMTP_SHIM_MODEL": str(demo_model()),
             "PYMTP_SHIM_MMPROJ": str(make_mmproj("demo", Path(folder) / "mmproj.gguf")),
             "PYTHONPATH": os.pathsep.join([str(CHECKS), os.environ.get("PYTHONPATH", "")]),
         }
