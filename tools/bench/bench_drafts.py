@@ -41,7 +41,7 @@ from makers.new_texts import new_prompts  # isort: skip  # peer makes the folder
 OUT = Path(__file__).resolve().parents[2] / "benchmarks"
 TEMPERATURES = (0.0, 0.7)
 DEPTH = 3  # drafts per round where vocabularies are compared
-SIZES: tuple[Any, ...] = ("all", 1536, 1024, 512, 128)  # the shipped model has 2,048 tokens
+SIZES: tuple[Any, ...] = ("all", 3072, 2048, 1024, 256)  # the shipped model has 4,096 tokens
 TIMED: tuple[Any, ...] = ("all", 65536, 32768, 16384)
 
 COLUMNS = [
