@@ -21,6 +21,7 @@ from rich.table import Table
 from pymtp.bench.prompts import KINDS, RANDOM, VARIANTS, prompt
 from pymtp.bench.report import accepted_per_position
 from pymtp.context.context import Context
+from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model.model import TAPS, Model
 from pymtp.sampling import SamplingParams
@@ -147,19 +148,26 @@ def _interval(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[
 
 
 def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgement:
-    """Test both taps: generate `tokens` tokens after each prompt of every kind except RANDOM.
+    """Test both taps: generate up to `tokens` tokens after each prompt of every kind except RANDOM.
 
-    Raises InvalidRequestError for a model without head, as `LLM` does.
+    A text ends where the model ends it, since no head was trained on what follows. Prompts after which it ends at once
+    are left out.
+
+    Raises InvalidRequestError for a model without head, as `LLM` does, and if all prompts are left out.
     """
     prompts = [prompt(model, kind, i) for kind in KINDS if kind != RANDOM for i in range(VARIANTS)]
     n_ctx = max(map(len, prompts)) + tokens
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(max_tokens=tokens)
     stats = {}
     for tap in TAPS:
         with LLM(model, n_ctx=n_ctx, n_threads=n_threads, draft_tokens=DRAFTS, tap=tap) as llm:
             completions = llm.generate(prompts, params)
-            stats[tap] = [completion.stats for completion in completions]
-    texts = [(prompt, completion.token_ids) for prompt, completion in zip(prompts, completions, strict=True)]
+        stats[tap] = [completion.stats for completion in completions if len(completion.token_ids) > 1]
+    texts = [(read, done.token_ids) for read, done in zip(prompts, completions, strict=True) if len(done.token_ids) > 1]
+    if not texts:
+        raise InvalidRequestError(
+            f"{model.file_names} ends its text at once after each prompt: there is nothing to draft"
+        )
     guesses = _guesses(model, texts, n_threads)
     return Judgement(model.file_names, model.tap, f"{model.architecture}.nextn_tap", stats, guesses, model.head_norms)
 

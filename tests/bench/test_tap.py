@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from makers import unfit_heads
 from makers.gguf_variants import rewrite
-from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
+from makers.new_texts import new_prompts
 
-from pymtp import Stats
-from pymtp.bench.tap import Judgement, verdict
+from pymtp import LLM, InvalidRequestError, Model, SamplingParams, Stats
+from pymtp.bench import tap
+from pymtp.bench.prompts import KINDS
+from pymtp.bench.tap import Judgement, judge, verdict
 from pymtp.cli import app_main
 
 
@@ -20,6 +24,14 @@ def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as end:
         app_main(["tap", *map(str, arguments)])
     return int(end.value.code or 0)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command generate after texts like those that the shipped model was trained on."""
+    texts = new_prompts(6 * len(KINDS), 150)
+    places = {kind: 6 * i for i, kind in enumerate(KINDS)}
+    monkeypatch.setattr(tap, "prompt", lambda model, kind, variant: model.tokenize(texts[places[kind] + variant]))
 
 
 def judgement(
@@ -105,26 +117,29 @@ def test_norms_stored_without_1_are_named_if_few_drafts_are_accepted() -> None:
     assert "stored" not in " ".join(verdict(judgement(poor, poorer, norm=0.8, guessed=[9] * 6)))
 
 
+@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("kind", ["hnorm", "norms", "random", "nan in a norm"])
 def test_report_of_an_unfit_head_has_figures_but_no_trained_tap(
     demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.bench.tap.VARIANTS", 1)  # prompts of a kind
-    path = with_head(demo, tmp_path / "unfit.gguf", (KINDS | NO_NUMBERS)[kind])
+    monkeypatch.setattr(tap, "VARIANTS", 6)  # prompts of a kind
+    path = unfit_heads.with_head(demo, tmp_path / "unfit.gguf", (unfit_heads.KINDS | unfit_heads.NO_NUMBERS)[kind])
     assert run(path, "--threads", "1", "--tokens", "16") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the head of unfit.gguf does not fit: of its first drafts" in said
     assert "was trained on" not in said
-    assert ("not finite numbers" in said) == (kind in NO_NUMBERS)
-    norms = {"hnorm": "hnorm.weight (0.03)", "norms": "blk.8.attn_norm.weight (0.03)"}
-    assert (norms.get(kind, "stored without the 1") in said) == (kind in norms)
+    assert ("not finite numbers" in said) == (kind in unfit_heads.NO_NUMBERS)
+    norms = {"hnorm": r"hnorm\.weight \(-?0\.\d\d\)", "norms": r"\.attn_norm\.weight \(-?0\.\d\d\)"}
+    assert bool(re.search(norms.get(kind, "stored without the 1"), said)) == (kind in norms)
 
 
+@pytest.mark.usefixtures("known")
 def test_shipped_head_uses_the_tap_that_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)
-    assert 0.3 < told["guesses"]["right"] < told["taps"]["post_norm"]["first_draft"] < 1
+    assert 0.3 < told["guesses"]["right"] < 1
+    assert 0.3 < told["taps"]["post_norm"]["first_draft"] < 1
     assert told["norms_without_one"] == []
     assert told["taps"]["post_norm"]["mean_accepted_length"] > told["taps"]["pre_norm"]["mean_accepted_length"]
     assert len(told["taps"]["pre_norm"]["accepted_per_position"]) == 3
@@ -134,13 +149,34 @@ def test_tap_named_in_the_file_does_not_change_the_test_of_the_tap(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(demo, tmp_path / "pre.gguf", metadata={"qwen35.nextn_tap": "pre_norm"})
-    assert run(tmp_path / "pre.gguf", "--threads", "1", "--tokens", "8") == 0
-    before = capsys.readouterr().out
-    assert run("--threads", "1", "--tokens", "8") == 0
-    same = capsys.readouterr().out
-    table = "tokens per round over"
-    assert before[: before.index(table)] == same[: same.index(table)]
-    assert "keep pre_norm" in before
+    told = []
+    for file in (tmp_path / "pre.gguf", demo):
+        assert run(file, "--threads", "1", "--tokens", "8", "--json") == 0
+        told.append(json.loads(capsys.readouterr().out))
+    before, same = told
+    assert (before["says"], same["says"]) == ("pre_norm", "post_norm")
+    for name in ("wants", "fits", "guesses", "difference", "norms_without_one"):
+        assert before[name] == same[name]
+    for name, found in before["taps"].items():
+        assert found["accepted_per_position"] == same["taps"][name]["accepted_per_position"]
+
+
+def test_text_ends_where_the_model_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["def fibonacci(n):", "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"]
+    monkeypatch.setattr(tap, "VARIANTS", 1)
+    with Model() as model, LLM(model, n_ctx=512, n_threads=1) as llm:
+        texts = dict(zip(KINDS, [*said, *["def f(x):"] * 4], strict=True))
+        monkeypatch.setattr(tap, "prompt", lambda model, kind, variant: model.tokenize(texts[kind]))
+        wanted = [len(llm.generate(text, SamplingParams(128)).token_ids) for text in said]
+        assert max(wanted) < 128
+        stats = judge(model, tokens=128, n_threads=1).stats
+        assert [[s.completion_tokens for s in each[:2]] for each in stats.values()] == [wanted, wanted]
+
+
+def test_model_that_ends_its_texts_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "ends_generation", lambda self, token: True)
+    with Model() as model, pytest.raises(InvalidRequestError, match="ends its text at once"):
+        judge(model, tokens=8, n_threads=1)
 
 
 def test_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from helpers.tuned import TUNED, write_tuned
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Model, SamplingParams
 from pymtp.chat.sampling_defaults import check_sampling_defaults, read_sampling_defaults
 
-MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
+MESSAGES = [{"role": "user", "content": "Tell a story about the fox Ada and Tom in Rome."}]
 
 
 def read(**keys: str) -> tuple[dict[str, float], list[str]]:
@@ -29,7 +29,8 @@ def test_sampling_defaults_have_the_names_of_params(tuned: Path, new_llm: Callab
     assert llm.get_default_sampling_params() == SamplingParams(None, **TUNED)
 
 
-def test_file_without_sampling_keys_has_no_defaults(llm: LLM) -> None:
+def test_file_without_sampling_keys_has_no_defaults(tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(write_tuned(tmp_path / "bare.gguf"), n_ctx=256)
     assert llm.sampling_defaults == {}
     assert llm.get_default_sampling_params() == SamplingParams(None, 0.7)
 

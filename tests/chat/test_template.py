@@ -27,7 +27,7 @@ def template_of(demo: Path, tmp_path: Path, source: str | None) -> ChatTemplate:
 def test_template_renders_the_prompt_that_the_model_was_trained_on() -> None:
     template = ChatTemplate(Model(vocab_only=True))
     prompt = template.render([{"role": "user", "content": "Hi"}])
-    assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
 def test_chat_and_stream_chat_give_the_same_text(llm: LLM) -> None:

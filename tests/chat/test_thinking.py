@@ -197,14 +197,14 @@ def test_log_probabilities_of_forced_tokens_are_those_of_the_model(llm: LLM) -> 
 
 
 def test_output_with_thinking_budget_0_and_log_probabilities_begins_with_the_end_tag(llm: LLM) -> None:
-    plain = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0))
-    done = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, logprobs=0))
+    plain = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, ignore_eos=True))
+    done = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, ignore_eos=True, logprobs=0))
     assert plain.text.startswith("</think>\n\n")
     assert plain.stats.thinking_tokens == 0
     assert done.token_ids == plain.token_ids
     assert done.logprobs is not None
     assert len(done.logprobs) == 12
-    assert all(one.logprob < 0 for one in done.logprobs)
+    assert all(one.logprob <= 0 for one in done.logprobs)
 
 
 def test_preempted_stream_continues_its_grammar_after_the_thinking(new_llm: Callable[..., LLM]) -> None:
@@ -233,6 +233,7 @@ def chats(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 HELLO = [{"role": "user", "content": "Hi."}]
+SUM = [{"role": "user", "content": "What is 457 + 86?"}]  # thinks for some 20 tokens
 
 
 def test_thinking_budget_of_0_sets_enable_thinking_to_false(chats: dict[str, LLM]) -> None:
@@ -292,7 +293,7 @@ def test_schemas_and_tools_constrain_the_output_after_a_thinking_that_was_closed
 def test_grammar_of_an_output_format_continues_after_a_thinking_that_was_closed(chats: dict[str, LLM]) -> None:
     """Use the grammar of an OutputFormat in SamplingParams, as the guide does."""
     llm = chats["begun"]
-    prompt = llm.chat_prompts.prompt(Chat(HELLO))
+    prompt = llm.chat_prompts.prompt(Chat(SUM))
     output_format = OutputFormat(llm.model.chat_template, prompt.end, schema=SCHEMA)
     done = llm.generate(prompt, SamplingParams(99, grammar=output_format.gbnf, thinking_budget=3))
     assert done.stats.thinking_tokens == 3
@@ -333,7 +334,7 @@ def test_preempted_stream_continues_after_a_closing_message_that_its_grammar_doe
 
 def test_tool_call_that_begins_within_the_thinking_budget_is_not_cut_off(chats: dict[str, LLM]) -> None:
     call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
-    params = SamplingParams(200, thinking_budget=40, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
+    params = SamplingParams(200, thinking_budget=15, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
     n = params.thinking_budget or 0
     for name in ("begun", "may"):
         grammar = params.grammar or ""

@@ -38,6 +38,7 @@ SETTINGS = DecodeSettings(
     cache_type="f16",
 )
 SMALL = ("--depths", "3,none,1,auto", "--kinds", "random,code", "--tokens", "16", "--rounds", "1", "--threads", "1")
+SMALL = (*SMALL, "--temperatures", "0,1.5")
 
 
 def run(*arguments: str | Path) -> int:
@@ -199,7 +200,7 @@ def test_chat_prompts_use_the_model_s_template_if_it_has_one(llm: pymtp.LLM, dem
 def test_later_round_with_the_same_prompt_samples_another_text() -> None:
     with pymtp.Model() as model, closing(DecodeArms(model, SETTINGS)) as arms:
         first, again, later = (
-            arms.measure(Group(i, ("code", 0.7), ("none",)), "none").token_ids for i in (0, 0, VARIANTS)
+            arms.measure(Group(i, ("code", 1.5), ("none",)), "none").token_ids for i in (0, 0, VARIANTS)
         )
     assert first == again != later
 

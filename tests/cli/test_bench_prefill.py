@@ -19,7 +19,6 @@ from pymtp.cli.bench_values import check_modes
 from pymtp.context.context import Context
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
-WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats per row, in the shipped model
 
 
 def run(*arguments: str | Path) -> int:
@@ -84,18 +83,19 @@ def test_plot_without_matplotlib_names_the_package(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_shipped_model_generates_the_same_text_in_all_prefill_modes(measured: Path) -> None:
+def test_shipped_model_generates_the_same_text_in_all_prefill_modes(measured: Path, llm: pymtp.LLM) -> None:
     report = json.loads(measured.read_text())
     assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
     measurements: list[dict[str, Any]] = report["measurements"]
     assert len(measurements) == 2 * 2 * len(MODES)
+    widths = {"hidden": llm.model.n_embd, "logits": llm.model.n_vocab, "embeddings": llm.model.n_embd}  # floats per row
     for m in measurements:
         assert m["stats"]["prompt_tokens"] == m["size"]
         assert m["stats"]["completion_tokens"] == 24
         assert (m["stats"]["drafted"] > 0) == (m["mode"] != "none")
         has_head_sync = m["stats"]["phase_seconds"]["head_sync"] > 0
         assert has_head_sync == (m["mode"] in ("host-copy", "all-outputs"))
-        rows = {name: m[f"{name}_bytes"] / 4 / WIDTHS[name] for name in WIDTHS}
+        rows = {name: m[f"{name}_bytes"] / 4 / widths[name] for name in widths}
         whole = m["size"]
         assert rows == {
             "hidden": whole if m["mode"] == "host-copy" else 0,

@@ -16,23 +16,14 @@ if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals", allow_module_level=True)
 
 from helpers.terminal import ALT_ENTER, CTRL_C, CTRL_D, HOME, LEFT, PASTE, PASTE_END, SEARCH, UP, Terminal
-from makers.chat_templates import DROPS_THINKING
-from makers.gguf_variants import rewrite
 
 from pymtp.cli.chat.slash_words import COMMANDS
 
 SMALL = ("chat", "-t", "1", "-c", "1024", "-d", "0")
 ESCAPE = b"\x1b"
+QUESTION = "What is 457 + 86?"  # the model thinks for some 20 tokens
 ANSWERED = "prompt tokens"  # figures end an answer
 COLOUR = re.compile(rb"\x1b\[(?:[\d;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[\d;]*)?m")
-
-
-@pytest.fixture(scope="module")
-def thinks(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the shipped model with a template that begins with thinking."""
-    path = tmp_path_factory.mktemp("models") / "thinks.gguf"
-    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
-    return path
 
 
 def saved(terminal: Terminal, folder: Path) -> list[dict[str, Any]]:
@@ -87,13 +78,13 @@ def test_chat_lines_are_edited_recalled_pasted_and_completed(tmp_path: Path) -> 
     assert "".join(f"+line {i}\n" for i in range(49)) + "+line 49 ends\n" in written
 
 
-def test_chat_commands_in_a_terminal(thinks: Path, tmp_path: Path) -> None:
-    options = ("-n", "24", "--reasoning-budget", "4", "--seed", "1", "-m", str(thinks))
+def test_chat_commands_in_a_terminal(tmp_path: Path) -> None:
+    options = ("-n", "60", "--seed", "1")
     with Terminal(tmp_path, *SMALL, *options) as terminal:
         terminal.wait_for_prompt()
         terminal.run("/help", "Ctrl-D")
         assert all(name in terminal.text for name in COMMANDS)
-        terminal.run("Hello.", ANSWERED)
+        terminal.run(QUESTION, ANSWERED)
         assert "think>" not in terminal.text
         _, first = saved(terminal, tmp_path)
         thinking, content = first["reasoning_content"], first["content"]
@@ -101,17 +92,18 @@ def test_chat_commands_in_a_terminal(thinks: Path, tmp_path: Path) -> None:
         assert thinking.replace("\n", "\r\n") in dimmed
         assert content.strip().replace("\n", "\r\n") in terminal.raw.decode()
         assert content.strip().replace("\n", "\r\n") not in dimmed
+        terminal.run("/set temp 1.5", "(temperature: 1.5)")
         terminal.run("/regen", ANSWERED)
         question, second = saved(terminal, tmp_path)
-        assert (question["content"], second != first) == ("Hello.", True)
+        assert (question["content"], second != first) == (QUESTION, True)
         terminal.clear()
         terminal.type("/edit\r")
-        terminal.wait_for_prompt("> Hello.")
+        terminal.wait_for_prompt(f"> {QUESTION}")
         terminal.run(" More.", ANSWERED, clear=False)
-        assert users(saved(terminal, tmp_path)) == ["Hello. More."]
+        assert users(saved(terminal, tmp_path)) == [f"{QUESTION} More."]
         terminal.run("/set temp 0", "(temperature: 0)")
         terminal.run("/set", "samplers")
-        assert re.search(r"temperature +0 +default: 0\.7", terminal.text)
+        assert re.search(r"temperature +0 +default: 0\.2", terminal.text)
         terminal.run("/system Be brief.", "(system message: Be brief.)")
         terminal.run("/image picture.png", "error: this model was loaded without a projector")
         terminal.run("/clear", "a new chat")
@@ -151,8 +143,8 @@ def test_signal_that_ends_a_chat_leaves_the_terminal_as_it_was(tmp_path: Path, m
         assert terminal.raw.rfind(b"\x1b[?2004l") > terminal.raw.rfind(b"\x1b[?2004h"), "pasted text is not marked"
 
 
-def test_ctrl_c_ends_what_runs_and_keeps_the_chat(thinks: Path, tmp_path: Path) -> None:
-    options = ("-n", "40", "--reasoning-budget", "6", "--temperature", "0", "-m", str(thinks))
+def test_ctrl_c_ends_what_runs_and_keeps_the_chat(tmp_path: Path) -> None:
+    options = ("-n", "40", "--reasoning-budget", "6", "--temperature", "0")
     with Terminal(tmp_path, *SMALL, *options) as terminal:
         terminal.wait_for_prompt()
         terminal.type(CTRL_C)  # 1: on an empty line
@@ -171,11 +163,12 @@ def test_ctrl_c_ends_what_runs_and_keeps_the_chat(thinks: Path, tmp_path: Path) 
         terminal.wait_for_prompt("I-search backward: some")
         terminal.type(CTRL_C)  # 4: in a search
         terminal.wait_for_prompt(">")
+        ask = {held: f"What is 457 + {86 + i}?" for i, held in enumerate(("0", "1", "4", "</think>"))}
         for held, keeps in (("0", False), ("1", True), ("4", True), ("</think>", True)):
             # 5 to 8: while the prompt is read, at the first token, in the thinking, in the answer
             terminal.clear()
             terminal.hold(held)
-            terminal.type(f"turn {held}\r")
+            terminal.type(f"{ask[held]}\r")
             terminal.wait_until_held()
             if held == "0":
                 terminal.wait("reading the prompt")
@@ -184,7 +177,7 @@ def test_ctrl_c_ends_what_runs_and_keeps_the_chat(thinks: Path, tmp_path: Path) 
             terminal.wait_for_prompt()
             terminal.hold("")
         messages = saved(terminal, tmp_path)
-        assert users(messages) == ["turn 1", "turn 4", "turn </think>"]
+        assert users(messages) == [ask[held] for held in ("1", "4", "</think>")]
         partial = [message for message in messages if message["role"] == "assistant"]
         assert [bool(message["content"]) for message in partial] == [False, False, True]
         assert all(message["reasoning_content"] for message in partial[1:])
@@ -198,7 +191,7 @@ def test_ctrl_c_ends_what_runs_and_keeps_the_chat(thinks: Path, tmp_path: Path) 
         terminal.hold("")
         terminal.clear()
         terminal.type("/edit\r")
-        terminal.wait_for_prompt("> turn </think>")
+        terminal.wait_for_prompt(f"> {ask['</think>']}")
         terminal.type(CTRL_C)  # 10: while a message is changed
         terminal.wait("the message is as it was")
         assert saved(terminal, tmp_path) == messages
@@ -254,8 +247,8 @@ def test_chat_fits_40_columns_and_has_no_colours_if_told_so(tmp_path: Path) -> N
     assert not COLOUR.search(terminal.raw)
 
 
-def test_chat_in_a_dumb_terminal_has_no_escape_codes(thinks: Path, tmp_path: Path) -> None:
-    options = ("-n", "12", "--reasoning-budget", "4", "--temperature", "0", "-m", str(thinks))
+def test_chat_in_a_dumb_terminal_has_no_escape_codes(tmp_path: Path) -> None:
+    options = ("-n", "12", "--reasoning-budget", "4", "--temperature", "0")
     with Terminal(tmp_path, *SMALL, *options, env={"TERM": "dumb"}) as terminal:
         terminal.wait_for_prompt()
         terminal.type("Hello.\r")

@@ -11,24 +11,23 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, make_llm
 from helpers.command import PYMTP, generate, parse, run, typer_command
 from helpers.tuned import TUNED
-from makers.chat_templates import DROPS_THINKING
-from makers.gguf_variants import rewrite
 from rich.console import ColorSystem
 
 import pymtp
-from pymtp import LLM, Model, SamplingParams
-from pymtp.chat import ChatTemplate
+from pymtp import LLM, SamplingParams
 from pymtp.cli.completion import format_figures
 from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.screen import screen
 from pymtp.cli.serve import parse_effort_budgets
 
 PROMPT = "def fibonacci(n):"
+SUM = "What is 457 + 86?"  # the model thinks for some 20 tokens
 
 
 @pytest.fixture(scope="module")
@@ -203,29 +202,32 @@ def chat(stdin: str, *more: str) -> tuple[str, list[int]]:
 
 
 def test_chat_answers_each_line_and_keeps_earlier_turns(llm: LLM) -> None:
-    answer, _ = chat("Hello.\n")
-    shown, lengths = chat("Hello.\n\nAgain.\n")
+    answer, _ = chat("Hello.\n", "--no-thinking")
+    shown, lengths = chat("Hello.\n\nAgain.\n", "--no-thinking")
     assert shown.startswith(answer)
     first = [{"role": "user", "content": "Hello."}]
     both = [*first, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
-    expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (first, both)]
-    assert lengths == expected
+    variables = {"chat_template_kwargs": {"enable_thinking": False}}
+    prompts = [llm.chat_template.render(messages, **variables) for messages in (first, both)]
+    assert lengths == [len(llm.model.tokenize(prompt)) for prompt in prompts]
 
 
 def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
-    small = ("-t", "1", "-c", "1024", "-n", "24", "-m", str(tuned))
-    messages = [{"role": "user", "content": "Hello."}]
+    small = ("-t", "1", "-c", "1024", "-m", str(tuned), "--no-thinking", "-n", "24")
+    said = "Tell a story about the fox Ada and Tom in Rome."
+    messages = [{"role": "user", "content": said}]
+    plain: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
     options = ("--temp", "1.2", "--top-k", "-1", "--repeat-penalty", "1.1", "--presence-penalty", "0.3", "--seed", "4")
     given = {"temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1, "presence_penalty": 0.3, "seed": 4}
     with make_llm(tuned) as llm:
         assert (
-            run("chat", *small, "--seed", "0", stdin="Hello.\n").stdout
-            == llm.chat(messages, SamplingParams(24, **TUNED)).text + "\n"
+            run("chat", *small, "--seed", "0", stdin=f"{said}\n").stdout
+            == llm.chat(messages, SamplingParams(24, **TUNED), **plain).text + "\n"
         )
-        expected = llm.chat(messages, SamplingParams(24, **(TUNED | given))).text
-        assert run("chat", *small, *options, stdin="Hello.\n").stdout == expected + "\n"
-        short = run("chat", *small[:-4], "-m", str(tuned), "--seed", "0", stdin="Hello.\n").stdout  # without -n
-        assert short == llm.chat(messages).text + "\n"
+        expected = llm.chat(messages, SamplingParams(24, **(TUNED | given)), **plain).text
+        assert run("chat", *small, *options, stdin=f"{said}\n").stdout == expected + "\n"
+        short = run("chat", *small[:-2], "--seed", "0", stdin=f"{said}\n").stdout  # without -n
+        assert short == llm.chat(messages, **plain).text + "\n"
 
 
 def test_generate_takes_penalties_and_samplers(llm: LLM) -> None:
@@ -339,32 +341,25 @@ def test_error_about_two_options_has_both_names() -> None:
 
 
 @pytest.mark.parametrize("thinks", [True, False])
-def test_chat_separates_thinking_from_the_answer(demo: Path, tmp_path: Path, thinks: bool) -> None:
-    path = tmp_path / "thinks.gguf"
-    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
-    shown, lengths = chat("Hello.\nAgain.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
-    with Model(path, vocab_only=True) as model:
-        answer, _ = chat("Hello.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
-        visible = "" if thinks else answer[:-1]  # max_tokens ends the turn within the thinking
-        first = [{"role": "user", "content": "Hello."}]
-        both = [*first, {"role": "assistant", "content": visible}, {"role": "user", "content": "Again."}]
-        variables = {"chat_template_kwargs": {"enable_thinking": thinks}}
-        prompts = [ChatTemplate(model).render(messages, **variables) for messages in (first, both)]
-        assert lengths == [len(model.tokenize(prompt)) for prompt in prompts]
+def test_chat_separates_thinking_from_the_answer(llm: LLM, thinks: bool) -> None:
+    shown, lengths = chat(f"{SUM}\nAgain.\n", "--thinking" if thinks else "--no-thinking")
+    answer, _ = chat(f"{SUM}\n", "--thinking" if thinks else "--no-thinking")
+    visible = "" if thinks else answer[:-1]  # max_tokens ends the turn within the thinking
+    first = [{"role": "user", "content": SUM}]
+    both = [*first, {"role": "assistant", "content": visible}, {"role": "user", "content": "Again."}]
+    variables = {"chat_template_kwargs": {"enable_thinking": thinks}}
+    prompts = [llm.chat_template.render(messages, **variables) for messages in (first, both)]
+    assert lengths == [len(llm.model.tokenize(prompt)) for prompt in prompts]
     assert shown.startswith(answer)
 
 
-def test_chat_thinks_within_the_reasoning_budget(demo: Path, tmp_path: Path) -> None:
-    path = tmp_path / "thinks.gguf"
-    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
+def test_chat_thinks_within_the_reasoning_budget() -> None:
     budget = ("--reasoning-budget", "2", "--reasoning-budget-message", " Enough. ")
-    shown, _ = chat("Hello.\n", "-m", str(path), "-n", "40", *budget)
+    shown, _ = chat(f"{SUM}\n", "-n", "40", *budget)
     thinking, _, answer = shown.partition(" Enough. </think>\n\n")
     assert thinking
     assert answer
-    assert chat("Hello.\nMore.\n", "-m", str(path), "--reasoning-budget", "0") == chat(
-        "Hello.\nMore.\n", "-m", str(path), "--no-thinking"
-    )
+    assert chat(f"{SUM}\nMore.\n", "--reasoning-budget", "0") == chat(f"{SUM}\nMore.\n", "--no-thinking")
 
 
 @pytest.mark.parametrize("command", ["chat", "serve"])
@@ -381,7 +376,7 @@ def test_error_about_a_reasoning_budget_has_the_name_of_the_option(command: str)
 
 
 def test_chat_shows_cached_tokens() -> None:
-    long = "word " * 100
+    long = "word " * 200
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", stdin=f"{long}\n{long}\n")
     first, second = [line for line in done.stderr.splitlines() if " prompt tokens" in line]
     assert "cached" not in first

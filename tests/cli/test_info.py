@@ -83,7 +83,7 @@ def test_info_shows_the_sampling_defaults_of_the_model(tuned: Path, tmp_path: Pa
     assert output.stderr == ""
     words = ", ".join(f"{name} {value}" for name, value in TUNED.items())
     assert re.search(rf"^sampling\t{re.escape(words)}$", run("info", tuned).stdout, re.MULTILINE)
-    assert json.loads(run("info", "--json").stdout)["model"]["sampling"] == {}
+    assert json.loads(run("info", write_tuned(tmp_path / "bare.gguf"), "--json").stdout)["model"]["sampling"] == {}
     odd = run("info", write_tuned(tmp_path / "odd.gguf", top_k=-7, mirostat=1, temp=0.5), "--json")
     assert json.loads(odd.stdout)["model"]["sampling"] == {"temperature": 0.5}
     assert odd.stderr.count("note: general.sampling.") == 2

@@ -10,7 +10,7 @@ from conftest import make_llm
 
 from pymtp import LLM, SamplingParams
 
-DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 20 + "class Rectangle:\n    wid"
+DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 30 + "class Rectangle:\n    wid"
 QUESTION = "th = 0\n\n    def grow(self"
 GREEDY = SamplingParams(max_tokens=24, logprobs=3)
 SAMPLED = SamplingParams(max_tokens=24, logprobs=3, temperature=0.8, seed=5)

@@ -30,8 +30,11 @@ TUNED: dict[str, Any] = {
 
 
 def write_tuned(path: Path, **keys: Any) -> Path:
-    """Write the shipped model to a file, with these keys of general.sampling."""
-    rewrite(demo_model(), path, metadata={f"general.sampling.{name}": value for name, value in keys.items()})
+    """Write the shipped model to a file, with these keys of general.sampling and no others."""
+    without = path.with_suffix(".without")  # a key that the shipped model has would keep its type
+    rewrite(demo_model(), without, metadata={"general.sampling.temp": None})
+    rewrite(without, path, metadata={f"general.sampling.{name}": value for name, value in keys.items()})
+    without.unlink()
     return path
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from makers.chat_templates import DROPS_THINKING
-from makers.gguf_variants import rewrite
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Piece, SamplingParams
 from pymtp.chat import ToolCallDelta, ToolCallStart
 
 HELLO = [{"role": "user", "content": "Hello."}]
+SUM = [{"role": "user", "content": "What is 457 + 86?"}]  # the model thinks for some 20 tokens
+PLAIN: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"]}
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "get_weather", "parameters": CITY}}]
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 999}
@@ -30,14 +28,6 @@ class Answer:
         return NUMBER
 
 
-@pytest.fixture
-def thinker(new_llm: Callable[..., LLM], demo: Path, tmp_path: Path) -> LLM:
-    """Make an LLM whose prompts of chats end with <think>."""
-    path = tmp_path / "thinker.gguf"
-    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
-    return new_llm(path)
-
-
 def test_required_tool_calls_are_valid(llm: LLM) -> None:
     answer = llm.chat(HELLO, tools=TOOLS, tool_choice="required", max_tokens=200, temperature=0.0)
     assert answer.tool_calls, answer.text
@@ -50,30 +40,30 @@ def test_required_tool_calls_are_valid(llm: LLM) -> None:
     assert len(named.tool_calls) == 1
 
 
-def test_thinking_and_content_of_a_schema_are_apart(thinker: LLM) -> None:
+def test_thinking_and_content_of_a_schema_are_apart(llm: LLM) -> None:
     for schema in (NUMBER, json.dumps(NUMBER), Answer):
-        answer = thinker.chat(HELLO, json_schema=schema, thinking_budget=8, max_tokens=60, temperature=0.0)
+        answer = llm.chat(SUM, json_schema=schema, thinking_budget=8, max_tokens=60, temperature=0.0)
         assert answer.reasoning, answer.text
         assert 0 <= json.loads(answer.content) <= 999
         assert answer.stats.thinking_tokens <= 8
 
 
-def test_schema_begins_after_the_thinking_without_a_budget_too(thinker: LLM) -> None:
-    answer = thinker.chat(HELLO, json_schema=NUMBER, max_tokens=8, temperature=0.0)
+def test_schema_begins_after_the_thinking_without_a_budget_too(llm: LLM) -> None:
+    answer = llm.chat(SUM, json_schema=NUMBER, max_tokens=8, temperature=0.0)
     assert answer.content == ""
     assert answer.reasoning
     assert not answer.reasoning.strip().isdigit()
 
 
 def test_stream_gives_the_text_that_was_held_back_for_a_tag(llm: LLM) -> None:
-    pieces = list(llm.stream_chat(HELLO, grammar='root ::= "<thi"'))
+    pieces = list(llm.stream_chat(HELLO, grammar='root ::= "<thi"', **PLAIN))
     assert "".join(piece.content for piece in pieces) == "<thi"
-    chunks = llm.create_chat_completion(HELLO, grammar='root ::= "<thi"', stream=True)
+    chunks = llm.create_chat_completion(HELLO, grammar='root ::= "<thi"', stream=True, **PLAIN)
     assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "<thi"
 
 
 def test_every_completion_of_a_chat_has_its_parts(llm: LLM) -> None:
-    answer = llm.chat(HELLO, json_schema=NUMBER, n=3, seed=1, temperature=1.0)
+    answer = llm.chat(HELLO, json_schema=NUMBER, n=3, seed=1, temperature=1.0, **PLAIN)
     for one in (answer, *answer.others):
         assert 0 <= json.loads(one.content) <= 999
         assert one.reasoning is None
@@ -100,15 +90,15 @@ def joined(pieces: list[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
     [{"tools": TOOLS, "tool_choice": "required"}, {"json_schema": NUMBER, "thinking_budget": 8}, {}],
     ids=["tools", "schema", "text"],
 )
-def test_streams_of_chats_give_the_parts_of_the_completion(thinker: LLM, keywords: dict[str, Any]) -> None:
+def test_streams_of_chats_give_the_parts_of_the_completion(llm: LLM, keywords: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=120, temperature=0.8, seed=4)
-    answer = thinker.chat(HELLO, params, **keywords)
-    stream = thinker.stream_chat(HELLO, params, **keywords)
+    answer = llm.chat(SUM, params, **keywords)
+    stream = llm.stream_chat(SUM, params, **keywords)
     pieces = list(stream)
 
     async def read() -> list[Piece]:
-        async with AsyncLLM(thinker) as several:
-            return [piece async for piece in several.stream_chat(HELLO, params, **keywords)]
+        async with AsyncLLM(llm) as several:
+            return [piece async for piece in several.stream_chat(SUM, params, **keywords)]
 
     assert stream.completion.parsed == answer.parsed
     for each in (pieces, asyncio.run(read())):
@@ -120,7 +110,7 @@ def test_streams_of_chats_give_the_parts_of_the_completion(thinker: LLM, keyword
 
 
 def test_closed_stream_of_a_chat_has_no_more_pieces(llm: LLM) -> None:
-    with llm.stream_chat(HELLO, max_tokens=9, grammar='root ::= "<tool"') as stream:
+    with llm.stream_chat(HELLO, max_tokens=9, grammar='root ::= "<tool"', **PLAIN) as stream:
         assert next(stream).content == ""  # a tag may begin here
     assert list(stream) == []
 

@@ -195,17 +195,18 @@ def test_closed_async_stream_ends_its_request(llm: LLM) -> None:
 
 @pytest.mark.parametrize("n_top", [0, 2])
 def test_echo_has_the_log_probabilities_of_the_prompt_too(llm: LLM, n_top: int) -> None:
-    prompt = "def é(x):"
-    fields: dict[str, Any] = {"echo": True, "logprobs": n_top, **GREEDY}
+    prompt = "def 字(x):"  # a character without a token of its own
+    ends = {token: -100.0 for token in range(llm.model.n_vocab) if llm.model.ends_generation(token)}  # have no text
+    fields: dict[str, Any] = {"echo": True, "logprobs": n_top, "logit_bias": ends, **GREEDY}
     (choice,) = llm.create_completion(prompt, **fields)["choices"]
     found = choice["logprobs"]
     assert len(found["tokens"]) > GREEDY["max_tokens"]
     for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
         assert token.startswith("bytes:") or choice["text"].startswith(token, offset)
-    assert {r"bytes:\xc3", r"bytes:\xa9"} < {*found["tokens"]}
+    assert {r"bytes:\xe5", r"bytes:\xad", r"bytes:\x97"} < {*found["tokens"]}
     assert (found["token_logprobs"][0], found["top_logprobs"][0]) == (None, None)
 
-    done = llm.generate(prompt, logprobs=n_top, prompt_logprobs=n_top, **GREEDY)
+    done = llm.generate(prompt, logprobs=n_top, prompt_logprobs=n_top, logit_bias=ends, **GREEDY)
     assert done.prompt_logprobs is not None
     assert done.logprobs is not None
     expected = [one for one in [*done.prompt_logprobs, *done.logprobs] if one is not None]

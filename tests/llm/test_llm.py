@@ -23,6 +23,7 @@ from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequest
 from pymtp.drafting.depth import FixedDepth, SequenceDepth
 
 SHORT = SamplingParams(max_tokens=8)
+PROMPT = "def fibonacci(n):"  # begins a text of more tokens
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
 
 
@@ -37,15 +38,15 @@ def lives_on(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_generate_returns_a_completion_for_a_prompt_and_a_list_for_a_list(llm: LLM) -> None:
-    one = llm.generate("def f(x):", SHORT)
+    one = llm.generate(PROMPT, SHORT)
     assert isinstance(one, Completion)
     assert one.finish_reason == "length"
     assert llm.model.detokenize(one.token_ids) == one.text
-    assert one.prompt_token_ids == llm.model.tokenize("def f(x):")
-    many = llm.generate(["def f(x):", "import "], SHORT)
+    assert one.prompt_token_ids == llm.model.tokenize(PROMPT)
+    many = llm.generate([PROMPT, "import "], SHORT)
     assert many[0].text == one.text
     assert len(many) == 2
-    assert [c.text for c in llm.generate(["def f(x):"], SHORT)] == [one.text]
+    assert [c.text for c in llm.generate([PROMPT], SHORT)] == [one.text]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
@@ -64,7 +65,6 @@ def test_generate_takes_token_ids_in_any_sequence(llm: LLM, kind: Callable[[list
         ([[]], InvalidRequestError, "empty"),
         (["a", ""], InvalidRequestError, "empty"),
         ([5, -1], InvalidRequestError, "token id -1"),
-        ([5, 2048], InvalidRequestError, "token id 2048"),
         ([5, 1.5], InvalidRequestError, "string or token ids"),
         ([None], InvalidRequestError, "string or token ids"),
         ([5, True], InvalidRequestError, "string or token ids"),
@@ -83,6 +83,13 @@ def test_generate_takes_token_ids_in_any_sequence(llm: LLM, kind: Callable[[list
 def test_generate_refuses_bad_prompts(llm: LLM, prompt: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         llm.generate(prompt, SHORT)
+
+
+def test_generate_refuses_the_first_token_id_beyond_the_vocabulary(llm: LLM) -> None:
+    n = llm.model.n_vocab
+    with pytest.raises(InvalidRequestError, match=f"token id {n}"):
+        llm.generate([5, n], SHORT)
+    assert llm.generate([5, n - 1], SHORT).token_ids
 
 
 def test_generate_checks_all_prompts_before_it_runs_the_first(llm: LLM) -> None:

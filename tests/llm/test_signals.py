@@ -69,10 +69,10 @@ try:
     context.prefill([7] * 32768)  # one call that takes seconds
 except KeyboardInterrupt:
     print(caller.is_alive(), context.n_past)
-print(context.prefill([1, 2, 3]).shape, context.cancelled)
+print(context.prefill([1, 2, 3]).shape == (model.n_vocab,), context.cancelled)
 caller.join()
 print(set(reasons))
-""") == ["True 0", "(2048,) False", "{'length'}"]
+""") == ["True 0", "True False", "{'length'}"]
 
 
 @posix
@@ -157,8 +157,8 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 caller.join()
-print(shapes)
-""") == ["interrupted", "[(2048,)]"]
+print(shapes == [(model.n_vocab,)])
+""") == ["interrupted", "True"]
 
 
 CROSSED = """
