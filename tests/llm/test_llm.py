@@ -22,7 +22,7 @@ import pymtp
 from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, SamplingParams
 from pymtp.drafting.depth import FixedDepth, SequenceDepth
 
-SHORT = SamplingParams(max_tokens=8)
+SHORT = SamplingParams(max_tokens=8, ignore_eos=True)
 PROMPT = "def fibonacci(n):"  # begins a text of more tokens
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
 
@@ -332,7 +332,7 @@ def test_auto_depth_starts_at_the_depth_of_the_last_request_and_stats_list_the_d
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
     llm = new_llm(draft_tokens="auto", draft_text=0)
-    done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
+    done = llm.generate(prompts[0], SamplingParams(max_tokens=200, ignore_eos=True))
     assert len(done.stats.depths) == done.stats.rounds
     assert set(done.stats.depths) <= set(range(9))
     again, sampled = llm._engine.depth.add_sequence(0.0), llm._engine.depth.add_sequence(0.7)
