@@ -21,6 +21,7 @@ PROMPTS = [
     "def is_palindrome(text):",
     "def gcd(a, b):",
     "def flatten(nested):",
+    "def is_even(n):",
 ]
 
 

@@ -203,9 +203,9 @@ def test_reference_is_read_as_a_json_pointer(llm: LLM) -> None:
 @pytest.mark.parametrize("top_k", [0, 3])
 def test_output_follows_a_recursive_schema(llm: LLM, top_k: int) -> None:
     schema = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
-    eager = dict.fromkeys([*llm.model.tokenize('{"next":'), *llm.model.tokenize("}")], 9.0)
-    eager |= dict.fromkeys(llm.model.tokenize("null"), 10.0)
-    params = SamplingParams(200, json_schema=schema, temperature=1.0, top_k=top_k, top_p=1.0, seed=1, logit_bias=eager)
+    eager = dict.fromkeys([*llm.model.tokenize('{"next":'), *llm.model.tokenize("}")], 36.0)
+    eager |= dict.fromkeys(llm.model.tokenize("null"), 40.0)
+    params = SamplingParams(200, json_schema=schema, temperature=4.0, top_k=top_k, top_p=1.0, seed=1, logit_bias=eager)
     completion = llm.generate("x", params)
     assert completion.text.count("next") > 0
     assert completion.finish_reason == "stop"
