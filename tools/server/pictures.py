@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-QUESTION = "write a function that splits a path"
+QUESTION = "Write a Python function to return the median of numbers. Call it median."
 FIELDS = {"max_tokens": "100", "temperature": "0"}
 LOAD_SECONDS = 30  # requests run so long before the picture of the figures
 MAX_BYTES = 200_000
