@@ -7,14 +7,14 @@ Right answers are counted greedily, by kind. Acceptance is by position of three 
 counts rounds that accepted at least i of three drafts, among rounds that drafted three.
 """
 
-import argparse
 import hashlib
 import json
 import platform
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from cases.case import Case
 from chats import prompt_of
 from stream import KINDS, held_out_cases
@@ -82,21 +82,21 @@ def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--cases", type=int, default=1000, help="held-out cases, as many of each kind")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0], help="0: right answers, too")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--show", type=int, default=0, help="wrong answers to print, of each kind")
-    parser.add_argument("-o", "--output", type=Path)
-    args = parser.parse_args()
-    results = evaluate(args.model, args.cases, args.temperatures, args.threads, args.show)
+def main(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    cases: Annotated[int, typer.Option(help="Held-out cases, as many of each kind.")] = 1000,
+    temperatures: Annotated[str, typer.Option(help="At 0, right answers are counted, too.")] = "0,0.7,1",
+    threads: Annotated[int, typer.Option("-t", "--threads")] = 2,
+    show: Annotated[int, typer.Option(help="Wrong answers to print, of each kind.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the counts, as JSON.")] = None,
+) -> None:
+    """Evaluate a model, and print its counts."""
+    results = evaluate(model, cases, [float(each) for each in temperatures.split(",")], threads, show)
     text = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
-    if args.output:
-        args.output.write_text(text)
+    if output:
+        output.write_text(text)
     print(text)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
