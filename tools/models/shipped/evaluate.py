@@ -60,6 +60,9 @@ def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int,
                 done = answers(llm, cases, temperature)
                 everything[temperature] += done
                 row[f"acceptance at {temperature:g}"] = acceptance(done)
+                row[f"texts that repeat a line more than three times at {temperature:g}"] = sum(
+                    repeats(c.text) for c in done
+                )
                 if not temperature:
                     right = [case.is_right(c.text) for case, c in zip(cases, done, strict=True)]
                     row["right"] = round(sum(right) / len(cases), 3)
@@ -75,9 +78,6 @@ def evaluate(model: Path, n_cases: int, temperatures: list[float], threads: int,
         "drafts": DRAFTS,
         "kinds": by_kind,
         "all": {f"acceptance at {t:g}": acceptance(done) for t, done in everything.items()},
-        "texts that repeat a line more than three times": {
-            f"at {t:g}": sum(repeats(c.text) for c in done) for t, done in everything.items()
-        },
         "readme": {"prompt": README_PROMPT, "text": first.text, "finish_reason": first.finish_reason},
     }
 
