@@ -215,10 +215,10 @@ class Client:
     def chat(self, messages: list[dict[str, str]], **more: Any) -> httpx.Response:
         return self.http.post(CHAT, json={**GREEDY, "messages": messages, "max_tokens": 24, **more})
 
-    def first(self, replica: str, among: list[str]) -> Iterator[list[dict[str, str]]]:
-        """Yield chats that are routed to a replica first, among these replicas."""
+    def first(self, replica: str, among: list[str], more: str = "") -> Iterator[list[dict[str, str]]]:
+        """Yield chats that are routed to a replica first, among these replicas. more: the end of their message."""
         for i in range(10**6):
-            messages = [{"role": "user", "content": f"def f{i}(a):"}]
+            messages = [{"role": "user", "content": f"def f{i}(a):{more}"}]
             key = routing_hint("POST", CHAT, json.dumps({"messages": messages}).encode()).key
             assert key is not None
             if rank_replicas(key, dict.fromkeys(among, 0), PLACES)[0] == replica:
@@ -249,13 +249,13 @@ def turns(client: Client, llm: LLM) -> dict[str, Any]:
     nodes = {node_of(replica) for replica in replicas}
     found: dict[str, Any] = {"nodes": len(nodes), "wrong": 0, "elsewhere": 0, "read_twice": 0}
     for replica in replicas:
-        chats = client.first(replica, replicas)
+        chats = client.first(replica, replicas, "\n    a += 1" * 80)  # long enough for a checkpoint
         for messages in (next(chats), next(chats)):
             for turn in range(2):
                 done = client.chat(messages)
                 answer = done.json()
                 text = answer["choices"][0]["message"]["content"]
-                found["wrong"] += text != llm.chat(messages, SamplingParams(max_tokens=24, temperature=0)).text
+                found["wrong"] += text != llm.chat(messages, SamplingParams(max_tokens=24, temperature=0)).content
                 found["elsewhere"] += done.headers["x-pymtp-replica"] != replica
                 found["read_twice"] += turn and not answer["usage"]["prompt_tokens_details"]["cached_tokens"]
                 messages = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
@@ -268,7 +268,7 @@ def stream(client: Client, llm: LLM) -> dict[str, Any]:
     asked = {**ENDLESS, "messages": messages, "max_tokens": 400, "stream": True}
     with client.http.stream("POST", CHAT, json=asked) as answer:
         pieces = list(answer.iter_text())
-    alone = llm.chat(messages, SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)).text
+    alone = llm.chat(messages, SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)).content
     return {
         "came_in_pieces": len(pieces) > 2,
         "right": text_of("".join(pieces)) == alone,

@@ -8,11 +8,13 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_drafts, "new_prompts", lambda n: ["import os\n\ndef walk(", "class Stack:\n"][:n])
+    monkeypatch.setattr(
+        bench_drafts, "new_prompts", lambda n: ["import os\n\ndef walk(", "class Stack:\n"][:n]
+    )
 
 
 def test_accepted_by_position_is_the_share_of_drafts_whose_predecessors_were_accepted() -> None:
-    row = bench_drafts.measure(2, 40, 0.7, draft_tokens=2)
+    row = bench_drafts.measure(2, 40, 1.5, draft_tokens=2)
     first, second = row["accepted"]
     assert row["mean_accepted_length"] == pytest.approx(1 + first + first * second)
     assert 0 < second < 1
