@@ -110,7 +110,7 @@ def test_streams_of_chats_give_the_parts_of_the_completion(llm: LLM, keywords: d
 
 
 def test_closed_stream_of_a_chat_has_no_more_pieces(llm: LLM) -> None:
-    with llm.stream_chat(HELLO, draft_tokens=0, grammar='root ::= "<tool_cal"', **PLAIN) as stream:
+    with llm.stream_chat(HELLO, max_tokens=9, grammar='root ::= "<thi"', **PLAIN) as stream:
         assert next(stream).content == ""  # a tag may begin here
     assert list(stream) == []
 
