@@ -12,7 +12,7 @@ from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.context.context import Context
 from pymtp.model.model import Model
 
-PROMPT = "import os\n\n\ndef walk(top, topdown=True):\n    for name in names:\n        "
+PROMPT = "def median(numbers):"
 
 
 def continue_from(context: Context, tokens: list[int], n: int) -> list[int]:
@@ -73,7 +73,7 @@ def test_hidden_state_before_the_first_token_is_zero_also_after_clear(llm: LLM) 
 
 def test_prompt_prefilled_in_two_calls_drafts_like_one_call(new_llm: Callable[..., LLM], demo_f32: Path) -> None:
     llm = new_llm(demo_f32, type_k="f32", type_v="f32", flash_attn="off")
-    tokens = llm.model.tokenize(PROMPT * 2)
+    tokens = llm.model.tokenize(PROMPT * 6)
     llm.context.prefill(tokens)
     at_once = [llm.context.draft(t) for t in (5, 6)]
     llm.context.clear()
@@ -175,7 +175,7 @@ def test_ignore_eos_continues_after_the_end_token(llm: LLM) -> None:
 
 def test_full_context_ends_the_text_with_length(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=256)
-    prompt = llm.model.tokenize(PROMPT * 20)[:240]
+    prompt = llm.model.tokenize(PROMPT * 80)[:240]
     completion = llm.generate(prompt, SamplingParams(max_tokens=None, ignore_eos=True))
     assert completion.finish_reason == "length"
     assert len(completion.token_ids) == 256 - 240 + 1

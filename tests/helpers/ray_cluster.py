@@ -356,7 +356,7 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
         kept_text += "".join(kept_pieces)
         whole = waiting.result()
     told = json.loads(events.rstrip().split("\n")[-1].removeprefix("data: "))
-    alone = llm.chat(other, SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)).text
+    alone = llm.chat(other, SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)).content
     found = {
         "fetched": [each.status_code for each in fetched],
         "at": at == [dies, lives],

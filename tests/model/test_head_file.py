@@ -27,7 +27,7 @@ from pymtp.engine.request import Completion
 from pymtp.model.options import ModelOptions
 from pymtp.sampling import Sampler
 
-PROMPT = "import os\n\ndef walk(folder):\n"
+PROMPT = "def median(numbers):"
 GREEDY = SamplingParams(max_tokens=60)
 SAMPLED = SamplingParams(max_tokens=60, temperature=0.9, seed=3)
 
