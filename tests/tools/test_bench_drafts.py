@@ -8,9 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        bench_drafts, "new_prompts", lambda n: ["import os\n\ndef walk(", "class Stack:\n"][:n]
-    )
+    monkeypatch.setattr(bench_drafts, "new_prompts", lambda n: ["import os\n\ndef walk(", "class Stack:\n"][:n])
 
 
 def test_accepted_by_position_is_the_share_of_drafts_whose_predecessors_were_accepted() -> None:
