@@ -333,8 +333,10 @@ def test_preempted_stream_continues_after_a_closing_message_that_its_grammar_doe
 
 
 def test_tool_call_that_begins_within_the_thinking_budget_is_not_cut_off(chats: dict[str, LLM]) -> None:
-    call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
+    call = "so<tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
+    (tag,) = chats["begun"].model.tokenize("<tool_call>")
     params = SamplingParams(200, thinking_budget=15, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
+    params = replace(params, logit_bias={tag: 100.0})  # rather than its letters
     n = params.thinking_budget or 0
     for name in ("begun", "may"):
         grammar = params.grammar or ""

@@ -84,7 +84,7 @@ def test_json_output_has_the_completion_and_its_figures(expected: str) -> None:
         (["a", "--file", "b"], 2, "give one prompt"),
         (["--file", "nowhere.txt"], 2, "nowhere.txt"),
         (["a", "--temperature", "nan"], 2, "temperature"),
-        (["a", "-n", "-3"], 2, "max_tokens"),
+        (["a", "-n", "-3"], 2, "--max-tokens"),
         (["a", "--cache-type", "q1"], 2, "--cache-type 'q1'"),
         (["a", "--cache", "-1"], 2, "--cache"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
