@@ -29,8 +29,8 @@ def run(*arguments: str | Path) -> int:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command generate after texts like those that the shipped model was trained on."""
-    texts = new_prompts(6 * len(KINDS), 150)
-    places = {kind: 6 * i for i, kind in enumerate(KINDS)}
+    texts = new_prompts(16 * len(KINDS), 150)
+    places = {kind: 16 * i for i, kind in enumerate(KINDS)}
     monkeypatch.setattr(tap, "prompt", lambda model, kind, variant: model.tokenize(texts[places[kind] + variant]))
 
 
@@ -134,7 +134,10 @@ def test_report_of_an_unfit_head_has_figures_but_no_trained_tap(
 
 
 @pytest.mark.usefixtures("known")
-def test_shipped_head_uses_the_tap_that_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_head_uses_the_tap_that_it_was_trained_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tap, "VARIANTS", 16)  # prompts of a kind
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)
