@@ -38,7 +38,7 @@ GOLDEN = np.load(Path(__file__).parent.parent / "reference" / "golden.npz")
 PROMPTS = ("chat",) if LAVAPIPE else ("one", "line", "chat", "code")
 WHICH = PROMPTS[-1]
 TAPS = ("post_norm", "pre_norm")
-BOUNDS = {"f32": 2e-2} if LAVAPIPE else {"f32": 2e-2, "f16": 1e-1}  # logits have a deviation of 3
+BOUNDS = {"f32": 3e-2} if LAVAPIPE else {"f32": 3e-2, "f16": 1e-1}  # logits have a deviation of 3
 # tokens of a prompt; few on lavapipe, which needs 15 s to compile the shader for products of seven or eight rows
 LONG = 20 if LAVAPIPE else 300
 STEPS = 3
