@@ -150,7 +150,7 @@ def _interval(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[
 def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgement:
     """Test both taps: generate up to `tokens` tokens after each prompt of every kind except RANDOM.
 
-    A text ends where the model ends it, since no head was trained on what follows. Prompts after which it ends at once
+    A text ends where the model ends it, since no head was trained beyond its end. Prompts after which it ends at once
     are left out.
 
     Raises InvalidRequestError for a model without head, as `LLM` does, and if all prompts are left out.

@@ -17,7 +17,7 @@ def choice(*words: str, other: str = "") -> dict[str, Any]:
 def complete_gguf(incomplete: str) -> list[str]:
     """Return the folders and the GGUF files whose paths begin with `incomplete`.
 
-    A folder that is the only match is followed by what it has: a shell would put a space after a single match.
+    A folder that is the only match is followed by its entries: a shell would put a space after a single match.
     """
     folder, start = os.path.split(incomplete)
     try:

@@ -18,7 +18,7 @@ from pymtp.model.model import Model
 @expand_options
 def tap(
     model: ModelArgument = None,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate after each prompt.")] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="At most so many tokens after each prompt.")] = 128,
     json_output: AsJson = False,
     *,
     run_options: RunOptions,
