@@ -198,6 +198,15 @@ def test_settings_take_names_of_parameters_and_of_options_and_refuse_others() ->
     assert settings.params == SamplingParams(temperature=0.7, seed=None, max_tokens=None)
 
 
+def test_settings_that_count_tokens_take_k_and_others_do_not() -> None:
+    settings = ChatSettings(SamplingParams(), None)
+    counts = {"max_tokens": ("4k", 4096), "reasoning-budget": ("1K", 1024), "repeat_last_n": ("64", 64)}
+    for name, (text, shown) in counts.items():
+        assert settings.set(name, text).endswith(f": {shown}")
+    with pytest.raises(InvalidRequestError, match="top_k"):
+        settings.set("top_k", "1k")
+
+
 def test_command_is_a_slash_with_a_word() -> None:
     assert split_command("/edit one\ntwo ") == ("/edit", "one\ntwo")
     assert split_command("/help") == ("/help", "")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.chat.sampling_defaults import normalize_sampling
+from pymtp.cli.options import parse_count
 from pymtp.errors import InvalidRequestError
 from pymtp.samplers import OTHER_NAMES, SAMPLER_RULES
 from pymtp.sampling import SamplingParams
@@ -33,6 +34,7 @@ _OPTIONS = {
 }
 _WORDS: dict[str, Any] = {"none": None, "random": None, "on": True, "off": False}
 _NO_LIMIT = ("max_tokens", "thinking_budget")  # settings for which -1 means none, as on the command line
+_COUNTS = (*_NO_LIMIT, "penalty_last_n")  # settings that count tokens, and so take 4k, as on the command line
 
 
 class ChatSettings:
@@ -58,13 +60,13 @@ class ChatSettings:
         Raises InvalidRequestError for an unknown name or an invalid value.
 
         name: its name in SamplingParams, or that of the option of the command line.
-        text: "default", "none", JSON, or a text without quotes.
+        text: "default", "none", JSON, or a text without quotes. A number of tokens may be 4k or 1M.
         """
         name = name.lstrip("-").replace("-", "_").lower()
         name = _OPTIONS.get(name, OTHER_NAMES.get(name, name))
         if name not in NAMES:
             raise InvalidRequestError(f"there is no setting {name!r:.40}: /set shows all")
-        value = self._defaults[name] if text == "default" else _read_value(text)
+        value = self._defaults[name] if text == "default" else _read_value(name, text)
         if name == THINKING:
             if value is not None and not isinstance(value, bool):
                 raise InvalidRequestError(f"thinking {text!r:.40} must be on, off or default")
@@ -85,9 +87,11 @@ class ChatSettings:
         return {name: self.thinking if name == THINKING else getattr(self.params, name) for name in NAMES}
 
 
-def _read_value(text: str) -> Any:
+def _read_value(name: str, text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
+    if name in _COUNTS and (count := parse_count(text)) is not None:
+        return count
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
