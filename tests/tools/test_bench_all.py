@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import figures
 import plan
 import pytest
 import typer
@@ -18,9 +20,8 @@ from plan import PLAN, Measurement
 
 measure_all = importlib.import_module("all")  # its name is that of a builtin function
 
-# Of benchmarks/, what no command measures: two reports of an old comparison, and forms of files before memory.json and
-# prefill_pairs.json
-OLD = {"hooks.json", "hooks_08b.json", "memory.jsonl", "prefill_pairs.txt"}
+MADE = {name: main for main, each in PLAN.items() for name in (main, *each.files)}
+MOST_MINUTES = {True: 75, False: 40}  # of all files of times, and of all files of counts
 
 
 def tool_command(path: str) -> Any:
@@ -42,8 +43,18 @@ def lines(name: str, demo: Path) -> list[list[str]]:
 
 
 def test_plan_makes_each_file_of_benchmarks() -> None:
-    made = {name for main, each in PLAN.items() for name in (main, *each.files)}
-    assert {path.name for path in (ROOT / "benchmarks").iterdir() if path.is_file()} - made == OLD
+    assert {path.name for path in (ROOT / "benchmarks").iterdir() if path.is_file()} == set(MADE)
+
+
+@pytest.mark.parametrize("file", MADE)
+def test_each_file_of_the_plan_is_quoted_by_a_page(file: str) -> None:
+    quotes = re.compile(rf"<!-- {re.escape(file)}: |!\[[^\]]*\]\([^)]*benchmarks/{re.escape(file)}\)")
+    assert any(quotes.search(page.read_text(encoding="utf-8")) for page in figures.pages())
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_plan_takes_less_than_two_hours(timed: bool) -> None:
+    assert sum(each.minutes for each in PLAN.values() if each.timed == timed) <= MOST_MINUTES[timed]
 
 
 @pytest.mark.parametrize("name", PLAN)
@@ -95,7 +106,7 @@ def commit(folder: Path, *words: str) -> None:
 
 
 def measure(*names: str, **options: bool) -> None:
-    measure_all.main(list(names), **{"only_list": False, "check": False, "again": False} | options)
+    measure_all.main(list(names), **{"only_list": False, "check": False, "again": False, "timed": None} | options)
 
 
 def n_runs(folder: Path) -> int:
@@ -110,6 +121,7 @@ def test_all_measures_a_file_once_and_again_after_a_commit_to_what_it_measures(r
     assert record["series"] == [{"figure": 1}]
     head = measure_all.git("rev-parse", "HEAD").stdout.strip()
     assert record["measured"]["commit"] == head
+    assert record["measured"]["processor"].keys() == {"name", "cores", "instructions"}
     commit(repository)  # of the results
     (repository / "other").write_text("two")
     commit(repository)
@@ -162,6 +174,16 @@ def test_list_tells_the_minutes_of_the_last_measurement(repository: Path, capsys
     with pytest.raises(typer.Exit):
         measure(only_list=True)
     assert "10.0 min  up to date" in capsys.readouterr().out
+
+
+def test_times_and_counts_are_measured_apart(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Measurement("echo '{}' > {out}/b.json", 1, ("source",), timed=False)
+    monkeypatch.setitem(measure_all.PLAN, "b.json", counted)
+    measure(timed=False)
+    made = [path.name for path in (repository / "benchmarks").iterdir()]
+    assert made == ["b.json"]
+    measure(timed=True)
+    assert (repository / "benchmarks/a.json").is_file()
 
 
 def test_unknown_file_is_refused(repository: Path) -> None:

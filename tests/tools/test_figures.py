@@ -30,6 +30,11 @@ def test_numbers_of_the_documents_are_those_of_their_files(page: Path) -> None:
     assert rewrite(text) == text, "python tools/bench/figures.py --write"
 
 
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: page.name)
+def test_no_page_has_a_measured_number_without_a_file(page: Path) -> None:
+    assert unmarked(page.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize(
     ("expression", "form", "number"),
     [
@@ -91,5 +96,29 @@ def test_write_changes_the_page_and_the_comparison_fails_before(folder: Path) ->
     figures.main([page], write=False, count=False)
 
 
-def test_unmarked_counts_fractions_of_tables_without_a_comment() -> None:
-    assert unmarked("1.5\n| 1.25 (1,000.5 to 2) | v0.1.2 | 3.5<!-- a.json: x[?y=='0.5']: .1f --> |\n") == 2
+def test_unmarked_shows_fractions_of_prose_and_tables_without_a_comment() -> None:
+    text = "one\n1.5\n| 1.25 (1,000.5 to 2) | v0.1.2 | 3.5<!-- a.json: x[?y=='0.5']: .1f --> |\n"
+    assert unmarked(text) == [(2, "1.5"), (3, "1.25"), (3, "1,000.5")]
+
+
+def test_unmarked_leaves_out_code_links_versions_sizes_of_models_and_temperatures() -> None:
+    text = (
+        "`x 1.5` [two](a/2.5.md) <!-- 3.5 --> Qwen3.5, 3.6 and 3.8, Python 3.10, vLLM 0.28, 0.8B, T = 0.7\n\n"
+        "    indented 4.5\n\n```sh\n5.5\n```\n\n2.7 million parameters, on 2026-11-28\n"
+    )
+    assert unmarked(text) == []
+    assert unmarked(f"{text}0.8 Byte, vLLM is 0.28 as fast\n") == [(10, "0.8"), (10, "0.28")]
+
+
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_unmarked_leaves_out_the_block_that_is_declared_and_no_other(between: str) -> None:
+    text = f"1.5\n\n<!-- no measurement: sizes of files -->\n{between}| 2.5 |\n| 3.5 |\n\n4.5\n"
+    assert [number for _, number in unmarked(text)] == ["1.5", "4.5"]
+
+
+def test_unmarked_option_shows_the_page_and_the_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = folder / "page.md"
+    page.write_text("a\n\nb 1.5\n")
+    with pytest.raises(typer.Exit):
+        figures.main([page], write=False, count=True)
+    assert capsys.readouterr().out == f"{page}:3: 1.5 is of no file\n"

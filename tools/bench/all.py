@@ -3,13 +3,15 @@
     pip install --no-build-isolation -e '.[bench,test]'  # the commit that is measured, compiled
     python tools/bench/all.py --list                     # what is out of date, why, and how long each takes
     python tools/bench/all.py                            # measures these, and goes on where it was stopped
+    python tools/bench/all.py --counts                   # only files of counts, for which the machine may be busy
+    python tools/bench/all.py --times                    # only files of times: let the machine do nothing else
     python tools/bench/all.py server.json rows_q4_0.json # only these
     python tools/bench/all.py --check                    # exit code 1 if anything is out of date
 
-plan.py says how each file is made. A file gets an entry `measured` with the commit, the command, the date and the
-seconds. benchmarks/h100/ is not among them: tools/gpu/gpu_suite.py makes it. A file is out of date when a file that
-it measures differs from that commit. Nothing is measured while the working tree has changes there, as no commit would
-name them. Files of unfinished measurements are in build/bench/.
+plan.py says how each file is made. A file gets an entry `measured` with the commit, the command, the date, the seconds
+and the processor. benchmarks/h100/ is not among them: tools/gpu/gpu_suite.py makes it. A file is out of date when a
+file that it measures differs from that commit. Nothing is measured while the working tree has changes there, as no
+commit would name them. Files of unfinished measurements are in build/bench/.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from typing import Annotated, Any
 
 import typer
 from plan import MODELS, PLAN, Measurement
+
+from pymtp import build_info
+from pymtp.bench.machine import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -76,6 +81,12 @@ def stale_module() -> str | None:
     )
 
 
+def processor() -> dict[str, Any]:
+    """Return the name of this machine's processor, the cores that are used, and the instructions of the build."""
+    about = machine()
+    return {"name": about["cpu"], "cores": about["cores"], "instructions": build_info()["cpu_features"]}
+
+
 def model_file(name: str) -> Path:
     """Return the file of a model of the plan, and make it if there is none."""
     path = ROOT / "build" / "models" / f"{name}.gguf"
@@ -122,7 +133,13 @@ def measure(name: str, plan: Measurement) -> float:
     join_parts(out, name)
     record = json.loads((out / name).read_text("utf-8"))
     date = datetime.now(timezone.utc).date().isoformat()
-    record["measured"] = {"commit": commit, "date": date, "seconds": round(seconds), "command": plan.command}
+    record["measured"] = {
+        "commit": commit,
+        "date": date,
+        "seconds": round(seconds),
+        "processor": processor(),
+        "command": plan.command,
+    }
     (out / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for each in (*plan.files, name):  # the stamp last
         shutil.move(out / each, FOLDER / each)
@@ -152,9 +169,10 @@ def main(
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if anything is out of date.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure what is up to date, too.")] = False,
+    timed: Annotated[bool | None, typer.Option("--times/--counts", help="Only files of times, or of counts.")] = None,
 ) -> None:
     """Measure what is missing or out of date."""
-    chosen: Sequence[str] = names or list(PLAN)
+    chosen: Sequence[str] = names or [name for name, plan in PLAN.items() if timed in (None, plan.timed)]
     if unknown := set(chosen) - set(PLAN):
         raise typer.BadParameter(f"plan.py does not make {', '.join(sorted(unknown))}")
     reasons = {name: why_out_of_date(name, PLAN[name]) or ("--again" if again else None) for name in chosen}

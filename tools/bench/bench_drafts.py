@@ -7,10 +7,10 @@
 
 Beginnings of modules that the model was not trained on are continued, greedily and with a temperature of 0.7. The
 counts depend on the model and the prompts alone, not on the machine's speed. `depths` writes
-benchmarks/demo_model.json and .svg, `vocabulary` benchmarks/draft_vocab.json. Its times are those of the given model,
-in CPU seconds of one thread, which other load changes little: a draft in a chain of three and a token of plain
-decoding, in turns; and the extra time of a step for one token that joins the vocabulary, and for a prompt of many new
-tokens.
+benchmarks/demo_model.json and .svg, `vocabulary` draft_vocab.json, which no page quotes. Its times are those of the
+given model, in CPU seconds of one thread, which other load changes little: a draft in a chain of three and a token of
+plain decoding, in turns; and the extra time of a step for one token that joins the vocabulary, and for a prompt of many
+new tokens.
 """
 
 from __future__ import annotations

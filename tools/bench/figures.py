@@ -3,7 +3,7 @@
     pip install jmespath typer
     python tools/bench/figures.py             # shows the numbers that differ; exit code 1 if any does
     python tools/bench/figures.py --write     # takes them from the files
-    python tools/bench/figures.py --unmarked  # counts the decimal fractions in tables that are of no file
+    python tools/bench/figures.py --unmarked  # shows the decimal fractions that are of no file
 
 A comment that is not shown follows a number, with the file, an expression and a format of Python:
 
@@ -11,6 +11,12 @@ A comment that is not shown follows a number, with the file, an expression and a
 
 The expression is one of JMESPath (https://jmespath.org), with three more functions: `median(array)`, `ratio(a, b)`,
 which is a / b, and `only(array)`, the element of an array that has one. In a table it has no |, which would end a cell.
+
+Each decimal fraction of a page is marked so, unless it is a version, a size of a model or a temperature ("vLLM 0.28",
+"0.8B", "T = 0.7"), in code, in the address of a link, or in a paragraph, list or table after a comment that says what
+it is instead:
+
+    <!-- no measurement: sizes of files, by `pymtp info --memory` -->
 """
 
 from __future__ import annotations
@@ -34,6 +40,14 @@ MARK = re.compile(
     r"(?P<number>(?:(?<=[ |(])-)?\d[\d,.]*%?)?<!-- (?P<file>[\w./-]+\.json): (?P<expression>[^\n]+?): (?P<form>\S*) -->"
 )
 FRACTION = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\d.])")
+DECLARED = re.compile(r"^ *<!-- no measurement: [^\n]+? -->\n\n?(?:[^\n]+(?:\n|\Z))*", re.M)
+NO_PROSE = re.compile(r"^( *)```.*?^\1```$|<!--.*?-->|`[^`\n]*`|\]\([^)\n]*\)|(?<=\n\n)(?: {4}[^\n]*\n?)+", re.M | re.S)
+NAMED = re.compile(
+    r"(?:Qwen|Python|NumPy|CUDA|vLLM|docs|lavapipe|qemu|HTTP/|arXiv) ?[\d.]+(?:(?:,| and| or|, and) \d\.\d)*"
+    r"|[\d.]+(?:B\b| million parameters)"
+    r"|(?:T =|temperatures?(?: of)?) [\d.]+",
+    re.I,
+)
 
 
 class FigureError(ValueError):
@@ -107,15 +121,22 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def unmarked(text: str) -> int:
-    """Return the number of decimal fractions in tables that no comment follows."""
-    return sum(len(FRACTION.findall(line)) for line in MARK.sub("", text).splitlines() if line.startswith("|"))
+def blank(match: re.Match[str]) -> str:
+    """Return the line ends of a match, so that numbers of lines stay the same."""
+    return " " + "\n" * match[0].count("\n")
+
+
+def unmarked(text: str) -> list[tuple[int, str]]:
+    """Return the lines and decimal fractions that are neither marked, nor declared as no measurement, nor a name."""
+    for pattern in (DECLARED, MARK, NO_PROSE, NAMED):
+        text = pattern.sub(blank, text)
+    return [(n, number) for n, line in enumerate(text.splitlines(), 1) for number in FRACTION.findall(line)]
 
 
 def main(
     files: Annotated[list[Path] | None, typer.Argument(help="Pages; README.md and docs/ if none is named.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Write the numbers of the files into the pages.")] = False,
-    count: Annotated[bool, typer.Option("--unmarked", help="Count the numbers in tables without a file.")] = False,
+    count: Annotated[bool, typer.Option("--unmarked", help="Show the decimal fractions without a file.")] = False,
 ) -> None:
     """Compare the numbers of pages with their files."""
     chosen: Iterable[Path] = files or pages()
@@ -123,8 +144,9 @@ def main(
     for page in chosen:
         text = page.read_text(encoding="utf-8")
         if count:
-            if n := unmarked(text):
-                typer.echo(f"{page}: {n}")
+            for line, number in unmarked(text):
+                differing += 1
+                typer.echo(f"{page}:{line}: {number} is of no file")
             continue
 
         def differ(line: int, number: str, right: str, page: Path = page) -> None:
