@@ -19,7 +19,7 @@ from pymtp.context.context import Context
 from pymtp.context.options import AUTO_DRAFT_VOCAB
 from pymtp.sampling import Sampler
 
-GREEDY = SamplingParams(60, ignore_eos=True)
+GREEDY = SamplingParams(30, ignore_eos=True)
 WARM = replace(GREEDY, temperature=0.7, seed=4)
 OUTSIDE = range(AUTO_DRAFT_VOCAB + 1000, AUTO_DRAFT_VOCAB + 1200)
 
@@ -55,7 +55,7 @@ def test_auto_draft_vocab_is_full_while_many_tokens_are_new(wide: Path) -> None:
         sizes = []
         for c in (auto, fixed):
             start(c, [1, 2, 3])
-        for token in (*OUTSIDE, *[7] * 300):
+        for token in (*OUTSIDE, *[7] * 150):
             for c in (auto, fixed):
                 sample(c, token)
                 c.draft_chain(token, 1)
