@@ -122,7 +122,7 @@ def test_norms_stored_without_1_are_named_if_few_drafts_are_accepted() -> None:
 def test_report_of_an_unfit_head_has_figures_but_no_trained_tap(
     demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tap, "VARIANTS", 6)  # prompts of a kind
+    monkeypatch.setattr(tap, "VARIANTS", 3)  # prompts of a kind
     path = unfit_heads.with_head(demo, tmp_path / "unfit.gguf", (unfit_heads.KINDS | unfit_heads.NO_NUMBERS)[kind])
     assert run(path, "--threads", "1", "--tokens", "16") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -137,7 +137,7 @@ def test_report_of_an_unfit_head_has_figures_but_no_trained_tap(
 def test_shipped_head_uses_the_tap_that_it_was_trained_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tap, "VARIANTS", 16)  # prompts of a kind
+    monkeypatch.setattr(tap, "VARIANTS", 8)  # prompts of a kind
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)

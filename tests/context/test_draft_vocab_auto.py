@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from conftest import make_llm
@@ -19,17 +18,18 @@ from pymtp.context.context import Context
 from pymtp.context.options import AUTO_DRAFT_VOCAB
 from pymtp.sampling import Sampler
 
-GREEDY = SamplingParams(60, ignore_eos=True)
+GREEDY = SamplingParams(30, ignore_eos=True)
 WARM = replace(GREEDY, temperature=0.7, seed=4)
 OUTSIDE = range(AUTO_DRAFT_VOCAB + 1000, AUTO_DRAFT_VOCAB + 1200)
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny model with a vocabulary so large that `auto` drafts from a part of the vocabulary."""
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """Load a tiny model with a vocabulary so large that `auto` drafts from a part of the vocabulary."""
     shape = replace(PRESETS["tiny"], n_vocab=2 * AUTO_DRAFT_VOCAB)
     (path,) = make_model(shape, tmp_path_factory.mktemp("models") / "wide.gguf", weight_type="q8_0")
-    return path
+    with Model(path) as model:
+        yield model
 
 
 def start(c: Context, prompt: Sequence[int]) -> None:
@@ -37,10 +37,12 @@ def start(c: Context, prompt: Sequence[int]) -> None:
     c.prefill(prompt)
 
 
-def test_auto_draft_vocab_is_full_for_a_small_vocabulary_and_partial_for_a_large_one(wide: Path, dense: Model) -> None:
+def test_auto_draft_vocab_is_full_for_a_small_vocabulary_and_partial_for_a_large_one(
+    model: Model, dense: Model
+) -> None:
     with context(dense) as c:
         assert c.draft_vocab == dense.n_vocab
-    with Model(wide) as model, context(model) as c:
+    with context(model) as c:
         assert c.draft_vocab == AUTO_DRAFT_VOCAB
 
 
@@ -50,12 +52,12 @@ def sample(c: Context, token: int) -> None:
     assert c.verify_chain([token]) == [token]
 
 
-def test_auto_draft_vocab_is_full_while_many_tokens_are_new(wide: Path) -> None:
-    with Model(wide) as model, context(model) as auto, context(model, draft_vocab=AUTO_DRAFT_VOCAB) as fixed:
+def test_auto_draft_vocab_is_full_while_many_tokens_are_new(model: Model) -> None:
+    with context(model) as auto, context(model, draft_vocab=AUTO_DRAFT_VOCAB) as fixed:
         sizes = []
         for c in (auto, fixed):
             start(c, [1, 2, 3])
-        for token in (*OUTSIDE, *[7] * 300):
+        for token in (*OUTSIDE, *[7] * 150):
             for c in (auto, fixed):
                 sample(c, token)
                 c.draft_chain(token, 1)
@@ -78,8 +80,8 @@ def switch_to_full(c: Context) -> int:
 
 
 @pytest.mark.parametrize("draws", ["host", "device"])
-def test_auto_draft_vocab_drafts_match_the_full_vocabulary_after_the_switch(wide: Path, draws: str) -> None:
-    with Model(wide) as model, context(model, draws=draws) as auto, context(model, draft_vocab="all") as whole:
+def test_auto_draft_vocab_drafts_match_the_full_vocabulary_after_the_switch(model: Model, draws: str) -> None:
+    with context(model, draws=draws) as auto, context(model, draft_vocab="all") as whole:
         switch_to_full(auto)
         start(whole, auto.tokens())
         for c in (auto, whole):
@@ -89,16 +91,16 @@ def test_auto_draft_vocab_drafts_match_the_full_vocabulary_after_the_switch(wide
         assert max(drafts[0]) > AUTO_DRAFT_VOCAB
 
 
-def test_auto_draft_vocab_stays_full_until_the_rate_of_new_tokens_halves(wide: Path) -> None:
-    with Model(wide) as model, context(model) as c:
+def test_auto_draft_vocab_stays_full_until_the_rate_of_new_tokens_halves(model: Model) -> None:
+    with context(model) as c:
         switch_to_full(c)
         for _ in range(15):  # the share of new tokens falls to 0.74 of the share at the switch
             sample(c, 7)
             assert c.draft_vocab == model.n_vocab
 
 
-def test_forget_chosen_returns_auto_draft_vocab_to_its_first_state(wide: Path) -> None:
-    with Model(wide) as model, context(model) as c:
+def test_forget_chosen_returns_auto_draft_vocab_to_its_first_state(model: Model) -> None:
+    with context(model) as c:
         token = switch_to_full(c)
         c.forget_chosen()
         assert c.draft_vocab == AUTO_DRAFT_VOCAB
@@ -107,31 +109,30 @@ def test_forget_chosen_returns_auto_draft_vocab_to_its_first_state(wide: Path) -
         assert not c.drafts_over(OUTSIDE[-1] + 1)
 
 
-def test_auto_draft_vocab_counts_a_repeated_new_token_once(wide: Path) -> None:
-    with Model(wide) as model, context(model) as c:
+def test_auto_draft_vocab_counts_a_repeated_new_token_once(model: Model) -> None:
+    with context(model) as c:
         start(c, [1, 2, 3])
         for _ in range(200):  # no drafts, so that the token is not added to the set
             sample(c, OUTSIDE[0])
         assert c.draft_vocab == AUTO_DRAFT_VOCAB
 
 
-def test_auto_draft_vocab_ignores_tokens_of_timing_rounds(wide: Path) -> None:
-    with Model(wide) as model, LLM(model, n_ctx=256, n_threads=1) as llm:
+def test_auto_draft_vocab_ignores_tokens_of_timing_rounds(model: Model) -> None:
+    with LLM(model, n_ctx=256, n_threads=1) as llm:
         assert llm.context.counters.target_decodes > 0
         assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
 
 
-def test_auto_draft_vocab_gives_the_same_text(wide: Path) -> None:
+def test_auto_draft_vocab_gives_the_same_text(model: Model) -> None:
     texts = []
-    with Model(wide) as model:
-        prompt = some_tokens(model, 20)
-        for options in ({"draft_tokens": 0}, {"draft_vocab": "all"}, {"draft_vocab": "auto"}, {"draft_vocab": 20000}):
-            with make_llm(model, **options) as llm:
-                texts.append([llm.generate(prompt, params).token_ids for params in (GREEDY, WARM)])
+    prompt = some_tokens(model, 20)
+    for options in ({"draft_tokens": 0}, {"draft_vocab": "all"}, {"draft_vocab": "auto"}, {"draft_vocab": 20000}):
+        with make_llm(model, **options) as llm:
+            texts.append([llm.generate(prompt, params).token_ids for params in (GREEDY, WARM)])
     assert texts[1:] == texts[:-1]
 
 
-def test_auto_draft_vocab_ignores_synthetic_acceptance(wide: Path) -> None:
-    with Model(wide) as model, SyntheticLLM(model, [0.9, 0.8], n_ctx=512, n_threads=1, draft_tokens=2) as llm:
+def test_auto_draft_vocab_ignores_synthetic_acceptance(model: Model) -> None:
+    with SyntheticLLM(model, [0.9, 0.8], n_ctx=512, n_threads=1, draft_tokens=2) as llm:
         llm.generate(some_tokens(model, 20), replace(WARM, max_tokens=100))
         assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB

@@ -58,8 +58,15 @@ def without_drafts(unfit: Callable[[str], Path]) -> Callable[[str], list[Complet
     return cache(lambda kind: written(unfit(kind), draft_tokens=0))
 
 
-@pytest.mark.parametrize(("drafts", "draws"), [(3, "host"), (3, "device"), ("auto", "host")])
-@pytest.mark.parametrize("kind", NO_NUMBERS)
+@pytest.mark.parametrize(
+    ("kind", "drafts", "draws"),
+    [
+        *((kind, 3, "host") for kind in NO_NUMBERS),
+        ("nan in a norm", 3, "device"),
+        ("infinite", 3, "device"),
+        ("nan in a norm", "auto", "host"),
+    ],
+)
 def test_head_without_finite_logits_makes_no_drafts_and_logs_one_warning(
     unfit: Callable[[str], Path],
     without_drafts: Callable[[str], list[Completion]],

@@ -317,13 +317,13 @@ def test_request_makes_no_drafts_after_its_head_failed_and_other_requests_still_
     assert depth == "auto" or all(requests[i].draft_stats.rounds < 25 for i in (0, 2))
 
 
-def test_memory_of_the_engine_does_not_grow_over_thousands_of_requests() -> None:
+def test_memory_of_the_engine_does_not_grow_over_a_thousand_requests() -> None:
     rng = Random(0)
     harness = EngineHarness(n_seq_max=8, n_ctx=128, hits=[True, True, False])
     harness.context.sequence_error = lambda seq: NativeError("bad") if rng.random() < 0.002 else None
     submitted = ended = 0
-    while ended < 2_000:
-        while submitted < 2_000 and len(harness.requests) < 20 and rng.random() < 0.7:
+    while ended < 1_000:
+        while submitted < 1_000 and len(harness.requests) < 20 and rng.random() < 0.7:
             harness.submit([rng.randrange(50)] * rng.randint(1, 40), rng.randint(1, 12), seed=rng.randrange(9))
             submitted += 1
         if harness.requests and rng.random() < 0.02:
@@ -336,9 +336,9 @@ def test_memory_of_the_engine_does_not_grow_over_thousands_of_requests() -> None
             harness.requests.remove(request)
             ended += 1
     figures = harness.engine.figures()
-    assert figures.finished + figures.failed + figures.cancelled == 2_000
+    assert figures.finished + figures.failed + figures.cancelled == 1_000
     assert (figures.running, figures.waiting) == (0, 0)
-    assert figures.failed > 4
+    assert figures.failed > 1
     assert figures.cancelled > 4
 
 

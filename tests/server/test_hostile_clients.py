@@ -218,7 +218,7 @@ def test_request_timeout_ends_the_request_with_an_error(new_server: Callable[...
 
 
 def test_native_failure_fails_only_the_request_that_caused_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = post(server, ENDLESS | {"stream": True, "max_tokens": 1500})
+    other = post(server, ENDLESS | {"stream": True, "max_tokens": 600})
     begun = read_until(other, b"data: ")
     original, failures = Context.first_token, [NativeError("no way on")]
 
@@ -232,7 +232,7 @@ def test_native_failure_fails_only_the_request_that_caused_it(server: Server, mo
     assert (failed.status_code, failed.json()["error"]["type"]) == (500, "server_error")
     assert failed.json()["error"]["message"] == "no way on"
     rest = begun + read_until(other, b"data: [DONE]")
-    assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(1500, ignore_eos=True)).content
+    assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(600, ignore_eos=True)).content
 
 
 def test_stream_that_fails_ends_with_an_error_event(server: Server) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import anthropic
 import httpx
 import ollama
-import openai
 import pytest
 from helpers.image_requests import BASE64, BLOCK, CHAT, LIMITS, MESSAGES, RED, RESPONSES, TEXT, image, post, user
+from helpers.late import anthropic, openai
 from helpers.picture_files import data_url, picture
 from helpers.servers import LONG, Server
 

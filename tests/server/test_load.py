@@ -37,9 +37,9 @@ def played(server: Server, requests: int, clients: int, victims: int = 1, **more
 
 
 def test_each_request_under_load_ends_and_leaves_nothing_behind(busy: Server) -> None:
-    report = played(busy, 100, 24)
+    report = played(busy, 60, 24)
     assert report.wrong == []
-    assert sum(report.ends.values()) == 100 + 8
+    assert sum(report.ends.values()) == 60 + 8
     assert {"answered", "left", "reset at once", "told to come later"} <= set(report.ends)
     wait_until(busy.free)
     assert asyncio.run(left_behind(busy.url, LIMITS)) == ""
@@ -82,7 +82,7 @@ def same_text(server: Server, alone: LLM, n: int) -> tuple[list[str], dict[str, 
 
 
 def test_texts_over_http_under_load_equal_those_of_the_llm(open_server: Server, alone: LLM) -> None:
-    differences, by_api = same_text(open_server, alone, 60)
+    differences, by_api = same_text(open_server, alone, 40)
     assert differences == []
     assert set(by_api) == set(PATHS)
     assert sum(one.tokens for one in by_api.values()) > 400

@@ -15,7 +15,7 @@ from helpers.servers import LONG, Server
 from helpers.templates import template
 from makers.gguf_variants import rewrite
 
-QWEN = template("Qwen3.5-4B")
+QWEN = "Qwen3.5-4B"
 # Like the template of Qwen3.8: accepts three reasoning efforts, and raises an exception for others.
 EFFORTS = (
     "{%- if (reasoning_effort | default('xhigh')) not in ['low', 'medium', 'xhigh'] %}"
@@ -31,7 +31,7 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve the shipped model with Qwen3.5's template and reasoning efforts."""
     path = tmp_path_factory.mktemp("models") / "qwen.gguf"
-    rewrite(demo, path, metadata={"tokenizer.chat_template": EFFORTS + QWEN})
+    rewrite(demo, path, metadata={"tokenizer.chat_template": EFFORTS + template(QWEN)})
     server = Server(model=path).ready()
     yield server
     server.close()
@@ -215,13 +215,13 @@ def test_preserve_thinking_reaches_the_template(new_server: Callable[..., Server
 def test_template_variables_of_a_request_override_single_variables_of_the_server(
     new_server: Callable[..., Server],
 ) -> None:
-    llm = {"chat_template": QWEN, "chat_template_kwargs": {"enable_thinking": False, "x": 1}}
+    llm = {"chat_template": template(QWEN), "chat_template_kwargs": {"enable_thinking": False, "x": 1}}
     server = new_server(llm=llm).ready()
     plain = send(server, CHAT, [USER], grammar='root ::= "plain"')
     assert plain["choices"][0]["message"]["content"] == "plain"
     thinks = send(server, CHAT, [USER], grammar='root ::= "plain"', chat_template_kwargs={"enable_thinking": True})
     assert thinks["choices"][0]["message"]["reasoning_content"] == "plain"
-    assert httpx.get(f"{server.url}/props").json()["chat_template"] == QWEN
+    assert httpx.get(f"{server.url}/props").json()["chat_template"] == template(QWEN)
 
 
 def test_lone_surrogate_in_the_template_is_replaced_in_props(new_server: Callable[..., Server]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import bench_server
@@ -96,11 +97,15 @@ def test_arms_on_two_files_are_compared_with_the_same_arm_on_one_file() -> None:
     assert "pymtp 3: on two files, relative to one file: decoding 1.100  -, prompts 2.000  -" in notes(medians)
 
 
-@pytest.mark.parametrize("api", ["chat", "completions"])
-def test_clients_over_http_generate_as_many_tokens_as_the_engine(api: str, demo: Path) -> None:
+def test_clients_over_http_generate_as_many_tokens_as_the_engine(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(demo, True, 2, 12, 0.0, 128, 1)
     prompts = Prompts.of(case, chats=True)
-    assert bench_server.measure_http(case, api, prompts).speed > 0
+    with bench_server.serve(demo, ctx=256, n_seq_max=2, threads=1, cache=0) as server:  # one start for both APIs
+        monkeypatch.setattr(bench_server, "serve", lambda *_, **options: started.append(options) or nullcontext(server))
+        started: list[dict[str, object]] = []
+        for api in ("chat", "completions"):
+            assert bench_server.measure_http(case, api, prompts).speed > 0
+    assert started == [{"ctx": 256, "n_seq_max": 2, "threads": 1, "cache": 0}] * 2
     engine = bench_server.measure_pymtp((demo, None), case, "auto", prompts)
     assert [len(text) for text in engine.texts] == [12, 12]
 

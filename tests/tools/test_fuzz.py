@@ -30,7 +30,7 @@ from pymtp.prefix_cache.file import PrefixFile
 from pymtp.sampling import Sampler
 
 # with attempts
-SUBJECTS = {"models": 16, "heads": 8, "projectors": 24, "prefixes": 1, "requests": 1, "grammars": 1, "images": 1}
+SUBJECTS = {"models": 8, "heads": 4, "projectors": 8, "prefixes": 1, "requests": 1, "grammars": 1, "images": 1}
 FILES = ("models", "heads", "projectors")  # an attempt has one
 
 

@@ -33,10 +33,10 @@ def soaked(model: Model, requests: int, phases: int = 1) -> tuple[list[Phase], l
 def test_soak_accounts_for_failed_and_cancelled_requests(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_requests, "FAULTS", 0.015)
     monkeypatch.setattr(soak_requests, "SAMPLES", 10)
-    phases, differences = soaked(model, 60, 2)
+    phases, differences = soaked(model, 40, 2)
     assert differences == []
     assert [(phase.wrong, phase.exceeded) for phase in phases] == [("", 0)] * 2
-    assert sum(phases[-1].ended.values()) >= 60
+    assert sum(phases[-1].ended.values()) >= 40
     assert phases[-1].prefixes.hits
     assert phases[-1].faults
 
@@ -49,7 +49,7 @@ def test_soak_finds_a_request_that_ends_twice(model: Model, monkeypatch: pytest.
         request.finish("cancelled")
 
     monkeypatch.setattr(Engine, "cancel", twice)
-    ((phase,), _) = soaked(model, 40)
+    ((phase,), _) = soaked(model, 20)
     assert "did not end once" in phase.wrong
 
 
@@ -62,7 +62,7 @@ def test_soak_finds_a_pin_that_is_never_released(model: Model, monkeypatch: pyte
 
     monkeypatch.setattr(PrefixStore, "pin", keep)
     monkeypatch.setattr(soak_requests, "FAULTS", 0)  # after a fault, the cache drops its pins
-    ((phase,), _) = soaked(model, 40)
+    ((phase,), _) = soaked(model, 20)
     assert "store.pins" in phase.wrong
 
 
