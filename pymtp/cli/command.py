@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -15,6 +16,9 @@ from pymtp.errors import InvalidRequestError
 MORE = "More options"
 RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # typer's help shows the range of a number so
 NAME = re.compile(r"--?[\w-]+")
+# where an error names an argument, as in "the n_ctx=1 tokens": elsewhere it quotes a path or a text
+BEFORE_WORDS = (":", ",", "the", "of", "with", "and", "or", "not", "than", "needs", "need", "use", "give", "by", "to")
+BEFORE_NAME = "|".join(["^", *(f"(?<={word} )" for word in BEFORE_WORDS)])
 
 
 class Command(TyperCommand):
@@ -35,9 +39,8 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except InvalidRequestError as error:
             names = {param.name: _shown_names(param.opts)[-1] for param in spellings(self.params).values()}
-            text = re.sub(
-                rf"(?<![\w.'\"])({'|'.join(names)})=(?=[^\s…])", lambda match: f"{names[match[1]]} ", str(error)
-            )
+            given = [str(value) for value in ctx.params.values() if isinstance(value, str | Path)]
+            text = _with_options(str(error), names, given)
             if error.param in names:  # such as for an API key, without its value
                 text = re.sub(rf"(^|: ){error.param} ", rf"\1{names[error.param]} ", text, count=1)
             error.args = (text,)
@@ -65,6 +68,21 @@ class Group(TyperGroup):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         _write_intro(self, _page(ctx), formatter)
+
+
+def _with_options(message: str, names: dict[str, str], given: Sequence[str]) -> str:
+    """Return a message with names of options in place of those of arguments: "n_ctx=1" → "--ctx 1".
+
+    given: texts that were given on the command line. What the message quotes of them stays as it is.
+    """
+    quoted = [match.span() for text in given if text for match in re.finditer(re.escape(text), message)]
+
+    def rename(match: re.Match[str]) -> str:
+        if any(begin <= match.start() and match.end() <= end for begin, end in quoted):
+            return match[0]
+        return f"{names[match[1]]} "
+
+    return re.sub(rf"(?:{BEFORE_NAME})({'|'.join(names)})=(?=[^\s…])", rename, message)
 
 
 def _page(ctx: Any) -> HelpPage:

@@ -269,6 +269,19 @@ def test_error_about_a_sampling_option_has_the_name_of_the_option(
     assert words in " ".join(done.stderr.split())
 
 
+def test_error_quotes_paths_and_texts_as_they_were_given(tmp_path: Path) -> None:
+    missing, grammar = tmp_path / "a, seed=3.txt", tmp_path / "rule.gbnf"
+    grammar.write_text('root ::= "a" seed=3 temperature=1')
+    for options, words in (
+        (["--file", str(missing)], f"from {missing}:"),
+        (["--grammar-file", str(grammar), "x"], "=3 temperature=1"),
+        (["--samplers", "top_k, seed=4", "x"], "top_k, seed=4"),
+    ):
+        done = run("generate", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("line", "value"),
     [
