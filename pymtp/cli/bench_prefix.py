@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.bench_output import ReportOptions, bench_model
-from pymtp.cli.options import ModelName, expand_options
+from pymtp.cli.options import COUNT, CTX, ModelName, expand_options
 from pymtp.cli.running import BenchOptions
 
 TRACES = "chat,agents,document,four,at-once,prefixes,messages,alone,disk"
@@ -22,9 +22,7 @@ def prefix(
     traces: Annotated[str, typer.Option(help="Traces to run, separated by commas.")] = TRACES,
     ctx: Annotated[
         int | None,
-        typer.Option(
-            "--ctx", "-c", min=1, help="Context length in tokens.", show_default="the longest text of the trace"
-        ),
+        typer.Option(*CTX, **COUNT, help="Context length in tokens.", show_default="the longest text of the trace"),
     ] = None,
     n_seq_max: Annotated[
         int, typer.Option("--n-seq-max", "-s", min=1, max=MAX_SEQUENCES, help="Requests that run at once.")

@@ -82,7 +82,7 @@ def base_app(settings: ServerSettings, lifespan: Callable[[FastAPI], AbstractAsy
     app.state.metrics = Metrics()
     app.state.ending = False  # True from the signal to shut down: new requests are refused
     app.state.refuse = lambda: None  # called once when the server shuts down
-    app.state.abort = lambda: None  # called after the grace, to abort the requests that still run
+    app.state.abort = None  # called after the grace, to abort the requests that still run; a front leaves it to workers
     errors.install_error_handlers(app)
     making = Lock()
 

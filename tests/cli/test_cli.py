@@ -288,6 +288,7 @@ def test_error_quotes_paths_and_texts_as_they_were_given(tmp_path: Path) -> None
         ("generate -c 32k", {"n_ctx": 32768}),
         ("serve --ctx 128K -b 4k -ub 1k", {"n_ctx": 131072, "n_batch": 4096, "n_ubatch": 1024}),
         ("generate -n 1M", {"max_tokens": 2**20}),
+        ("bench prefix -c 8k", {"ctx": 8192}),
         ("chat -n -1 --reasoning-budget 8k", {"max_tokens": None, "reasoning_budget": 8192}),
         ("info --image-max-tokens 2k --yarn-orig-ctx 256k", {"image_max_tokens": 2048, "yarn_orig_ctx": 2**18}),
     ],

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,15 @@ def test_workers_end_when_the_front_or_its_supervisor_is_killed_and_leave_nothin
     assert list(tmp_path.iterdir()) != [folder]
     assert again.end(signal.SIGTERM) == 0
     assert list(tmp_path.iterdir()) == []  # no sockets of any front
+
+
+def test_each_model_tells_once_how_many_requests_the_end_of_the_grace_cancels(serve: Serve, files: list[Path]) -> None:
+    served = serve("-m", files[0], "-m", files[1], "--grace", "0").ready()
+    with ExitStack() as stack:
+        streams = [stack.enter_context(served.streaming(model=name)) for name in "ab"]
+        served.process.send_signal(signal.SIGTERM)
+        for lines in streams:
+            list(lines)
+    assert served.exit_code() == 0
+    told = [line.partition(": ")[2].rstrip() for line in served.lines if "the grace is over" in line]
+    assert told == ["running requests are cancelled requests=1"] * 2

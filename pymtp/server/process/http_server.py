@@ -182,6 +182,8 @@ class _UvicornServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _abort(self) -> None:
+        if self._state.abort is None:
+            return
         if self.server_state.tasks:
             fields = {"requests": len(self.server_state.tasks)}
             log.warning("the grace is over: running requests are cancelled", extra={"fields": fields})
