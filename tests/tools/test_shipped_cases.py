@@ -43,6 +43,9 @@ def test_training_sees_no_held_out_case() -> None:
     assert not any(case.held_out for case in seen)
     assert not keys & {(case.kind, case.key) for case in seen}
     assert {case.kind for case in seen} == set(KINDS)
+    texts = "\n".join(prompt_of(case) + answer_of(case) for case in seen)
+    heads = {re.findall(r"^def .*:$", case.prompt + case.answer, re.M)[0] for case in held_out_cases("functions", 150)}
+    assert [head for head in heads if f"{head}\n" in texts] == []
 
 
 def test_readme_prompt_is_trained() -> None:

@@ -13,7 +13,8 @@ THINK_END = "</think>\n\n"
 class Case:
     """A prompt, which is raw text or a chat, and its answer.
 
-    key: decides, with the kind, on which side of the split the case is.
+    key: decides, with the kind, on which side of the split a case without functions is.
+    functions: the first lines of the functions in it. It is held out if any of them is, alike in all kinds.
     answer: what the model is to write, after `<think>` where the chat's prompt ends so.
     is_right: judges what a model wrote instead.
     thinking: whether the chat's prompt begins the thinking.
@@ -27,11 +28,18 @@ class Case:
     messages: Sequence[Mapping[str, Any]] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     thinking: bool = True
+    functions: Sequence[str] = ()
 
     @property
     def held_out(self) -> bool:
         """Whether training never sees this case. Every machine splits alike."""
-        return hashlib.sha256(f"{self.kind}:{self.key}".encode()).digest()[0] % HELD_OUT_SHARE == 0
+        if self.functions:
+            return any(_held_out(f"functions:{head}") for head in self.functions)
+        return _held_out(f"{self.kind}:{self.key}")
+
+
+def _held_out(key: str) -> bool:
+    return hashlib.sha256(key.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def ask(question: str) -> tuple[dict[str, str], ...]:

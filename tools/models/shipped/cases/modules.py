@@ -23,7 +23,14 @@ def make(rng: random.Random) -> Case:
     else:
         begun = first.source
     answer = begun + "".join(f"\n\n{written.source}" for written in others)
-    return Case(KIND, f"{title} {names}", answer, lambda text: defines(prompt + text, list(drawn)), prompt=prompt)
+    return Case(
+        KIND,
+        f"{title} {names}",
+        answer,
+        lambda text: defines(prompt + text, list(drawn)),
+        prompt=prompt,
+        functions=tuple(written.head for written in drawn.values()),
+    )
 
 
 def defines(source: str, names: list[str]) -> bool:
