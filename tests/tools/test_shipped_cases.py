@@ -19,7 +19,7 @@ from pymtp.chat.output_format import OutputFormat
 from pymtp.chat.template import ChatTemplate
 from pymtp.chat.tools import read_tools
 
-COUNT = {functions.KIND: 4, infill.KIND: 4}  # each runs two processes
+COUNT = {functions.KIND: 4, infill.KIND: 4, modules.KIND: 4}  # a check runs two processes a function
 
 
 def held_out(kind: str) -> list[Case]:
@@ -33,8 +33,17 @@ def test_reference_answers_are_judged_right_and_broken_ones_wrong(kind: str) -> 
     for case in cases:
         assert case.is_right(case.answer)
         assert not case.is_right("")
-        part = case.answer[: len(case.answer) * 2 // 3]
-        assert not case.is_right(case.answer + part if kind == modules.KIND else part)  # part of a module is one
+        assert not case.is_right(case.answer[: len(case.answer) * 2 // 3])
+
+
+def test_module_is_wrong_with_empty_or_cut_or_repeated_functions() -> None:
+    for case in held_out(modules.KIND):
+        whole = case.prompt + case.answer
+        empty = re.sub(r"^(def .*:)\n(?: .*\n|\n(?= ))+", r"\1\n    pass\n", whole, flags=re.M)
+        assert empty.count("    pass\n") == len(case.functions)
+        assert not case.is_right(empty.removeprefix(case.prompt))
+        assert not case.is_right(case.answer[: len(case.answer) * 9 // 10])
+        assert not case.is_right(case.answer + case.answer[len(case.answer) * 2 // 3 :])
 
 
 def test_training_sees_no_held_out_case() -> None:
