@@ -34,7 +34,7 @@ def make(rng: random.Random) -> Case:
 
 
 def is_right(source: str, functions: list[Written]) -> bool:
-    """Return whether a text is Python that has a docstring and just these functions, in this order, all of them right."""
+    """Return whether a text is Python with a docstring and just these functions, in this order, all of them right."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
