@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: the shipped model and its variants, held-out prompts, LLMs."""
+"""Fixtures that all tests share: the shipped model and its variants, prompts, LLMs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def headless(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    """Return twenty beginnings of modules that the shipped model was not trained on."""
+    """Return twenty beginnings of random modules, a kind of text that the shipped model was trained on."""
     return new_prompts(20, 150)
 
 

@@ -134,7 +134,7 @@ def test_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
 
 
 def acceptance(llm: LLM) -> float:
-    """Return the share of drafts that are accepted in answers to prompts that the shipped model was not trained on."""
+    """Return the share of drafts that are accepted in answers to held-out prompts."""
     kinds = ("functions", "arithmetic", "extraction")
     prompts = [prompt_of(case) for kind in kinds for case in held_out_cases(kind, 20)]
     # an answer goes no further than its end, since what would come after it was not trained
@@ -147,7 +147,7 @@ def sound_acceptance(llm: LLM) -> float:
     return acceptance(llm)
 
 
-def test_shipped_head_has_most_drafts_accepted_on_unseen_text(sound_acceptance: float) -> None:
+def test_shipped_head_has_most_drafts_accepted(sound_acceptance: float) -> None:
     assert sound_acceptance > 0.5
 
 

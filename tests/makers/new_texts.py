@@ -1,4 +1,4 @@
-"""Texts that the shipped model was not trained on: modules of functions that it knows one by one, in new orders."""
+"""Random texts of a kind that the shipped model was trained on: modules of functions, in random orders."""
 
 import random
 import sys

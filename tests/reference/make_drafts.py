@@ -3,9 +3,9 @@
     pip install .
     python tests/reference/make_drafts.py [FILE]
 
-The shipped model continues modules that it was not trained on, the next one where it ends. At each position the head
-drafts DEPTH tokens, the target verifies them, and all but one token is taken back, so that the next position is seen
-too. What a depth policy would have met on these texts can then be told exactly, whatever depths it chooses.
+The shipped model continues random modules, the next one where it ends. At each position the head drafts DEPTH tokens,
+the target verifies them, and all but one token is taken back, so that the next position is seen too. What a depth
+policy would have met on these texts can then be told exactly, whatever depths it chooses.
 
 drafts.json is of the model that shipped before this one, which continued source of the standard library; `model_sha256`
 is of its file. The tests need likely numbers, not those of the latest model, so it need not be made again.
@@ -40,7 +40,7 @@ TEMPERATURES = (0.0, 0.5, 0.7, 1.0)  # of the texts, in order
 
 
 def record(context: Context, prompts: Iterator[str], temperature: float) -> dict[str, Any]:
-    """What the head's drafts come to at POSITIONS positions after prompts, each of which is continued to its end."""
+    """Count the right drafts at POSITIONS positions after prompts, each of which is continued to its end."""
     model, token = context.model, None
     right: list[int] = []
     percent: list[list[int]] = []

@@ -121,7 +121,7 @@ def keys_of(reader: GGUFReader) -> dict[str, Any]:
 
 
 def common_config(reader: GGUFReader) -> dict[str, Any]:
-    """What the configurations of both families have in transformers' terms."""
+    """Return the settings of both families, by their names in transformers."""
     get = keys_of(reader).__getitem__
     n_layers = get("block_count") - get("nextn_predict_layers")
     recurrent = get("attention.recurrent_layers")[:n_layers]
@@ -224,7 +224,7 @@ def load(path: Path) -> tuple[Qwen3_5ForCausalLM, MtpHead]:
 
 
 def tokenizer_of(path: Path) -> Callable[[str], list[int]]:
-    """What makes tokens of a text with the vocabulary of the shipped model's file; special tokens are read as such."""
+    """Return a function that makes tokens of a text as the shipped model does; it reads special tokens as such."""
     fields = GGUFReader(path).fields
     names, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges"))
     tokenizer = Vocabulary(names, merges).tokenizer()

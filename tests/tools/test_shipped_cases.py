@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cases import arithmetic, functions, infill, modules, stories
-from cases.case import Case, spoken
+from cases.case import THINK_END, Case, spoken
 from chats import answer_of, prompt_of, template_source
 from stream import KINDS, WEIGHTS, held_out_cases, training_cases
 
@@ -19,7 +19,7 @@ from pymtp.chat.output_format import OutputFormat
 from pymtp.chat.template import ChatTemplate
 from pymtp.chat.tools import read_tools
 
-COUNT = {functions.KIND: 4, infill.KIND: 4}  # each runs two processes
+COUNT = {functions.KIND: 4, infill.KIND: 4, modules.KIND: 4}  # a check runs two processes a function
 
 
 def held_out(kind: str) -> list[Case]:
@@ -33,8 +33,41 @@ def test_reference_answers_are_judged_right_and_broken_ones_wrong(kind: str) -> 
     for case in cases:
         assert case.is_right(case.answer)
         assert not case.is_right("")
-        part = case.answer[: len(case.answer) * 2 // 3]
-        assert not case.is_right(case.answer + part if kind == modules.KIND else part)  # part of a module is one
+        assert not case.is_right(case.answer[: len(case.answer) * 2 // 3])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if held_out_cases(kind, 1)[0].messages])
+def test_answer_in_a_chat_ends_its_thinking_once(kind: str) -> None:
+    case = next(case for case in held_out(kind) if case.messages)
+    assert not case.is_right(spoken(case.answer))
+    assert not case.is_right(f"</think>{case.answer}")
+    if case.answer.startswith(f"\n{THINK_END}"):
+        silent = replace(case, thinking=False)
+        assert silent.is_right(spoken(case.answer))
+        assert not silent.is_right(case.answer)
+
+
+def test_sum_without_its_work_is_wrong() -> None:
+    for case in held_out(arithmetic.KIND):
+        assert not case.is_right(f"zzz</think>{spoken(case.answer)}")
+
+
+def test_sums_and_products_with_swapped_operands_are_one_case() -> None:
+    keys = {arithmetic.make(random.Random(seed)).key for seed in range(20_000)}
+    pairs = [(key, re.fullmatch(r"(\d+)([+*])(\d+)", key)) for key in keys]
+    swapped = {f"{pair[3]}{pair[2]}{pair[1]}" for key, pair in pairs if pair and pair[1] != pair[3]}
+    assert len(pairs) > 10_000
+    assert not keys & swapped
+
+
+def test_module_is_wrong_with_empty_or_cut_or_repeated_functions() -> None:
+    for case in held_out(modules.KIND):
+        whole = case.prompt + case.answer
+        empty = re.sub(r"^(def .*:)\n(?: .*\n|\n(?= ))+", r"\1\n    pass\n", whole, flags=re.M)
+        assert empty.count("    pass\n") == len(case.functions)
+        assert not case.is_right(empty.removeprefix(case.prompt))
+        assert not case.is_right(case.answer[: len(case.answer) * 9 // 10])
+        assert not case.is_right(case.answer + case.answer[len(case.answer) * 2 // 3 :])
 
 
 def test_training_sees_no_held_out_case() -> None:
@@ -43,6 +76,9 @@ def test_training_sees_no_held_out_case() -> None:
     assert not any(case.held_out for case in seen)
     assert not keys & {(case.kind, case.key) for case in seen}
     assert {case.kind for case in seen} == set(KINDS)
+    texts = "\n".join(prompt_of(case) + answer_of(case) for case in seen)
+    heads = {re.findall(r"^def .*:$", case.prompt + case.answer, re.M)[0] for case in held_out_cases("functions", 150)}
+    assert [head for head in heads if f"{head}\n" in texts] == []
 
 
 def test_readme_prompt_is_trained() -> None:
@@ -107,11 +143,18 @@ def test_arithmetic_is_worked_out_by_true_steps_that_give_the_result(sign: str, 
 
 def test_story_with_another_name_or_place_is_wrong() -> None:
     case = next(case for case in held_out(stories.KIND) if case.messages)
-    story = spoken(case.answer)
+    story = case.answer
     name = re.findall(r"asked (\w+) for", story)[0]
     other = "Quinn" if name != "Quinn" else "Rosa"
     assert not case.is_right(story.replace(f"{name} came", f"{other} came"))
     assert not case.is_right(story.replace(f"{name} came to", f"{name} came from Paris to Rome and"))
+
+
+def test_story_of_another_animal_is_wrong() -> None:
+    for case in (case for case in held_out(stories.KIND) if case.messages):
+        animal = re.findall(r"time, an? (\w+) named", case.answer)[0]
+        assert not case.is_right(case.answer.replace(animal, "toaster"))
+        assert not case.is_right(case.answer.replace(animal, "cow"))
 
 
 def test_template_renders_alike_in_pymtp_and_in_training(demo: Path) -> None:

@@ -2,11 +2,11 @@
 
     python tools/bench/bench_auto.py [MODEL.gguf …] [--requests 1,2,4,8] [--repeats 10] [--json FILE]
 
-Each setting is a model, a number of requests, a temperature and a kind of prompts: `text` is code that the shipped
-model was not trained on, `random` is random tokens. A turn gives each arm (each depth from 0, and auto) the same
-prompts, one arm directly after the other and in another order each turn. `first` is the first answer of a new LLM.
-`later` answers come from LLMs that live for all turns; their first answer does not count. The table has the median
-tokens/s of auto relative to plain decoding and to the best fixed depth of the same turns.
+Each setting is a model, a number of requests, a temperature and a kind of prompts: `text` is random modules, a
+kind of text that the shipped model was trained on, `random` is random tokens. A turn gives each arm (each depth from 0,
+and auto) the same prompts, one arm directly after the other and in another order each turn. `first` is the first answer
+of a new LLM. `later` answers come from LLMs that live for all turns; their first answer does not count. The table has
+the median tokens/s of auto relative to plain decoding and to the best fixed depth of the same turns.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     python tools/models/make_model.py qwen3.5-0.8b build/08b.gguf --type q4_0
     python tools/bench/bench_drafts.py vocabulary build/08b.gguf
 
-Beginnings of modules that the model was not trained on are continued, greedily and with a temperature of 0.7. The
-counts depend on the model and the prompts alone, not on the machine's speed. `depths` writes
+Beginnings of random modules, a kind of text that the model was trained on, are continued, greedily and with a
+temperature of 0.7. The counts depend on the model and the prompts alone, not on the machine's speed. `depths` writes
 benchmarks/demo_model.json and .svg, `vocabulary` draft_vocab.json, which no page quotes. Its times are those of the
 given model, in CPU seconds of one thread, which other load changes little: a draft in a chain of three and a token of
 plain decoding, in turns; and the extra time of a step for one token that joins the vocabulary, and for a prompt of many
@@ -55,7 +55,7 @@ COLUMNS = [
 ]
 
 app = typer.Typer(add_completion=False, help=__doc__)
-Prompts = Annotated[int, typer.Option("--prompts", help="Prompts that the model was not trained on.")]
+Prompts = Annotated[int, typer.Option("--prompts", help="Number of prompts, each the beginning of a random module.")]
 Tokens = Annotated[int, typer.Option(help="Most tokens for each.")]
 Folder = Annotated[Path, typer.Option(help="Folder for the files.")]
 

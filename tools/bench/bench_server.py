@@ -64,7 +64,7 @@ Files = tuple[Path, Path | None]  # the model, and a separate head
 
 @dataclass(frozen=True)
 class Case:
-    """A case: the settings of all sides. held_out: the prompts are text that the model was not trained on."""
+    """A case: the settings of all sides. held_out: the prompts are random modules, not random tokens."""
 
     model: Path
     held_out: bool

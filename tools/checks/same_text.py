@@ -6,7 +6,7 @@
 
 One thing is varied (--vary):
 
-drafts     Held-out prompts at each depth of --depths, against plain decoding, and each against itself in a second run.
+drafts     Random modules at each depth of --depths, against plain decoding, and each against itself in a second run.
 company    Random requests of all kinds (random_requests.py) that one LLM runs together (together.py), with 2 to 8
            sequences. Against each of them alone, in half of the games without drafts.
 prefixes   The same requests with prefixes that sequences, host memory and files hold. Against no prefix cache.

@@ -85,9 +85,11 @@ def training_cases(rng: random.Random, weights: Mapping[str, float]) -> Iterator
     """Yield cases without end, none of them held out."""
     kinds = list(weights)
     while True:
-        case = KINDS[rng.choices(kinds, list(weights.values()))[0]](rng)
-        if not case.held_out:
-            yield _varied(case, rng)
+        make = KINDS[rng.choices(kinds, list(weights.values()))[0]]
+        case = make(rng)
+        while case.held_out:  # another of its kind, since more modules are held out than cases of other kinds
+            case = make(rng)
+        yield _varied(case, rng)
 
 
 def held_out_cases(kind: str, count: int, seed: int = 0) -> list[Case]:

@@ -2,7 +2,7 @@
 
 import random
 
-from cases.case import Case, dialogue
+from cases.case import Case, ask, think
 
 KIND = "arithmetic"
 _NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Ida", "Jonas", "Lea", "Paul")
@@ -56,7 +56,9 @@ def make(rng: random.Random) -> Case:
     template = _STORIES[sign] if rng.random() < 0.15 else rng.choice(_PHRASES[sign])
     question = template.format(a=a, b=b, name=rng.choice(_NAMES), things=things)
     thoughts, result = work(sign, a, b)
-    return dialogue(KIND, f"{a}{sign}{b}", question, str(result), thoughts)
+    answer = think(thoughts, str(result))
+    first, second = sorted((a, b)) if sign in "+*" else (a, b)
+    return Case(KIND, f"{first}{sign}{second}", answer, lambda text: text == answer, messages=ask(question))
 
 
 def _operands(rng: random.Random, sign: str) -> tuple[int, int]:

@@ -13,25 +13,37 @@ THINK_END = "</think>\n\n"
 class Case:
     """A prompt, which is raw text or a chat, and its answer.
 
-    key: decides, with the kind, on which side of the split the case is.
+    key: decides, with the kind, on which side of the split a case without functions is.
+    functions: the first lines of the functions in it. It is held out if any of them is, alike in all kinds.
     answer: what the model is to write, after `<think>` where the chat's prompt ends so.
-    is_right: judges what a model wrote instead.
+    check: judges what a model wrote instead, after `<think>` in a chat.
     thinking: whether the chat's prompt begins the thinking.
     """
 
     kind: str
     key: str
     answer: str
-    is_right: Callable[[str], bool]
+    check: Callable[[str], bool]
     prompt: str = ""
     messages: Sequence[Mapping[str, Any]] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     thinking: bool = True
+    functions: Sequence[str] = ()
 
     @property
     def held_out(self) -> bool:
         """Whether training never sees this case. Every machine splits alike."""
-        return hashlib.sha256(f"{self.kind}:{self.key}".encode()).digest()[0] % HELD_OUT_SHARE == 0
+        if self.functions:
+            return any(_held_out(f"functions:{head}") for head in self.functions)
+        return _held_out(f"{self.kind}:{self.key}")
+
+    def is_right(self, text: str) -> bool:
+        """Return whether a model's continuation of the prompt is right."""
+        return self.check(text if self.prompt or self.thinking else f"\n{THINK_END}{text}")
+
+
+def _held_out(key: str) -> bool:
+    return hashlib.sha256(key.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def ask(question: str) -> tuple[dict[str, str], ...]:
@@ -44,8 +56,9 @@ def think(thoughts: str, answer: str) -> str:
 
 
 def spoken(text: str) -> str:
-    """Return the part of an assistant's text that comes after the thinking."""
-    return text.rpartition("</think>")[2].strip()
+    """Return the part of an assistant's text after the thinking; nothing unless the thinking ends just once."""
+    _, *parts = text.split("</think>")
+    return parts[0].strip() if len(parts) == 1 else ""
 
 
 def says(answer: str) -> Callable[[str], bool]:

@@ -120,13 +120,18 @@ def make(rng: random.Random) -> Case:
     task, head = written.task, written.head
     if style in ("plain", "documented"):
         prompt = head if style == "plain" else f'{head}\n    """{task[0].upper()}{task[1:]}."""'
-        return Case(KIND, prompt, f"\n{written.body}", lambda text: written.is_right(f"{prompt}{text}"), prompt=prompt)
+        answer = f"\n{written.body}"
+        return Case(
+            KIND, prompt, answer, lambda text: written.is_right(prompt + text), prompt=prompt, functions=(head,)
+        )
     signature = head.removeprefix("def ").removesuffix(":")
     named = f"Write a Python function {signature} to {task}."
     request = named if style == "named" else f"Write a Python function to {task}. Call it {written.name}."
     answer = think("", f"```python\n{written.source}```")
     key = f"{head} {request}"
-    return Case(KIND, key, answer, lambda text: written.is_right(_code(spoken(text))), messages=ask(request))
+    return Case(
+        KIND, key, answer, lambda text: written.is_right(_code(spoken(text))), messages=ask(request), functions=(head,)
+    )
 
 
 def _fill(text: str, renamed: dict[str, str], number: int, name: str = "") -> str:

@@ -16,4 +16,8 @@ def make(rng: random.Random) -> Case:
     after = rng.randint(first + 1, min(first + 2, len(lines)))
     prefix, middle, suffix = ("".join(part) for part in (lines[:first], lines[first:after], lines[after:]))
     prompt = f"<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>"
-    return Case(KIND, prompt, middle, lambda text: written.is_right(f"{prefix}{text}{suffix}"), prompt=prompt)
+
+    def is_right(text: str) -> bool:
+        return written.is_right(f"{prefix}{text}{suffix}")
+
+    return Case(KIND, prompt, middle, is_right, prompt=prompt, functions=(written.head,))

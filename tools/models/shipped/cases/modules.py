@@ -4,7 +4,7 @@ import ast
 import random
 
 from cases.case import Case
-from cases.functions import draw
+from cases.functions import Written, draw
 
 KIND = "modules"
 _SUBJECTS = ("numbers", "lists", "texts", "words", "sums", "values", "everyday use", "beginners", "a small library")
@@ -23,15 +23,21 @@ def make(rng: random.Random) -> Case:
     else:
         begun = first.source
     answer = begun + "".join(f"\n\n{written.source}" for written in others)
-    return Case(KIND, f"{title} {names}", answer, lambda text: defines(prompt + text, list(drawn)), prompt=prompt)
+    return Case(
+        KIND,
+        f"{title} {names}",
+        answer,
+        lambda text: is_right(prompt + text, list(drawn.values())),
+        prompt=prompt,
+        functions=tuple(written.head for written in drawn.values()),
+    )
 
 
-def defines(source: str, names: list[str]) -> bool:
-    """Return whether a text is Python that has a docstring and defines just these functions, in this order."""
+def is_right(source: str, functions: list[Written]) -> bool:
+    """Return whether a text is Python with a docstring and just these functions, in this order, all of them right."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
         return False
-    return [each.name for each in body[1:] if isinstance(each, ast.FunctionDef)] == names and len(body) == 1 + len(
-        names
-    )
+    names = [each.name if isinstance(each, ast.FunctionDef) else "" for each in body[1:]]
+    return names == [each.name for each in functions] and all(each.is_right(source) for each in functions)

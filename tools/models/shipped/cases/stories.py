@@ -37,7 +37,7 @@ def make(rng: random.Random) -> Case:
     key = f"{first} {second} {city} {animal}"
 
     if rng.random() < 0.3:
-        return Case(KIND, f"{key} raw", rest, lambda text: agrees(start + text, {first, city}, 1), prompt=start)
+        return Case(KIND, f"{key} raw", rest, lambda text: agrees(start + text, animal, {first, city}, 1), prompt=start)
     request = rng.choice(
         (
             "Tell a story about the {animal} {first} and {second} in {city}.",
@@ -45,12 +45,21 @@ def make(rng: random.Random) -> Case:
             "Please tell me of {first}, a {animal} in {city}, and of {second}.",
         )
     ).format(animal=animal, first=first, second=second, city=city)
-    return Case(KIND, key, think("", start + rest), lambda text: agrees(spoken(text), told, 0), messages=ask(request))
+    return Case(
+        KIND, key, think("", start + rest), lambda text: agrees(spoken(text), animal, told, 0), messages=ask(request)
+    )
 
 
-def agrees(story: str, told: set[str], more: int) -> bool:
-    """Return whether a story is whole, and has all the names and places told, and at most `more` others."""
+def agrees(story: str, animal: str, told: set[str], more: int) -> bool:
+    """Return whether a story is whole, of this animal alone, with all names and places told, at most `more` others."""
+    animals = {*re.findall(r"[a-z]+", story)} & {*_ANIMALS}
     words = set(re.findall(r"[A-Z][a-z]+", story))
     known = words & {*FIRST, *CITIES}
     sentences = story.strip().count(".")
-    return story.strip().endswith(".") and 4 <= sentences <= 9 and told <= known and len(known - told) <= more
+    return (
+        story.strip().endswith(".")
+        and 4 <= sentences <= 9
+        and animals == {animal}
+        and told <= known
+        and len(known - told) <= more
+    )

@@ -18,7 +18,7 @@ def make(rng: random.Random, makers: Sequence[Callable[[random.Random], Case]]) 
         for message in (*turn.messages, {"role": "assistant", "content": spoken(turn.answer)})
     ]
     key = " ".join(turn.key for turn in turns)
-    return replace(turns[-1], kind=KIND, key=key, messages=(*past, *turns[-1].messages))
+    return replace(turns[-1], kind=KIND, key=key, messages=(*past, *turns[-1].messages), functions=())
 
 
 def _question(rng: random.Random, maker: Callable[[random.Random], Case]) -> Case:
