@@ -151,24 +151,29 @@ def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgeme
     """Test both taps: generate up to `tokens` tokens after each prompt of every kind except RANDOM.
 
     A text ends where the model ends it, since no head was trained beyond its end. Prompts after which it ends at once
-    are left out.
+    with either tap are left out: on a GPU, rounding may end one tap's text earlier.
 
     Raises InvalidRequestError for a model without head, as `LLM` does, and if all prompts are left out.
     """
     prompts = [prompt(model, kind, i) for kind in KINDS if kind != RANDOM for i in range(VARIANTS)]
     n_ctx = max(map(len, prompts)) + tokens
     params = SamplingParams(max_tokens=tokens)
-    stats = {}
+    by_tap = []
     for tap in TAPS:
         with LLM(model, n_ctx=n_ctx, n_threads=n_threads, draft_tokens=DRAFTS, tap=tap) as llm:
-            completions = llm.generate(prompts, params)
-        stats[tap] = [completion.stats for completion in completions if len(completion.token_ids) > 1]
-    texts = [(read, done.token_ids) for read, done in zip(prompts, completions, strict=True) if len(done.token_ids) > 1]
-    if not texts:
+            by_tap.append(llm.generate(prompts, params))
+    # the intervals compare the figures of the same prompt
+    kept = [
+        (read, each)
+        for read, *each in zip(prompts, *by_tap, strict=True)
+        if all(len(done.token_ids) > 1 for done in each)
+    ]
+    if not kept:
         raise InvalidRequestError(
             f"{model.file_names} ends its text at once after each prompt: there is nothing to draft"
         )
-    guesses = _guesses(model, texts, n_threads)
+    stats = {tap: [each[i].stats for _, each in kept] for i, tap in enumerate(TAPS)}
+    guesses = _guesses(model, [(read, each[-1].token_ids) for read, each in kept], n_threads)
     return Judgement(model.file_names, model.tap, f"{model.architecture}.nextn_tap", stats, guesses, model.head_norms)
 
 

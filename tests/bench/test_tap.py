@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from makers import unfit_heads
@@ -148,6 +150,15 @@ def test_shipped_head_uses_the_tap_that_it_was_trained_on(
     assert len(told["taps"]["pre_norm"]["accepted_per_position"]) == 3
 
 
+def test_shipped_head_fits_on_the_prompts_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--threads", "1", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["wants"], told["fits"], told["norms_without_one"]) == ("post_norm", True, [])
+    # its short texts leave open whether the head is better than guesses
+    low, high = told["guesses"]["difference"]["interval"]
+    assert low < 0 < high
+
+
 def test_tap_named_in_the_file_does_not_change_the_test_of_the_tap(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +185,29 @@ def test_text_ends_where_the_model_ends_it(monkeypatch: pytest.MonkeyPatch) -> N
         assert max(wanted) < 128
         stats = judge(model, tokens=128, n_threads=1).stats
         assert [[s.completion_tokens for s in each[:2]] for each in stats.values()] == [wanted, wanted]
+
+
+def test_prompt_whose_text_ends_at_once_with_one_tap_is_left_out_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate, n_calls = LLM.generate, 0
+
+    def cut(self: LLM, prompts: list[list[int]], params: SamplingParams) -> Any:
+        nonlocal n_calls
+        each = [replace(params, max_tokens=1) if i == n_calls else params for i in range(len(prompts))]
+        n_calls += 1
+        return generate(self, prompts, each)
+
+    monkeypatch.setattr(tap, "VARIANTS", 1)
+    texts = dict(zip(KINDS, ["def f(x):", "import ", "Once upon a time", "What is", "Tell a story"], strict=False))
+    monkeypatch.setattr(tap, "prompt", lambda model, kind, variant: model.tokenize(texts[kind]))
+    with Model() as model:
+        whole = judge(model, tokens=8, n_threads=1)
+        monkeypatch.setattr(LLM, "generate", cut)
+        # the first tap's first text and the second tap's second text end at once
+        found = judge(model, tokens=8, n_threads=1)
+    for each, stats in whole.stats.items():
+        assert len(stats) == len(texts)
+        assert [s.depths for s in found.stats[each]] == [s.depths for s in stats[2:]]
+    assert found.guesses == whole.guesses[2:]
 
 
 def test_model_that_ends_its_texts_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,12 @@ def test_output_with_thinking_budget_0_and_log_probabilities_begins_with_the_end
     assert done.token_ids == plain.token_ids
     assert done.logprobs is not None
     assert len(done.logprobs) == 12
-    assert all(one.logprob <= 0 for one in done.logprobs)
+    prompt = llm.model.tokenize(OPEN)
+    for i, (token, found) in enumerate(zip(done.token_ids, done.logprobs, strict=True)):
+        biased = SamplingParams(1, logprobs=0, logit_bias={token: 1e30})  # makes the model sample the same token
+        (right,) = llm.generate([*prompt, *done.token_ids[:i]], biased).logprobs or ()
+        assert found.logprob == pytest.approx(right.logprob, abs=1e-5)
+    assert min(one.logprob for one in done.logprobs) < -1e-3
 
 
 def test_preempted_stream_continues_its_grammar_after_the_thinking(new_llm: Callable[..., LLM]) -> None:

@@ -148,7 +148,7 @@ def sound_acceptance(llm: LLM) -> float:
 
 
 def test_shipped_head_has_most_drafts_accepted(sound_acceptance: float) -> None:
-    assert sound_acceptance > 0.5
+    assert sound_acceptance >= 0.8
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
@@ -157,4 +157,4 @@ def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, fault: s
         if fault != "wrong_tap":
             broken.context.inspect.break_on_purpose(fault)
         # the greedy text is the same with any head, so only the head can change the acceptance
-        assert acceptance(broken) < sound_acceptance - 0.01
+        assert acceptance(broken) < sound_acceptance - 0.02

@@ -38,9 +38,10 @@ def test_embedding_is_the_normed_hidden_state_of_the_model(llm: LLM, n_tokens: i
 
 def test_embedding_has_the_same_bits_alone_and_beside_requests(llm: LLM) -> None:
     alone = llm.embed([LONG, "import os"])
-    text = llm.generate("def f(", SamplingParams(max_tokens=200)).text
+    params = SamplingParams(max_tokens=200, ignore_eos=True)  # goes on while both embeddings are computed
+    text = llm.generate("def f(", params).text
     with ThreadPoolExecutor(3) as threads:
-        generated = threads.submit(llm.generate, "def f(", SamplingParams(max_tokens=200))
+        generated = threads.submit(llm.generate, "def f(", params)
         beside = [threads.submit(llm.embed, [LONG, "import os"]) for _ in range(2)]
         assert all(np.array_equal(one.result(), alone) for one in beside)
         assert generated.result().text == text

@@ -22,6 +22,7 @@ from pymtp import (
     AsyncLLM,
     CancelledError,
     ClosedError,
+    Completion,
     ContextFullError,
     InvalidRequestError,
     ModelLoadError,
@@ -32,6 +33,8 @@ from pymtp.engine import embedder
 from pymtp.prefix_cache.file import PrefixFile
 
 GREEDY = SamplingParams(12, temperature=0.0, ignore_eos=True)
+# Whatever it sees, the model writes one greedy text; log-probabilities at this temperature depend on the pictures.
+SAMPLED = SamplingParams(12, temperature=3.0, top_k=0, top_p=1.0, min_p=0.0, seed=1, ignore_eos=True, logprobs=0)
 TEXTS = "Describe: ", "def f(x):\n"
 
 
@@ -51,6 +54,16 @@ def image(seed: int) -> dict[str, Any]:
     return {"type": "image", "image": picture(seed, 160, 96)}
 
 
+def logprobs(done: Completion) -> list[float]:
+    assert done.logprobs is not None
+    return [one.logprob for one in done.logprobs]
+
+
+def same(done: Completion) -> Any:
+    """Return what equals the log-probabilities of the same tokens after the same prompt; graphs differ by rounding."""
+    return pytest.approx(logprobs(done), abs=1e-4)
+
+
 def user(*parts: Any) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]}
 
@@ -63,13 +76,17 @@ def test_sources_of_one_picture_give_one_text(seeing: LLM, tmp_path: Path) -> No
     pillow.save(tmp_path / "a.png")
     data = (tmp_path / "a.png").read_bytes()
     sources = [picture(0, 160, 96), pillow, data, tmp_path / "a.png", str(tmp_path / "a.png")]
-    texts = {
-        seeing.chat([user(TEXTS[0], {"type": "image", "image": source}, TEXTS[1])], GREEDY).text for source in sources
-    }
-    streamed = seeing.stream_chat(
-        [user(TEXTS[0], {"type": "image", "image": str(tmp_path / "a.png")}, TEXTS[1])], GREEDY
-    )
-    assert len(texts | {"".join(piece.text for piece in streamed)}) == 1
+
+    def chat(source: Any) -> list[dict[str, Any]]:
+        return [user(TEXTS[0], {"type": "image", "image": source}, TEXTS[1])]
+
+    first, *others = [seeing.chat(chat(source), SAMPLED) for source in sources]
+    streamed = seeing.stream_chat(chat(str(tmp_path / "a.png")), SAMPLED)
+    assert "".join(piece.text for piece in streamed) == first.text
+    for other in (*others, streamed.completion):
+        assert logprobs(other) == same(first)
+    for pixels in (255 - picture(0, 160, 96), picture(1, 160, 96)):
+        assert logprobs(seeing.chat(chat(pixels), SAMPLED)) != same(first)
 
 
 def test_image_counts_as_prompt_tokens_and_changes_the_probabilities(seeing: LLM) -> None:
@@ -95,27 +112,33 @@ def test_text_about_images_depends_neither_on_drafts_nor_on_where_the_prompt_is_
 ) -> None:
     with make_llm(mmproj=mmproj, cache_prompt=False, **options) as llm:
         assert llm.chat(ABOUT_TWO, GREEDY).token_ids == seeing.chat(ABOUT_TWO, GREEDY).token_ids
+        assert logprobs(llm.chat(ABOUT_TWO, SAMPLED)) == same(seeing.chat(ABOUT_TWO, SAMPLED))
 
 
 def test_requests_with_and_without_images_do_not_change_each_other(seeing: LLM) -> None:
     chats = [Chat(ABOUT_TWO), Chat([user("No image.")]), Chat([user(image(1), TEXTS[1])]), Chat([user("None.")])]
-    alone = [seeing.generate(chat, GREEDY).token_ids for chat in chats]
-    together = seeing.generate(chats, replace(GREEDY, cache_prompt=False))
-    assert [one.token_ids for one in together] == alone
+    alone = [seeing.generate(chat, SAMPLED) for chat in chats]
+    together = seeing.generate(chats, replace(SAMPLED, cache_prompt=False))
+    for one, other in zip(together, alone, strict=True):
+        assert (one.token_ids, logprobs(one)) == (other.token_ids, same(other))
+    swapped = [user(TEXTS[0], image(1), TEXTS[1], image(0), "A long question, whose words say what is to be done.")]
+    assert logprobs(seeing.chat(swapped, SAMPLED)) != same(alone[0])
 
 
 def test_several_completions_share_the_encoded_images(mmproj: Path) -> None:
     with make_llm(mmproj=mmproj, n_seq_max=2, cache_prompt=False) as llm:
         assert llm._images is not None
-        one = llm.chat(ABOUT_TWO, SamplingParams(8, temperature=1.0, seed=1, n=2))
+        first = llm.chat(ABOUT_TWO, replace(SAMPLED, n=2))
         assert llm._images.n_encoded == 2
-        assert one.token_ids == llm.chat(ABOUT_TWO, SamplingParams(8, temperature=1.0, seed=1)).token_ids
+        for i, one in enumerate((first, *first.others)):
+            other = llm.chat(ABOUT_TWO, replace(SAMPLED, seed=1 + i))
+            assert (one.token_ids, logprobs(one)) == (other.token_ids, same(other))
 
 
 def test_saved_prefix_names_its_images_and_continues_in_another_llm(mmproj: Path, tmp_path: Path) -> None:
     path = tmp_path / "images.prefix"
     with make_llm(mmproj=mmproj) as llm:
-        wanted = llm.chat(ABOUT_TWO, GREEDY)
+        wanted = llm.chat(ABOUT_TWO, SAMPLED)
         n = llm.save_prefix(ABOUT_TWO, path)
     with PrefixFile(path, None) as file:
         assert [(one.nx, one.ny) for one in file.images] == [(5, 3), (5, 3)]
@@ -123,21 +146,23 @@ def test_saved_prefix_names_its_images_and_continues_in_another_llm(mmproj: Path
     with make_llm(mmproj=mmproj) as llm:
         llm.chat([user(image(7), "another image comes first")], GREEDY)
         assert llm.load_prefix(path) == n
-        again = llm.chat(ABOUT_TWO, GREEDY)
+        again = llm.chat(ABOUT_TWO, SAMPLED)
         assert again.stats.cached_tokens == n
-        assert again.token_ids == wanted.token_ids
+        assert logprobs(again) == same(wanted)
         assert again.prompt_token_ids != wanted.prompt_token_ids  # the images have other numbers
 
 
 def test_async_llm_sees_images_and_saves_them(seeing: LLM, mmproj: Path, tmp_path: Path) -> None:
-    async def chat() -> tuple[list[str], int]:
-        async with AsyncLLM(seeing.model, mmproj=mmproj, n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
-            chats = [llm.chat(ABOUT_TWO, GREEDY), llm.chat([user(image(0), TEXTS[1])], GREEDY)]
-            texts = [done.text for done in await asyncio.gather(*chats)]
-            return texts, await llm.save_prefix(ABOUT_TWO, tmp_path / "a.prefix")
+    chats = ABOUT_TWO, [user(image(0), TEXTS[1])]
 
-    texts, n = asyncio.run(chat())
-    assert texts == [seeing.chat(messages, GREEDY).text for messages in (ABOUT_TWO, [user(image(0), TEXTS[1])])]
+    async def chat() -> tuple[list[Completion], int]:
+        async with AsyncLLM(seeing.model, mmproj=mmproj, n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
+            found = await asyncio.gather(*(llm.chat(messages, SAMPLED) for messages in chats))
+            return found, await llm.save_prefix(ABOUT_TWO, tmp_path / "a.prefix")
+
+    found, n = asyncio.run(chat())
+    for done, messages in zip(found, chats, strict=True):
+        assert logprobs(done) == same(seeing.chat(messages, SAMPLED))
     assert seeing.load_prefix(tmp_path / "a.prefix") == n
 
 

@@ -107,19 +107,21 @@ def test_batch_answers_a_chat_with_a_message(batch_llm: LLM, tmp_path: Path) -> 
 
 
 def test_missing_fields_get_the_defaults_of_the_models_file(tuned: Path, tmp_path: Path) -> None:
-    hello = [{"role": "user", "content": "Hello."}]
-    bodies = [{"seed": 5}, {"seed": 5, "top_k": 2, "temperature": None}]
+    story = [{"role": "user", "content": "Tell a story."}]
+    bodies = [{"seed": 7}, {"seed": 7, "top_k": 2, "temperature": None}]
     requests_file = [
-        request("a", CHAT, messages=hello, max_tokens=24, **({"temperature": None} | body)) for body in bodies
+        request("a", CHAT, messages=story, max_tokens=24, **({"temperature": None} | body)) for body in bodies
     ]
-    requests_file.append(request("b", prompt="def f(", max_tokens=24, temperature=None, seed=5))
+    requests_file.append(request("b", prompt="def f(", max_tokens=24, temperature=None, seed=7))
     with make_llm(tuned, n_seq_max=2) as llm:
         run_requests(llm, write_requests(tmp_path / "in.jsonl", requests_file), tmp_path / "out.jsonl")
         found = [line["response"]["body"]["choices"][0] for line in read_answers(tmp_path / "out.jsonl")]
-        params = SamplingParams(24, seed=5, **TUNED)
-        texts = [llm.chat(hello, each).content for each in (params, replace(params, top_k=2))]
+        params = SamplingParams(24, seed=7, **TUNED)
+        greedy = SamplingParams(24)
+        texts = [llm.chat(story, each).content for each in (params, replace(params, top_k=2))]
         assert [choice["message"]["content"] for choice in found[:2]] == texts
-        assert found[2]["text"] == llm.generate("def f(", params).text
+        assert len({*texts, llm.chat(story, greedy).content}) == 3
+        assert found[2]["text"] == llm.generate("def f(", params).text != llm.generate("def f(", greedy).text
 
 
 def test_batch_answers_with_tool_calls(batch_llm: LLM, tmp_path: Path) -> None:

@@ -50,43 +50,58 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IDAT5\xaf\x06\x1e"
 
 
-def test_image_is_the_same_prompt_in_all_apis(http: httpx.Client) -> None:
-    limits = LIMITS | {"enable_thinking": False}
-    chat = post(http, CHAT, messages=user(image(), TEXT), **limits)
-    text, n = chat["choices"][0]["message"]["content"], chat["usage"]["prompt_tokens"]
-    input_image = {"type": "input_image", "image_url": data_url(RED)}
-    again = [
-        post(http, CHAT, messages=user(part, TEXT), **limits)
-        for part in (input_image, image("file://red.png"), image(BASE64), {"type": "image_url", "image_url": BASE64})
-    ]
-    assert [(one["choices"][0]["message"]["content"], one["usage"]["prompt_tokens"]) for one in again] == [
-        (text, n)
-    ] * 4
-    found = post(http, MESSAGES, model="m", messages=user(BLOCK, TEXT), **limits)
+# Whatever it sees, the model writes one greedy text; a text of this temperature depends on the picture.
+SAMPLED: dict[str, Any] = {"temperature": 2, "seed": 2, "top_k": 0, "top_p": 1, "min_p": 0}
+N_TOKENS = 12
+
+
+def red_file(i: int) -> bytes:
+    """Return a file of the red picture. Files with other numbers have other bytes, so each is encoded by itself."""
+    return picture(dpi=(i + 1, i + 1))
+
+
+def test_image_is_the_same_prompt_in_all_apis(http: httpx.Client, seeing_server: Server) -> None:
+    files = [red_file(i) for i in range(8)]
+    urls, codes = [data_url(file) for file in files], [base64.b64encode(file).decode() for file in files]
+    limits = {"max_tokens": N_TOKENS, "enable_thinking": False, **SAMPLED}
+
+    def chat(part: Any) -> tuple[str, int]:
+        told = post(http, CHAT, messages=user(part, TEXT), **limits)
+        return told["choices"][0]["message"]["content"], told["usage"]["prompt_tokens"]
+
+    encoder = seeing_server.llm._images
+    assert encoder is not None
+    text, n = chat(image("file://red.png"))
+    before = encoder.n_encoded
+    assert text not in [chat(image(data_url(picture(colour))))[0] for colour in ("blue", "cyan")]
+    for part in (
+        image(urls[0]),
+        {"type": "input_image", "image_url": urls[1]},
+        image(codes[2]),
+        {"type": "image_url", "image_url": codes[3]},
+    ):
+        assert chat(part) == (text, n)
+    block = BLOCK | {"source": {"type": "base64", "media_type": "image/png", "data": codes[4]}}
+    found = post(http, MESSAGES, model="m", messages=user(block, TEXT), **limits)
     usage = found["usage"]
     assert found["content"][0]["text"] == text
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == n
-    question = user(input_image, {"type": "input_text", "text": TEXT["text"]})
-    response = post(http, RESPONSES, input=question, max_output_tokens=4, temperature=0, enable_thinking=False)
+    question = user({"type": "input_image", "image_url": urls[5]}, {"type": "input_text", "text": TEXT["text"]})
+    response = post(http, RESPONSES, input=question, max_output_tokens=N_TOKENS, enable_thinking=False, **SAMPLED)
     assert (response["output"][0]["content"][0]["text"], response["usage"]["input_tokens"]) == (text, n)
-    options = {"num_predict": 4, "temperature": 0, "top_k": 0, "top_p": 1}
-    told = post(
-        http,
-        "/api/chat",
-        messages=[{"role": "user", "content": TEXT["text"], "images": [BASE64]}],
-        stream=False,
-        think=False,
-        options=options,
-    )
+    quiet = {"stream": False, "think": False, "options": {"num_predict": N_TOKENS, **SAMPLED}}
+    messages = [{"role": "user", "content": TEXT["text"], "images": [codes[6]]}]
+    told = post(http, "/api/chat", messages=messages, **quiet)
     assert (told["message"]["content"], told["prompt_eval_count"]) == (text, n)
-    told = post(http, "/api/generate", prompt=TEXT["text"], images=[BASE64], stream=False, think=False, options=options)
+    told = post(http, "/api/generate", prompt=TEXT["text"], images=[codes[7]], **quiet)
     assert (told["response"], told["prompt_eval_count"]) == (text, n)
     prompt = post(http, "/apply-template", messages=user(image(), TEXT), enable_thinking=False)["prompt"]
     assert prompt.count("<__media__>") == 1
-    whole = {"prompt_string": prompt, "multimodal_data": [BASE64]}
-    native = post(http, "/completion", prompt=whole, n_predict=4, temperature=0)
+    whole = {"prompt_string": prompt, "multimodal_data": [base64.b64encode(red_file(8)).decode()]}
+    native = post(http, "/completion", prompt=whole, n_predict=N_TOKENS, **SAMPLED)
     assert (native["content"], native["tokens_evaluated"]) == (text, n)
     assert native["prompt"].count("<__media__>") == 1
+    assert encoder.n_encoded == before + 2 + 9
 
 
 def test_tokens_of_images_are_counted(http: httpx.Client) -> None:
@@ -123,18 +138,28 @@ def test_content_and_marker_have_the_same_embedding(http: httpx.Client) -> None:
 def test_image_in_the_result_of_a_tool_is_seen(http: httpx.Client, stream: bool) -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]}
 
-    def counted(content: Any) -> int:
+    def ask(content: Any) -> tuple[str, int]:
         result = {"type": "tool_result", "tool_use_id": "t", "content": content}
         messages = [*user(TEXT), use, *user(result)]
-        body = {"model": "m", "messages": messages, "stream": stream, **LIMITS}
+        body = {"model": "m", "messages": messages, "stream": stream, "max_tokens": N_TOKENS, **SAMPLED, "seed": 4}
         response = http.post(MESSAGES, json=body)
         assert response.status_code == 200
-        events = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")] or [response.text]
-        usage = [found["usage"] for event in events if "usage" in (found := json.loads(event))][-1]
-        total: int = usage["input_tokens"] + usage["cache_read_input_tokens"]
-        return total
+        if stream:
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+            parts = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+            usage = [event["usage"] for event in events if "usage" in event][-1]
+        else:
+            parts, usage = response.json()["content"], response.json()["usage"]
+        text = "".join(part["text"] for part in parts)
+        return text, usage["input_tokens"] + usage["cache_read_input_tokens"]
 
-    assert counted([BLOCK, TEXT]) - counted([TEXT]) == n_tokens(http, image(), TEXT) - n_tokens(http, TEXT)
+    def block(data: bytes) -> dict[str, Any]:
+        return BLOCK | {"source": BLOCK["source"] | {"data": base64.b64encode(data).decode()}}
+
+    text, n = ask([block(red_file(20 + stream)), TEXT])
+    assert n - ask([TEXT])[1] == n_tokens(http, image(), TEXT) - n_tokens(http, TEXT)
+    assert ask([block(red_file(22 + stream)), TEXT]) == (text, n)
+    assert text not in [ask([block(picture(colour)), TEXT])[0] for colour in ("blue", "cyan")]
 
 
 def test_image_of_a_tool_that_is_refused_is_a_text(http: httpx.Client) -> None:

@@ -123,7 +123,7 @@ def test_calls_are_answered_as_objects(client: ollama.Client, monkeypatch: pytes
 
     from pymtp.server.ollama import routes
 
-    # Ollama's API cannot force a call, and the shipped model makes none by itself
+    # Ollama's API cannot force a call, and the shipped model may answer in words
     monkeypatch.setattr(routes, "read_chat", lambda *given: replace(read_chat(*given), tool_choice="required"))
     options = {"num_predict": 200, "temperature": 0}
     answer = client.chat("m", ASKED, tools=[TOOL], options=options)

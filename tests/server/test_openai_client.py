@@ -14,6 +14,7 @@ from pymtp import SamplingParams
 
 QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+STORY: Any = [{"role": "user", "content": "Tell a story about the fox Ada and Tom in Rome."}]  # has many answers
 GRAMMAR = r'root ::= "\n</think>\n\n" [a-f]+'
 GREEDY: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 
@@ -24,8 +25,8 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def expected(server: Server, **params: Any) -> str:
-    return server.llm.chat(MESSAGES, SamplingParams(**({"max_tokens": 24} | params))).content
+def expected(server: Server, messages: Any = MESSAGES, **params: Any) -> str:
+    return server.llm.chat(messages, SamplingParams(**({"max_tokens": 24} | params))).content
 
 
 def joined(chunks: list[Any], index: int = 0) -> str:
@@ -76,17 +77,19 @@ def test_usage_has_the_cached_tokens(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_seed_gives_the_same_text_as_the_llm(server: Server, client: openai.OpenAI, stream: bool) -> None:
-    sampled = GREEDY | {"temperature": 0.8, "seed": 11}
+    sampled = GREEDY | {"messages": STORY, "temperature": 0.8, "seed": 11}
     if stream:
         text = joined(list(client.chat.completions.create(**sampled, stream=True)))
     else:
         text = client.chat.completions.create(**sampled).choices[0].message.content or ""
-    assert text == expected(server, temperature=0.8, seed=11, top_k=0, top_p=1.0, min_p=0.0)
+    params = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert text == expected(server, STORY, seed=11, **params)
+    assert text not in (expected(server, STORY), expected(server, STORY, seed=12, **params))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_n_completions_have_consecutive_seeds(server: Server, client: openai.OpenAI, stream: bool) -> None:
-    sampled = GREEDY | {"temperature": 0.9, "seed": 5, "n": 3}
+    sampled = GREEDY | {"messages": STORY, "temperature": 0.9, "seed": 5, "n": 3}
     if stream:
         chunks = list(client.chat.completions.create(**sampled, stream=True))
         texts = [joined(chunks, i) for i in range(3)]
@@ -95,7 +98,8 @@ def test_n_completions_have_consecutive_seeds(server: Server, client: openai.Ope
     else:
         texts = [choice.message.content or "" for choice in client.chat.completions.create(**sampled).choices]
     expected_value = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    assert texts == [expected(server, seed=5 + i, **expected_value) for i in range(3)]
+    assert texts == [expected(server, STORY, seed=5 + i, **expected_value) for i in range(3)]
+    assert len(set(texts)) == 3
 
 
 @pytest.mark.parametrize("stream", [False, True])

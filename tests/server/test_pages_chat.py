@@ -14,6 +14,7 @@ from playwright.sync_api import Page, Route, expect
 from pymtp import SamplingParams
 
 REQUEST = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."  # a long answer
+STORY = "Tell a story about a dog."  # has many answers
 # Returns [position in the text, shown text, class] for each span of the answer in order.
 SPANS = """[...document.querySelectorAll(".content span[data-at]")].map(
   (span) => [Number(span.dataset.at), span.textContent, span.className])"""
@@ -76,19 +77,25 @@ def test_chat_page_colours_each_character_by_its_origin(tab: Tab, server: Server
 
 def test_chat_page_shows_the_text_of_the_llm(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    fill_settings(page, max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01, system="Be brief.")
+    given: dict[str, Any] = {"seed": 14, "temperature": 2.0, "top_p": 0.8, "top_k": 10, "min_p": 0.2}
+    fill_settings(page, max_tokens=60, system="Be brief.", **given)
     page.uncheck("#markdown")
-    ask(page)
+    ask(page, STORY)
     ended(page)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": REQUEST}]
-    params = SamplingParams(max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01)
-    assert page.locator(".content").text_content() == server.llm.chat(messages, params).content
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": STORY}]
+
+    def text(messages: list[dict[str, str]] = messages, **other: Any) -> str:
+        return server.llm.chat(messages, SamplingParams(max_tokens=60, **given | other)).content
+
+    assert page.locator(".content").text_content() == text()
+    others = ({"seed": 15}, {"temperature": 1.0}, {"top_p": 1.0}, {"top_k": 0}, {"min_p": 0.0})
+    assert text() not in [text(messages[1:]), *(text(**other) for other in others)]  # each field changes the text
 
 
 def test_comparison_shows_the_same_text_without_mtp(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    fill_settings(page, max_tokens=80, temperature=0.3)  # both requests get the same seed, although the user sets none
-    ask(page)
+    fill_settings(page, max_tokens=80, temperature=1)  # both requests get the same seed, although the user sets none
+    ask(page, STORY)
     ended(page)
     page.get_by_role("button", name="Run the same again without MTP").click()
     ended(page, 2)

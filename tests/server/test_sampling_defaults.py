@@ -17,18 +17,19 @@ from pymtp import LLM, SamplingParams
 from pymtp.chat import Chat
 from pymtp.server.settings import ServerSettings
 
-SAID = "def fibonacci(n):"
-QUESTION = "Write a Python function to return the n-th Fibonacci number. Call it fibonacci."
+# The model continues both in many ways, so that each sampling parameter changes the text.
+SAID = "Once upon a time"
+QUESTION = "Tell a story."
 MESSAGES = [{"role": "user", "content": QUESTION}]
 NO_THINKING = {"enable_thinking": False}  # the default of one of the APIs
 CHAT = Chat(MESSAGES, chat_template_kwargs=NO_THINKING)
-OWN = {"temperature": 2.0, "presence_penalty": 0.5, "seed": 5}  # sampling options of the server
+OWN = {"temperature": 2.0, "presence_penalty": 0.5, "seed": 6}  # sampling options of the server
 # Fields of requests. All values differ from the values of the model file and of the server's options.
 GIVEN: dict[str, Any] = {
     "temperature": 0.4,
     "top_k": 3,
     "top_p": 0.5,
-    "min_p": 0.3,
+    "min_p": 0.5,
     "repetition_penalty": 1.7,
     "presence_penalty": 1.5,
     "frequency_penalty": 0.7,
@@ -105,7 +106,9 @@ def test_request_field_overrides_only_its_own_default(
     tuned_server: Server, llm: LLM, ask: Callable[..., str], name: str
 ) -> None:
     given = {name: GIVEN[name]}
-    assert ask(tuned_server.url, **given) == expected(llm, ask, **given)
+    text = expected(llm, ask, **given)
+    assert text != expected(llm, ask)
+    assert ask(tuned_server.url, **given) == text
 
 
 @pytest.mark.parametrize("ask", APIS)
@@ -113,6 +116,7 @@ def test_temperature_0_is_greedy(tuned_server: Server, llm: LLM, ask: Callable[.
     penalties = {"presence_penalty": 0, "repetition_penalty": 1}
     greedy = SamplingParams(24)
     text = llm.generate(SAID if ask is completion else CHAT, greedy).text
+    assert text != expected(llm, ask, **penalties)
     assert ask(tuned_server.url, temperature=0, **penalties) == text
 
 
@@ -136,7 +140,7 @@ def test_defaults_are_reported_under_the_names_of_request_fields(tuned_server: S
         "xtc_threshold": 0.1,
         "dynatemp_range": 0.0,
         "dynatemp_exponent": 1.0,
-        "seed": 5,
+        "seed": 6,
     }
     props = httpx.get(f"{tuned_server.url}/props").json()
     assert props["default_generation_settings"]["params"] == reported
@@ -171,6 +175,8 @@ def test_sampling_options_of_the_command_line_become_defaults(
     served = serve("-m", tuned, *options, "--repeat-last-n", "-1", "--seed", "3", "-c", "1024").ready()
     line = served.line("default sampling parameters")
     assert "temperature=1.1 top_k=0 top_p=0.9 min_p=0.02" in line
-    params = TUNED | {"temperature": 1.1, "presence_penalty": 0.5, "top_k": 0, "repetition_penalty": 1.3}
-    params |= {"penalty_last_n": -1, "seed": 3}
-    assert chat(served.url) == llm.generate(CHAT, SamplingParams(24, **params)).text
+    given = {"temperature": 1.1, "presence_penalty": 0.5, "top_k": 0, "repetition_penalty": 1.3, "penalty_last_n": -1}
+    text = llm.generate(CHAT, SamplingParams(24, seed=3, **TUNED | given)).text
+    assert chat(served.url) == text
+    others = [SamplingParams(24), SamplingParams(24, seed=4, **TUNED | given), SamplingParams(24, seed=3, **TUNED)]
+    assert text not in [llm.generate(CHAT, other).text for other in others]

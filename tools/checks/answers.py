@@ -6,8 +6,8 @@
 For each seed, three tools with random schemas are given to the shipped model, with a template that begins to think and
 calls tools in XML or as JSON. It must call any one of them, and each of them by name; it may call one; it writes JSON
 for a random schema; it continues prompts. Each request has a thinking budget and one of three temperatures, and is
-generated with 0, 3 and 7 drafts, four requests at once. The model was not trained on tools: only the grammar makes its
-answers valid. Strings are bounded, because a small model does not end them by itself.
+generated with 0, 3 and 7 drafts, four requests at once. The model was trained on calls of other tools: only the grammar
+makes its answers valid. Strings are bounded, because a small model does not end them by itself.
 
 An answer must not think beyond its budget. The tokens that close a thinking must be generated in one round. Calls and
 JSON must be what jsonschema finds valid. Drafts must not change a token. `--first SEED --seeds 1` repeats a seed.
