@@ -15,6 +15,7 @@ from pymtp.errors import InvalidRequestError
 
 MORE = "More options"
 RANGE = r"(?:[\d.-]+<=?)?x(?:[<>]=?[\d.-]+)?(?=\])"  # typer's help shows the range of a number so
+MINUS_ONE = ("max_tokens", "seed", "n_threads")  # arguments whose None is -1 on the command line
 NAME = re.compile(r"--?[\w-]+")
 # where an error names an argument, as in "the n_ctx=1 tokens": elsewhere it quotes a path or a text
 BEFORE_WORDS = (":", ",", "the", "of", "with", "and", "or", "not", "than", "needs", "need", "use", "give", "by", "to")
@@ -43,6 +44,8 @@ class Command(TyperCommand):
             text = _with_options(str(error), names, given)
             if error.param in names:  # such as for an API key, without its value
                 text = re.sub(rf"(^|: ){error.param} ", rf"\1{names[error.param]} ", text, count=1)
+            if error.param in MINUS_ONE:
+                text = text.replace("or None", "or -1")
             error.args = (text,)
             raise
 

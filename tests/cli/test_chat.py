@@ -205,6 +205,8 @@ def test_settings_that_count_tokens_take_k_and_others_do_not() -> None:
         assert settings.set(name, text).endswith(f": {shown}")
     with pytest.raises(InvalidRequestError, match="top_k"):
         settings.set("top_k", "1k")
+    with pytest.raises(InvalidRequestError, match=r"of at least 1, or none$"):
+        settings.set("max_tokens", "0")
 
 
 def test_command_is_a_slash_with_a_word() -> None:

@@ -269,6 +269,12 @@ def test_error_about_a_sampling_option_has_the_name_of_the_option(
     assert words in " ".join(done.stderr.split())
 
 
+def test_error_says_minus_one_where_python_says_none() -> None:
+    done = run("generate", "-n", "0", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--max-tokens 0 must be a whole number of at least 1, or -1\n" in done.stderr
+
+
 def test_error_quotes_paths_and_texts_as_they_were_given(tmp_path: Path) -> None:
     missing, grammar = tmp_path / "a, seed=3.txt", tmp_path / "rule.gbnf"
     grammar.write_text('root ::= "a" seed=3 temperature=1')

@@ -134,7 +134,9 @@ def unmarked(text: str) -> list[tuple[int, str]]:
 
 
 def main(
-    files: Annotated[list[Path] | None, typer.Argument(help="Pages; README.md and docs/ if none is named.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(exists=True, help="Pages; README.md and docs/ if none is named.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write the numbers of the files into the pages.")] = False,
     count: Annotated[bool, typer.Option("--unmarked", help="Show the decimal fractions without a file.")] = False,
 ) -> None:

@@ -149,7 +149,7 @@ PLAN = {
     "shipped_model.json": Measurement(
         "{python} tools/models/shipped/evaluate.py pymtp/model/demo.gguf --cases 1000 -o {out}/shipped_model.json",
         8,
-        ("pymtp/model/demo.gguf", "tools/models/shipped"),
+        ("pymtp/model/demo.gguf", *(f"tools/models/shipped/{name}" for name in ("cases", "chats.py", "stream.py"))),
         timed=False,
     ),
     "memory.json": Measurement(

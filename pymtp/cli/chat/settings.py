@@ -73,7 +73,10 @@ class ChatSettings:
             self.thinking = value
         else:
             value = None if name in _NO_LIMIT and value == -1 else value
-            self.params = replace(self.params, **normalize_sampling({name: value}))
+            try:
+                self.params = replace(self.params, **normalize_sampling({name: value}))
+            except InvalidRequestError as error:
+                raise InvalidRequestError(str(error).replace("or None", "or none"), name) from error
         return f"{name}: {_shown(name, self._values()[name])}"
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
