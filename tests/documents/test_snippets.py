@@ -46,6 +46,8 @@ DATA = {"json": json.loads, "toml": tomllib.loads, "yaml": lambda text: list(yam
 PICTURES = ("text", "mermaid")  # outputs, and drawings
 N_CTX = 1024
 REFUSALS_FAIL = 'curl() { command curl -f "$@"; }\n'
+# The server of a page has ended by itself (command_server.py), and its process id may be another's.
+KILL = "kill() { [[ $1 =~ ^[0-9]+$ ]]; }\n"
 TEXT = "The manual says how to install the pump, and how to clean it.\n" * 8
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN = [page for page in PAGES if any(block.reason is None and block.language not in PICTURES for block in blocks(page))]
@@ -116,7 +118,7 @@ def adapted(code: str) -> str:
 def run_shell(block: Block, code: str, folder: Path, commands: Path) -> None:
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", REFUSALS_FAIL + code],
+        ["bash", "-euo", "pipefail", "-c", REFUSALS_FAIL + KILL + code],
         cwd=folder,
         env={**os.environ, "PATH": path, "HOME": str(folder)},
         stdin=subprocess.DEVNULL,
