@@ -1,4 +1,4 @@
-"""What a server tells of its model: known when the model is loaded, and, of a model file, before."""
+"""The facts that a server tells of its model: known when the model is loaded, and, of a model file, before."""
 
 from __future__ import annotations
 

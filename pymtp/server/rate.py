@@ -21,7 +21,7 @@ class Rate:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all events: from now on, what is freed counts."""
+        """Forget all events: only amounts that are freed from now on count."""
         self._events.clear()
         self._begun, self._total = self._clock(), 0.0
 

@@ -117,7 +117,7 @@ class Service:
 
     @property
     def facts(self) -> ModelFacts:
-        """Return what the server tells of its model."""
+        """Return the facts that the server tells of its model."""
         llm = self.llm.llm
         n_ctx, n_seq_max = llm.context.n_ctx, llm.context.n_seq_max
         return ModelFacts(

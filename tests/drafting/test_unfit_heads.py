@@ -61,9 +61,7 @@ def without_drafts(unfit: Callable[[str], Path]) -> Callable[[str], list[Complet
 @pytest.mark.parametrize(
     ("kind", "drafts", "draws"),
     [
-        *((kind, 3, "host") for kind in NO_NUMBERS),
-        ("nan in a norm", 3, "device"),
-        ("infinite", 3, "device"),
+        *((kind, 3, draws) for kind in NO_NUMBERS for draws in ("host", "device")),
         ("nan in a norm", "auto", "host"),
     ],
 )

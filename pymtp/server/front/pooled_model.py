@@ -26,7 +26,7 @@ class Worker(Protocol):
 
     @property
     def description(self) -> Description:
-        """Return what the worker tells of its model, once it is ready."""
+        """Return the facts that the worker tells of its model, once it is ready."""
 
     async def ready(self) -> None:
         """Wait until the model is loaded. Raises the error of a load that failed."""
