@@ -11,6 +11,8 @@ from pymtp.errors import NativeError
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
 
+_NO_MEMORY = "no memory for the text's index"
+
 
 def _made(native: Any, free: Any) -> Any:
     """Let Python free a native object. Raises NativeError if there was no memory for it."""
@@ -38,22 +40,20 @@ class TextDrafts:
         earlier: the outputs of earlier requests, which may hold the end of this text, too.
         """
         self._rates, self._earlier = rates, earlier  # keeps the natives alive
+        self.generated: Sequence[int] = ()  # tokens that TextChoice has not read yet
         self.native: Any = _made(
             lib.pymtp_text_drafts_init(rates.native, ffi.NULL if earlier is None else earlier.native),
             lib.pymtp_text_drafts_free,
         )
 
-    def add(self, tokens: Sequence[int]) -> bool:
-        """Append tokens of the prompt or the output, which judge the last guesses.
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append tokens of the prompt. Raises NativeError without memory."""
+        if lib.pymtp_text_drafts_add(self.native, tokens, len(tokens)) < 0:
+            raise NativeError(_NO_MEMORY)
 
-        Returns whether the next guess is promising, so that `TextChoice.choose` should be asked.
-
-        Raises NativeError without memory.
-        """
-        promising = int(lib.pymtp_text_drafts_add(self.native, tokens, len(tokens)))
-        if promising < 0:
-            raise NativeError("no memory for the text's index")
-        return promising > 0
+    def generate(self, tokens: Sequence[int]) -> None:
+        """Append tokens of the output, which the next `TextChoice.choose` reads."""
+        self.generated = [*self.generated, *tokens] if self.generated else tokens
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
@@ -92,24 +92,41 @@ class TextChoice:
     def choose(
         self, texts: Sequence[TextDrafts | None], heads: Sequence[SequenceDepth], limits: Sequence[int]
     ) -> DraftChoice | None:
-        """Choose the drafts of the next round; None if no sequence should verify drafts from text.
+        """Read what was generated, and choose the drafts of the next round; None for no drafts from text.
 
         texts: the text of each sequence, in the order of their numbers; None for no drafts from text.
         heads: what is known of the head's drafts for each sequence.
         limits: the most drafts that each sequence can use.
+
+        Raises NativeError without memory; the texts must not be used afterwards.
         """
         n = len(texts)
+        natives, n_generated = [], []
+        generated: list[int] = []
+        for text in texts:
+            if text is None:
+                natives.append(ffi.NULL)
+                n_generated.append(0)
+            else:
+                natives.append(text.native)
+                n_generated.append(len(text.generated))
+                generated += text.generated
+                text.generated = ()
         chosen = lib.pymtp_choose_text_drafts(
             self._costs.native,
             n,
-            [ffi.NULL if text is None else text.native for text in texts],
+            natives,
             [head.acceptance.native for head in heads],
+            n_generated,
+            generated,
             limits,
             self._limits,
             self._lengths,
             self._tokens,
             self._choice,
         )
+        if chosen < 0:
+            raise NativeError(_NO_MEMORY)
         if not chosen:
             return None
         starts = range(0, n * self.max_text, self.max_text)

@@ -23,6 +23,7 @@ from pymtp.drafting.depth import (
 from pymtp.drafting.text_drafts import DraftChoice, GuessRates, TextChoice, TextDrafts
 from pymtp.drafting.text_index import TextIndex
 from pymtp.engine.rounds import DecodeState
+from pymtp.errors import NativeError
 
 
 class BatchDepth:
@@ -74,12 +75,20 @@ class BatchDepth:
         """Return whether drafts are made from text, too."""
         return self._text_choice is not None
 
-    def add_text(self, earlier: TextIndex | None) -> TextDrafts | None:
-        """Return the text of a new sequence, still without tokens; None if no drafts are made from text.
+    def add_text(self, earlier: TextIndex | None, tokens: Sequence[int]) -> TextDrafts | None:
+        """Return the text of a new sequence; None if no drafts are made from text, or if there is no memory for it.
 
         earlier: the outputs of earlier requests, from which its drafts may come, too.
+        tokens: the prompt, and the output of before a restart.
         """
-        return None if self._text_choice is None else TextDrafts(self._guess_rates, earlier)
+        if self._text_choice is None:
+            return None
+        try:
+            text = TextDrafts(self._guess_rates, earlier)
+            text.add(tokens)
+        except NativeError:
+            return None
+        return text
 
     def choose(self, states: Sequence[DecodeState]) -> int:
         """Choose the drafts of the next round. Return the number that the head makes for each sequence without others.
@@ -87,11 +96,7 @@ class BatchDepth:
         Sets `by_text` of the states.
         """
         if self._text_choice is not None:
-            self._choice = None
-            for state in states:
-                if state.text_is_promising:
-                    self._choice = self._choose_text(states, self._text_choice)
-                    break
+            self._choice = self._choose_text(states, self._text_choice)
             if self._choice is not None:
                 for state, drafts in zip(states, self._choice.by_text, strict=True):
                     state.by_text = drafts
@@ -114,9 +119,17 @@ class BatchDepth:
         return self._auto.choose(_sequences(states), limits, limit, n_idle)
 
     def _choose_text(self, states: Sequence[DecodeState], choice: TextChoice) -> DraftChoice | None:
+        texts = [state.text for state in states]
+        if not any(texts):
+            return None
         fits = self._n_ctx - 1 - max(state.n_past for state in states)
         limits = [max(0, min(state.draft_limit, fits)) for state in states]
-        return choice.choose([state.text for state in states], _sequences(states), limits)
+        try:
+            return choice.choose(texts, _sequences(states), limits)
+        except NativeError:  # no memory: no more drafts are made from these texts
+            for state in states:
+                state.text = None
+            return None
 
     def extend(self, state: DecodeState) -> Sequence[int]:
         """Return the drafts from text to verify after those of the head, if the round has a single sequence."""

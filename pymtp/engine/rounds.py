@@ -10,7 +10,7 @@ from typing import Protocol
 from pymtp.drafting.depth import DepthPolicy
 from pymtp.drafting.text_drafts import TextDrafts
 from pymtp.engine.context import RoundContext, SingleSequenceContext
-from pymtp.errors import NativeError, PymtpError
+from pymtp.errors import PymtpError
 from pymtp.stats import DraftStats
 
 _logger = logging.getLogger("pymtp.drafts")
@@ -38,7 +38,6 @@ class DecodeState:
         cache may hold such numbers from then on.
     head_failed: whether the head gave such logits for the first time in the last round.
     text: the tokens of prompt and output, from which drafts are made, too; None if they are not.
-    text_is_promising: whether the next round may use drafts from it.
     by_text: the drafts from text that the next round verifies in place of drafts of the head; empty after the round.
     ended: whether the last token was generated.
 
@@ -74,7 +73,6 @@ class DecodeState:
         "new_tokens",
         "seq",
         "text",
-        "text_is_promising",
         "token",
         "tokens_left",
         "verified_drafts",
@@ -103,7 +101,7 @@ class DecodeState:
         self.is_last, self.draft_stats, self.depth = is_last, draft_stats, depth
         self.max_drafts = 10**9 if max_drafts is None else max_drafts
         self.ended = tokens_left < 1
-        self.text, self.text_is_promising = text, False
+        self.text = text
         self.by_text: Sequence[int] = ()
         self.made_drafts: Sequence[int] = ()
         self.confidences: Sequence[float] = ()
@@ -118,14 +116,6 @@ class DecodeState:
         """Return the number of drafts that the next round can use: a round generates one token more than its drafts."""
         left = self.tokens_left - 1
         return left if left < self.max_drafts else self.max_drafts
-
-    def add_text(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text, if there is one. Without memory, no more drafts are made from it."""
-        try:
-            if self.text is not None:
-                self.text_is_promising = self.text.add(tokens)
-        except NativeError:
-            self.text, self.text_is_promising = None, False
 
     def accept(self, context: RoundContext, sampled: list[int]) -> None:
         """Accept the drafts that equal the tokens that the target model sampled, and rewind the other verified rows."""

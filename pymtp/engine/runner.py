@@ -222,9 +222,9 @@ class RequestRunner:
         depth = self._depth.add_sequence(request.params.temperature)
         text = None
         if request.params.draft_tokens != 0:
-            text = self._depth.add_text(None if request.space.only is not None else self.outputs.of(_key(request)))
+            earlier = None if request.space.only is not None else self.outputs.of(_key(request))
+            text = self._depth.add_text(earlier, [*request.prompt, *request.tokens])
         state = request.start_decoding(token, n_output, self.context.n_ctx, depth, text)
-        state.add_text([*request.prompt, *request.tokens])  # there are output tokens after a restart
         if self._head_check.head_failed:
             state.max_drafts = 0
         return state
@@ -291,7 +291,7 @@ class RequestRunner:
                 self.leave_room()
             state.text = None  # a stream may keep the request for long
         elif state.text is not None:
-            state.add_text(tokens)
+            state.text.generate(tokens)
         n_verified, n_accepted = len(state.verified_drafts), state.n_accepted
         by_text = n_verified - state.n_by_head, n_accepted - state.n_accepted_by_head
         request.emit(tokens, logprobs, now, reason, (n_verified, n_accepted, *by_text))

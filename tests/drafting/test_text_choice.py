@@ -46,3 +46,23 @@ def test_few_drafts_from_text_must_pay_for_the_change_of_rows(change: float, cho
         head.acceptance.observe(1, 0, 1)
     choice = TextChoice(costs, n_seq_max=1, max_text=2, max_head=1, max_rows=32)
     assert (choice.choose([text], [head], [2]) is not None) == chosen
+
+
+def test_choice_reads_what_was_generated_in_several_rounds() -> None:
+    costs = RoundCosts()
+    costs.begin({(n, d): RoundTime(0.1 * d, 1.0 + 0.01 * d) for n in (1, 2) for d in range(8)})
+    auto = AutoDepth(costs)
+    heads = [auto.add_sequence(0.0) for _ in range(2)]
+    choice = TextChoice(costs, n_seq_max=2, max_text=4, max_head=0, max_rows=32)
+    texts = [TextDrafts(GuessRates()) for _ in range(2)]
+    for text in texts:
+        text.add(list(range(100)))
+    texts[0].generate([500])
+    texts[1].generate([500])
+    assert choice.choose(texts, heads, [4, 4]) is None  # 500 stands nowhere else
+    for token in range(40, 48):
+        texts[1].generate([token])
+    chosen = choice.choose(texts, heads, [4, 4])
+    assert chosen is not None
+    assert chosen.by_text == [[], [48, 49, 50, 51]]
+    assert choice.choose(texts, heads, [4, 4]) == chosen  # nothing is read twice

@@ -10,6 +10,9 @@ import pytest
 from helpers.engines import EngineHarness
 from helpers.scripted import RepeatingContext, SeededContext, expected_tokens
 
+from pymtp.drafting.text_drafts import TextChoice
+from pymtp.errors import NativeError
+
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3]
 COPY = type("CopyingContext", (RepeatingContext,), {"NOISE": 0.0})
 
@@ -188,3 +191,16 @@ def test_ended_request_holds_no_index() -> None:
     assert text() is not None
     engines.run()
     assert text() is None
+
+
+def test_texts_go_on_without_drafts_from_text_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise NativeError("no memory for the text's index")
+
+    engines = harness()
+    request = engines.submit(PROMPT, 100)
+    monkeypatch.setattr(TextChoice, "choose", failing)
+    engines.run()
+    engines.check()
+    assert len(request.tokens) == 100
+    assert request.stats.drafted_by_text == 0

@@ -25,7 +25,7 @@ int32_t pymtp_text_drafts_add(pymtp_text_drafts * drafts, const llama_token * to
     return pymtp_guarded<int32_t>(-1, [&] {
         pymtp_require(n >= 0, "tokens are counted from zero");
         drafts->add(tokens, n);
-        return (int32_t) drafts->is_promising();
+        return 0;
     });
 }
 
@@ -34,26 +34,44 @@ static pymtp_round_limits limits_of(const pymtp_draft_limits & round) {
     return {round.max_text, round.max_head, round.room};
 }
 
-bool pymtp_choose_text_drafts(
+// Appends what each sequence generated. Returns whether one of the next guesses is promising.
+static bool add_generated(
+        int32_t n_seqs, pymtp_text_drafts * const * texts, const int32_t * n_generated, const llama_token * generated) {
+    bool is_promising = false;
+    for (int32_t k = 0; k < n_seqs; generated += n_generated[k++]) {
+        pymtp_require(n_generated[k] >= 0, "tokens are counted from zero");
+        if (texts[k] && n_generated[k] > 0) {
+            texts[k]->add(generated, n_generated[k]);
+        }
+        is_promising |= texts[k] && texts[k]->is_promising();
+    }
+    return is_promising;
+}
+
+int32_t pymtp_choose_text_drafts(
         const pymtp_costs * costs, int32_t n_seqs, pymtp_text_drafts * const * texts,
-        pymtp_acceptance * const * acceptances, const int32_t * limits, const pymtp_draft_limits * round,
-        int32_t * lengths, llama_token * tokens, pymtp_draft_choice * choice) {
-    return pymtp_guarded<bool>(false, [&] {
+        pymtp_acceptance * const * acceptances, const int32_t * n_generated, const llama_token * generated,
+        const int32_t * limits, const pymtp_draft_limits * round, int32_t * lengths, llama_token * tokens,
+        pymtp_draft_choice * choice) {
+    return pymtp_guarded<int32_t>(-1, [&] {
         pymtp_require(n_seqs >= 1, "a round has a sequence");
+        if (!add_generated(n_seqs, texts, n_generated, generated)) {
+            return 0;
+        }
         std::vector<pymtp_text_sequence> sequences;
         for (int32_t k = 0; k < n_seqs; ++k) {
             sequences.push_back({texts[k], acceptances[k], limits[k]});
         }
         const pymtp_text_choice chosen = pymtp_choose_text(*costs, sequences, limits_of(*round));
         if (!chosen.uses_text()) {
-            return false;
+            return 0;
         }
         for (int32_t k = 0; k < n_seqs; ++k) {
             lengths[k] = (int32_t) chosen.tokens[k].size();
             std::copy(chosen.tokens[k].begin(), chosen.tokens[k].end(), tokens + k * round->max_text);
         }
         *choice = {chosen.depth, chosen.split};
-        return true;
+        return 1;
     });
 }
 

@@ -20,8 +20,7 @@ struct pymtp_text_drafts;
 PYMTP_API struct pymtp_text_drafts * pymtp_text_drafts_init(
         struct pymtp_guess_rates * rates, const struct pymtp_text * earlier);
 PYMTP_API void pymtp_text_drafts_free(struct pymtp_text_drafts * drafts);
-// Appends tokens of the prompt or the output, which judge the last guesses. Returns 1 if the next guess is promising,
-// so that pymtp_choose_text_drafts should be asked, 0 if it is not, and -1 on failure.
+// Appends tokens of the prompt. Returns 0, or -1 on failure.
 PYMTP_API int32_t pymtp_text_drafts_add(struct pymtp_text_drafts * drafts, const llama_token * tokens, int32_t n);
 
 // Limits for the drafts of a round.
@@ -37,17 +36,20 @@ struct pymtp_draft_choice {
     bool    split; // whether neighbours with drafts from text share a decode, and the others share other decodes
 };
 
-// Chooses the drafts of a round. The arrays have one item for each of the n_seqs sequences, which must be in the order
-// of their numbers.
+// Appends what each sequence generated since the last call, which judges the last guesses, and chooses the drafts of
+// the next round. The arrays have one item for each of the n_seqs sequences, which must be in the order of their
+// numbers.
 // texts: NULL for no drafts from text.
+// n_generated, generated: the number of generated tokens of each sequence; and these tokens, one sequence after another.
 // limits: the most drafts that the sequence can use.
 // lengths, tokens: receive the number of drafts from text of each sequence; and these drafts, at an interval of
 // max_text entries.
-// Returns whether a sequence has any. If not, pymtp_depth_choose chooses, and `choice` is not written.
-PYMTP_API bool pymtp_choose_text_drafts(
+// Returns 1 if a sequence has any. Otherwise, `choice` is not written: returns 0 if pymtp_depth_choose should choose,
+// and -1 on failure, after which the texts must not be used.
+PYMTP_API int32_t pymtp_choose_text_drafts(
         const struct pymtp_costs * costs, int32_t n_seqs, struct pymtp_text_drafts * const * texts,
-        struct pymtp_acceptance * const * acceptances, const int32_t * limits,
-        const struct pymtp_draft_limits * round, int32_t * lengths, llama_token * tokens,
+        struct pymtp_acceptance * const * acceptances, const int32_t * n_generated, const llama_token * generated,
+        const int32_t * limits, const struct pymtp_draft_limits * round, int32_t * lengths, llama_token * tokens,
         struct pymtp_draft_choice * choice);
 
 // Chooses drafts from text to verify after n_drafts drafts of the head, for a round of one sequence. Returns their
