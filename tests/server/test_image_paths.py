@@ -55,6 +55,14 @@ def test_refused_image_is_named_by_its_field(http: httpx.Client, url: str) -> No
         assert (error if isinstance(error, str) else error["message"]).startswith(f"{name}: ")
 
 
+def test_completion_checks_its_options_before_it_reads_images(http: httpx.Client) -> None:
+    marked = {"prompt_string": "<__media__>a", "multimodal_data": ["http://a.example/a.png"]}
+    refused = {"post_sampling_probs": True, "n_probs": 1, "top_n_sigma": 1}
+    answer = http.post("/completion", json={"prompt": marked, **refused})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"].startswith("post_sampling_probs cannot be combined with top_n_sigma")
+
+
 def test_images_by_url_are_read_for_all_paths(http: httpx.Client) -> None:
     def vector(**body: Any) -> Any:
         (found,) = post(http, "/v1/embeddings", **body)["data"]

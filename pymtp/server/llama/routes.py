@@ -64,6 +64,7 @@ async def completion(request: Request, body: NativeRequest, service: ServiceDep)
 
     is_slow = has_rule(fields) or fields.get("logit_bias")  # texts with a bias are tokenized
     first, options = await service.prepare(read) if is_slow else read()
+    _check(first, options, len(prompts))  # before images are fetched
     async with AsyncExitStack() as stack:
         admission = stack.enter_context(admit_prompts(service, len(prompts), first.params.n))
         prompts = await stack.enter_async_context(read_images(request, service, prompts, names, admission))
@@ -111,7 +112,15 @@ async def infill(request: Request, body: InfillRequest, service: ServiceDep) -> 
         return [with_prompt(first, prompt, llm, options)], options
 
     requests, options = await service.prepare(read)
+    _check(requests[0], options, 1)
     return await _respond(request, service, requests, options, fields)
+
+
+def _check(request: GenerateRequest, options: NativeOptions, n_prompts: int) -> None:
+    """Raise InvalidRequestError for options that cannot be answered."""
+    if options.post_sampling:
+        check_post_sampling(request.params)
+    check_settings(request.params, options, n_prompts * request.params.n)
 
 
 async def _respond(
@@ -124,9 +133,6 @@ async def _respond(
     *,
     as_list: bool = False,
 ) -> Response:
-    if options.post_sampling:
-        check_post_sampling(requests[0].params)
-    check_settings(requests[0].params, options, len(requests) * requests[0].params.n)
     headers = ignored_header(ignored_names(fields))
     writer = NativeWriter(requests[0], options, service.llm.llm.model, fields.get("model") or service.model_name)
     if options.stream:
