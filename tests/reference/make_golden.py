@@ -11,7 +11,7 @@ vocabulary. Nothing of pymtp or llama.cpp takes part.
 
 golden.npz and golden_next.npz hold, for N prompt tokens, a vocabulary of V, and each `prompt` of PROMPTS:
 
-    model_sha256               str             of the GGUF file
+    model_sha256               str             of the weights in the GGUF file
     {prompt}.tokens            (N,) int32
     {prompt}.logits            (N, V) float32  of the trunk
     {prompt}.next              () int32        argmax of the last row: the token the drafts follow
@@ -20,7 +20,6 @@ golden.npz and golden_next.npz hold, for N prompt tokens, a vocabulary of V, and
 """
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +36,9 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools" / "models"), str(ROOT / "tools" / "models" / "shipped")]
+sys.path[:0] = [str(ROOT / name) for name in ("tests", "tools/models", "tools/models/shipped")]
 
+from makers.next_oracle import weights_sha256  # noqa: E402
 from mtp_head import MtpHead  # noqa: E402
 from vocabulary import Vocabulary  # noqa: E402
 
@@ -297,7 +297,7 @@ def main() -> None:
     prompts = {name: tokenize(text) for name, text in PROMPTS.items()}
     assert len(prompts["one"]) == 1
     assert len(prompts["code"]) > 64
-    write_golden(args.out, hashlib.sha256(args.model.read_bytes()).hexdigest(), args.model, load, prompts)
+    write_golden(args.out, weights_sha256(args.model), args.model, load, prompts)
 
 
 if __name__ == "__main__":

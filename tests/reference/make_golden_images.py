@@ -10,7 +10,7 @@ All of it runs in float64.
 golden_images.npz holds, for A tokens after the last picture, a picture of T tokens, a width of E, a vocabulary of V,
 and each `prompt` and `picture` of image_oracle.py:
 
-    model_sha256               str               of the shipped model's file
+    model_sha256               str               of the shipped model's weights
     mmproj_sha256              str               of the projector's tensors
     {picture}.rows             (T, E) float32    output of the encoder
     {prompt}.logits            (A, V) float32    of the trunk
@@ -20,7 +20,6 @@ and each `prompt` and `picture` of image_oracle.py:
 """
 
 import argparse
-import hashlib
 import sys
 import tempfile
 from pathlib import Path
@@ -209,7 +208,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=ROOT / "pymtp" / "model" / "demo.gguf")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden_images.npz"))
     args = parser.parse_args()
-    golden: dict[str, Any] = {"model_sha256": hashlib.sha256(args.model.read_bytes()).hexdigest()}
+    golden: dict[str, Any] = {"model_sha256": weights_sha256(args.model)}
     torch.set_default_dtype(torch.float64)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), Float64():
         mmproj = oracle.make_image_oracle(Path(folder) / "mmproj.gguf")

@@ -12,6 +12,7 @@ import pytest
 from cases import arithmetic, functions, infill, modules, stories
 from cases.case import THINK_END, Case, spoken
 from chats import answer_of, prompt_of, template_source
+from jinja2 import Environment, nodes
 from stream import KINDS, WEIGHTS, held_out_cases, training_cases
 
 from pymtp import Model
@@ -165,6 +166,28 @@ def test_template_renders_alike_in_pymtp_and_in_training(demo: Path) -> None:
                 given = {"enable_thinking": case.thinking}
                 ours = template.render(case.messages, tools=list(case.tools) or None, chat_template_kwargs=given)
                 assert ours == prompt_of(case)
+
+
+def test_template_of_the_shipped_file_is_the_source(demo: Path) -> None:
+    with Model(demo, vocab_only=True) as model:
+        assert model.chat_template == template_source()
+
+
+def test_template_keeps_the_thinking_after_the_last_of_two_equal_questions(demo: Path) -> None:
+    question = {"role": "user", "content": "a"}
+    first, second = ({"role": "assistant", "reasoning_content": text, "content": "b"} for text in ("c", "d"))
+    with Model(demo, vocab_only=True) as model:
+        prompt = ChatTemplate(model, template_source()).render([question, first, question, second])
+    assert "<think>\nd\n</think>" in prompt
+    assert "<think>\nc" not in prompt
+
+
+def test_template_needs_no_more_of_jinja_than_other_programs_have() -> None:
+    # llama.cpp's parser has no methods of lists: a template that calls one keeps its server from starting
+    tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template_source())
+    called = {node.node.attr for node in tree.find_all(nodes.Call) if isinstance(node.node, nodes.Getattr)}
+    assert called == set()
+    assert {node.name for node in tree.find_all(nodes.Filter)} == {"items", "tojson"}
 
 
 def test_thinking_that_is_switched_off_ends_in_the_prompt() -> None:
