@@ -47,7 +47,8 @@ def info(
         bool,
         typer.Option(
             "--prices",
-            help="Load the model and measure what 4 rows cost on this machine, relative to one. Takes some seconds.",
+            help="Load the model and measure what 4 rows, those of a round with 3 drafts, cost on this machine, "
+            "relative to one row. Takes some seconds.",
         ),
     ] = False,
     n_seq_max: SeqMax = 1,
