@@ -218,7 +218,10 @@ def main(
         files = make_sources(names, Path(folder))
         numbers = tuple(int(depth) for depth in depths.split(","))
         jobs = [Job(program, files[model], model, kind, numbers, prompts, length) for kind in kinds for model in names]
-        results = dict(same_text.in_processes(measure, jobs, processes))
+        results: dict[str, dict[str, Any] | str] = {}
+        for name, result in same_text.in_processes(measure, jobs, processes):
+            results[name] = result  # written after each: all types take hours
+            write_json(output, "quantized models", tokens=tokens, length=length, depths=numbers, rows=results)
     rows = {name: row for name, row in results.items() if not isinstance(row, str)}
     for name, reason in results.items():
         if isinstance(reason, str):
@@ -227,7 +230,6 @@ def main(
         show_table(rows, "model and type")
     wrong = [name for name, row in rows.items() if any(row[key] for key in ("unexpected", "rows", "cuts", "differ"))]
     SCREEN.print(f"{len(wrong)} of {len(rows)} quantized models differ somewhere")
-    write_json(output, "quantized models", tokens=tokens, length=length, depths=numbers, rows=results)
     raise typer.Exit(1 if wrong or not rows else 0)
 
 
