@@ -11,8 +11,6 @@ from pymtp.errors import NativeError
 from pymtp.native import ffi, lib
 from pymtp.native.process import refuse_copies
 
-_NO_MEMORY = "no memory for the text's index"
-
 
 def _made(native: Any, free: Any) -> Any:
     """Let Python free a native object. Raises NativeError if there was no memory for it."""
@@ -40,20 +38,21 @@ class TextDrafts:
         earlier: the outputs of earlier requests, which may hold the end of this text, too.
         """
         self._rates, self._earlier = rates, earlier  # keeps the natives alive
-        self.generated: Sequence[int] = ()  # tokens that TextChoice has not read yet
+        self.generated: tuple[int, ...] = ()  # tokens that TextChoice has not read yet
+        self.failed = False  # whether there was no memory for tokens: no more drafts come from this text
         self.native: Any = _made(
             lib.pymtp_text_drafts_init(rates.native, ffi.NULL if earlier is None else earlier.native),
             lib.pymtp_text_drafts_free,
         )
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append tokens of the prompt. Raises NativeError without memory."""
+        """Append tokens of the prompt, and of the output before a restart. Raises NativeError without memory."""
         if lib.pymtp_text_drafts_add(self.native, tokens, len(tokens)) < 0:
-            raise NativeError(_NO_MEMORY)
+            raise NativeError("no memory for the text's index")
 
     def generate(self, tokens: Sequence[int]) -> None:
         """Append tokens of the output, which the next `TextChoice.choose` reads."""
-        self.generated = [*self.generated, *tokens] if self.generated else tokens
+        self.generated = (*self.generated, *tokens)  # a copy: a stream's reader gets the list, and may change it
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
@@ -97,14 +96,12 @@ class TextChoice:
         texts: the text of each sequence, in the order of their numbers; None for no drafts from text.
         heads: what is known of the head's drafts for each sequence.
         limits: the most drafts that each sequence can use.
-
-        Raises NativeError without memory; the texts must not be used afterwards.
         """
         n = len(texts)
         natives, n_generated = [], []
         generated: list[int] = []
         for text in texts:
-            if text is None:
+            if text is None or text.failed:
                 natives.append(ffi.NULL)
                 n_generated.append(0)
             else:
@@ -126,8 +123,10 @@ class TextChoice:
             self._choice,
         )
         if chosen < 0:
-            raise NativeError(_NO_MEMORY)
-        if not chosen:
+            for text, length in zip(texts, ffi.unpack(self._lengths, n), strict=True):
+                if text is not None and length < 0:
+                    text.failed = True
+        if chosen <= 0:
             return None
         starts = range(0, n * self.max_text, self.max_text)
         by_text = [

@@ -124,20 +124,16 @@ class BatchDepth:
             return None
         fits = self._n_ctx - 1 - max(state.n_past for state in states)
         limits = [max(0, min(state.draft_limit, fits)) for state in states]
-        try:
-            return choice.choose(texts, _sequences(states), limits)
-        except NativeError:  # no memory: no more drafts are made from these texts
-            for state in states:
-                state.text = None
-            return None
+        return choice.choose(texts, _sequences(states), limits)
 
     def extend(self, state: DecodeState) -> Sequence[int]:
         """Return the drafts from text to verify after those of the head, if the round has a single sequence."""
-        if self._text_choice is None or self._n_seqs != 1 or state.text is None or not state.made_drafts:
+        text = state.text
+        if self._text_choice is None or self._n_seqs != 1 or text is None or text.failed or not state.made_drafts:
             return ()
         (head,) = _sequences([state])
         limit = min(state.draft_limit, self._n_ctx - 1 - state.n_past)
-        return self._text_choice.extend(state.text, head, limit, state.made_drafts, state.confidences)
+        return self._text_choice.extend(text, head, limit, state.made_drafts, state.confidences)
 
     def decodes(self, states: Sequence[DecodeState]) -> Sequence[Sequence[DecodeState]]:
         """Return the sequences of each call that verifies drafts: all, or neighbours with drafts of the same source."""
@@ -204,7 +200,7 @@ class BatchDepth:
         draft_seconds: float,
         verify_seconds: float,
     ) -> None:
-        """Learn from a round with drafts from text: the tokens have judged them already, see `TextDrafts.add`."""
+        """Learn from a round with drafts from text: its tokens judge them when the next `choose` reads these."""
         if self._costs is None or self._auto is None or any(state.error is not None for state in states):
             return
         if self._choice is None:  # drafts from text followed those of the head

@@ -228,8 +228,8 @@ def run_round(
 
     Returns the number of rows that each sequence has in the verification batch, with padding.
     """
-    started = clock()
     n_drafts = depth.choose(states)
+    started = clock()  # later than the choice, which rounds without drafts make, too
     for state in states:
         state.made_drafts = state.confidences = ()
         state.verified_drafts = state.by_text

@@ -10,9 +10,6 @@ import pytest
 from helpers.engines import EngineHarness
 from helpers.scripted import RepeatingContext, SeededContext, expected_tokens
 
-from pymtp.drafting.text_drafts import TextChoice
-from pymtp.errors import NativeError
-
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3]
 COPY = type("CopyingContext", (RepeatingContext,), {"NOISE": 0.0})
 
@@ -193,14 +190,16 @@ def test_ended_request_holds_no_index() -> None:
     assert text() is None
 
 
-def test_texts_go_on_without_drafts_from_text_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> None:
-        raise NativeError("no memory for the text's index")
-
-    engines = harness()
-    request = engines.submit(PROMPT, 100)
-    monkeypatch.setattr(TextChoice, "choose", failing)
+def test_request_whose_text_found_no_memory_goes_on_without_drafts_from_text() -> None:
+    engines = harness(n_seq_max=2)
+    requests = [engines.submit(PROMPT, 100) for _ in range(2)]
+    while requests[0].decode_state is None:
+        engines.engine.step()
+    text = requests[0].decode_state.text
+    assert text is not None
+    text.failed = True
     engines.run()
     engines.check()
-    assert len(request.tokens) == 100
-    assert request.stats.drafted_by_text == 0
+    assert [len(request.tokens) for request in requests] == [100, 100]
+    assert requests[0].stats.drafted_by_text == 0
+    assert requests[1].stats.drafted_by_text > 0

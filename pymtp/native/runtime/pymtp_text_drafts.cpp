@@ -34,18 +34,17 @@ static pymtp_round_limits limits_of(const pymtp_draft_limits & round) {
     return {round.max_text, round.max_head, round.room};
 }
 
-// Appends what each sequence generated. Returns whether one of the next guesses is promising.
-static bool add_generated(
-        int32_t n_seqs, pymtp_text_drafts * const * texts, const int32_t * n_generated, const llama_token * generated) {
-    bool is_promising = false;
+// Appends what each sequence generated. Sets the length of a text that fails to -1, and of the others to 0.
+static void add_generated(
+        int32_t n_seqs, pymtp_text_drafts * const * texts, const int32_t * n_generated, const llama_token * generated,
+        int32_t * lengths) {
     for (int32_t k = 0; k < n_seqs; generated += n_generated[k++]) {
         pymtp_require(n_generated[k] >= 0, "tokens are counted from zero");
+        lengths[k] = 0;
         if (texts[k] && n_generated[k] > 0) {
-            texts[k]->add(generated, n_generated[k]);
+            lengths[k] = pymtp_text_drafts_add(texts[k], generated, n_generated[k]);
         }
-        is_promising |= texts[k] && texts[k]->is_promising();
     }
-    return is_promising;
 }
 
 int32_t pymtp_choose_text_drafts(
@@ -53,9 +52,14 @@ int32_t pymtp_choose_text_drafts(
         pymtp_acceptance * const * acceptances, const int32_t * n_generated, const llama_token * generated,
         const int32_t * limits, const pymtp_draft_limits * round, int32_t * lengths, llama_token * tokens,
         pymtp_draft_choice * choice) {
-    return pymtp_guarded<int32_t>(-1, [&] {
+    return pymtp_guarded<int32_t>(0, [&] {
         pymtp_require(n_seqs >= 1, "a round has a sequence");
-        if (!add_generated(n_seqs, texts, n_generated, generated)) {
+        add_generated(n_seqs, texts, n_generated, generated, lengths);
+        if (std::any_of(lengths, lengths + n_seqs, [](int32_t length) { return length < 0; })) {
+            return -1;
+        }
+        const auto is_promising = [](const pymtp_text_drafts * text) { return text && text->is_promising(); };
+        if (std::none_of(texts, texts + n_seqs, is_promising)) {
             return 0;
         }
         std::vector<pymtp_text_sequence> sequences;

@@ -20,7 +20,7 @@ struct pymtp_text_drafts;
 PYMTP_API struct pymtp_text_drafts * pymtp_text_drafts_init(
         struct pymtp_guess_rates * rates, const struct pymtp_text * earlier);
 PYMTP_API void pymtp_text_drafts_free(struct pymtp_text_drafts * drafts);
-// Appends tokens of the prompt. Returns 0, or -1 on failure.
+// Appends tokens of the prompt, and of the output before a restart. Returns 0, or -1 on failure.
 PYMTP_API int32_t pymtp_text_drafts_add(struct pymtp_text_drafts * drafts, const llama_token * tokens, int32_t n);
 
 // Limits for the drafts of a round.
@@ -44,8 +44,9 @@ struct pymtp_draft_choice {
 // limits: the most drafts that the sequence can use.
 // lengths, tokens: receive the number of drafts from text of each sequence; and these drafts, at an interval of
 // max_text entries.
-// Returns 1 if a sequence has any. Otherwise, `choice` is not written: returns 0 if pymtp_depth_choose should choose,
-// and -1 on failure, after which the texts must not be used.
+// Returns 1 if a sequence has any. Otherwise pymtp_depth_choose should choose, and `choice` is not written: returns 0,
+// or -1 if a text failed, as there was no memory for its tokens. Then its length is -1, the other lengths are 0, and the
+// text must not be used any more.
 PYMTP_API int32_t pymtp_choose_text_drafts(
         const struct pymtp_costs * costs, int32_t n_seqs, struct pymtp_text_drafts * const * texts,
         struct pymtp_acceptance * const * acceptances, const int32_t * n_generated, const llama_token * generated,
