@@ -92,7 +92,9 @@ def write_json(path: Path | None, check: str, **results: Any) -> None:
     """Write results with the machine and the build to a file, if there is one."""
     if path is not None:
         about = {"check": check, "machine": machine(), "build": build_info()}
-        path.write_text(json.dumps(about | results, indent=1, default=vars) + "\n")
+        part = path.with_name(f"{path.name}.part")  # an end in the middle leaves the file of before
+        part.write_text(json.dumps(about | results, indent=1, default=vars) + "\n")
+        part.replace(path)
 
 
 def resident() -> int:

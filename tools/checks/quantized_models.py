@@ -221,7 +221,9 @@ def main(
         results: dict[str, dict[str, Any] | str] = {}
         for name, result in same_text.in_processes(measure, jobs, processes):
             results[name] = result  # written after each: all types take hours
-            write_json(output, "quantized models", tokens=tokens, length=length, depths=numbers, rows=results)
+            is_whole = len(results) == len(jobs)
+            about = {"tokens": tokens, "length": length, "depths": numbers, "complete": is_whole}
+            write_json(output, "quantized models", **about, rows=results)
     rows = {name: row for name, row in results.items() if not isinstance(row, str)}
     for name, reason in results.items():
         if isinstance(reason, str):
