@@ -22,6 +22,8 @@ MODELS = {  # options of tools/models/make_model.py
 }
 
 NATIVE = ("pymtp/native", "patches", "vendor/requirements.txt", "pymtp/context", "pymtp/model/model.py")
+# the same for measurements of models alone, without drafts from text
+ALONE = (*NATIVE, *(f":(exclude)pymtp/native/runtime/{name}*" for name in ("text_", "pymtp_text", "guess_rates")))
 DECODING = (*NATIVE, "pymtp/engine", "pymtp/drafting", "pymtp/sampling.py", "pymtp/samplers")
 PREFIXES = (*DECODING, "pymtp/prefix_cache")
 HTTP = (*PREFIXES, "pymtp/server", "pymtp/openai", "pymtp/chat")
@@ -59,7 +61,7 @@ def rows(model: str, threads: int, options: str) -> str:
     return f"{{pymtp}} bench rows -m {{{model}}} -t {threads} --rows 1,2,4,8 --rounds 5 {options} -o json"
 
 
-ROWS = (*NATIVE, "pymtp/bench/rows.py")
+ROWS = (*ALONE, "pymtp/bench/rows.py")
 WHOLE = "--drafts 1,3 --memory 1024"
 LAYERS = "--drafts 1 --memory 256"
 DECODE = (*DECODING, "pymtp/bench/decode.py")
@@ -104,7 +106,7 @@ PLAN = {
     "prefill.json": Measurement(
         "{pymtp} bench prefill -m {q4_0} --quick -t 2 -o json > {out}/prefill.json",
         6,
-        (*NATIVE, "pymtp/bench/prefill.py"),
+        (*ALONE, "pymtp/bench/prefill.py"),
     ),
     "prefix_08b.json": Measurement(
         "{pymtp} bench prefix -m {q4_0} --traces document,four,disk --rounds 1 -t 2 -o json > {out}/prefix_08b.json",
@@ -158,7 +160,7 @@ PLAN = {
             for number, name in enumerate(("0.8b", "27b", "35b"), 1)
         ),
         1,
-        NATIVE,
+        ALONE,
         timed=False,
     ),
     "same_text.json": Measurement(
