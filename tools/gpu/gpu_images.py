@@ -86,8 +86,8 @@ class Measurement:
             if done:
                 found["encode_ms"].append(_ms(now - started))
                 return True
-            if projector.n_layers > n_layers + len(layers_ms):
-                layers_ms.append(_ms(now - last))
+            if new := projector.n_layers - n_layers - len(layers_ms):  # several on a fast machine, or a busy one
+                layers_ms += [_ms((now - last) / new)] * new
                 last = now
         projector.end()
         return False
