@@ -65,12 +65,11 @@ def test_choice_reads_what_each_sequence_has_generated_since_the_last() -> None:
     first.generate([500])
     last.generate([501])
     assert choice.choose(texts, heads, [4, 4, 4]) is None  # these stand nowhere else
-    first.generate(list(range(10, 18)))
-    for token in range(40, 46):
-        last.generate([token])
-    tokens = [46, 47]
-    last.generate(tokens)
+    tokens = list(range(10, 18))
+    first.generate(tokens)
     tokens.clear()  # as a reader of a stream may do
+    for token in range(40, 48):
+        last.generate([token])
     chosen = choice.choose(texts, heads, [4, 4, 4])
     assert chosen is not None
     assert chosen.by_text == [[18, 19, 20, 21], [], [48, 49, 50, 51]]

@@ -104,6 +104,24 @@ def test_perfect_head_needs_one_round_per_depth_plus_one_tokens(depth: int) -> N
     assert draft_stats.drafted == sum(draft_stats.accepted_per_position) == 40 - draft_stats.rounds
 
 
+def test_time_of_a_choice_is_no_time_of_drafts() -> None:
+    seconds = [0.0]
+
+    class SlowChoice(ScriptedDepth):
+        def choose(self, room: int, n_past: int) -> int:
+            seconds[0] += 5.0
+            return super().choose(room, n_past)
+
+    depth = SlowChoice([(2, 0)])
+    context = ScriptedContext(range(20), [True])
+    rounds = generate_single(
+        context, [1] * 3, lambda _: False, DraftStats(), depth, max_tokens=10, clock=lambda: seconds[0]
+    )
+    assert sum(map(len, rounds)) == 10
+    assert depth.observed
+    assert not any(depth.seconds)
+
+
 def test_output_is_complete_if_all_drafts_are_wrong() -> None:
     out, draft_stats = run(ScriptedContext(range(20), [False]), draft_tokens=3, max_tokens=21)
     assert out == [*range(20), 0]

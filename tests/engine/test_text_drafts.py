@@ -190,9 +190,10 @@ def test_ended_request_holds_no_index() -> None:
     assert text() is None
 
 
-def test_request_whose_text_found_no_memory_goes_on_without_drafts_from_text() -> None:
-    engines = harness(n_seq_max=2)
-    requests = [engines.submit(PROMPT, 100) for _ in range(2)]
+@pytest.mark.parametrize("n", [1, 2])  # alone, drafts from text may follow those of the head
+def test_request_whose_text_found_no_memory_goes_on_without_drafts_from_text(n: int) -> None:
+    engines = harness(n_seq_max=n, context_type=Interrupted, hits=(True,))
+    requests = [engines.submit(PROMPT, 300) for _ in range(n)]
     while requests[0].decode_state is None:
         engines.engine.step()
     text = requests[0].decode_state.text
@@ -200,6 +201,6 @@ def test_request_whose_text_found_no_memory_goes_on_without_drafts_from_text() -
     text.failed = True
     engines.run()
     engines.check()
-    assert [len(request.tokens) for request in requests] == [100, 100]
+    assert [len(request.tokens) for request in requests] == [300] * n
     assert requests[0].stats.drafted_by_text == 0
-    assert requests[1].stats.drafted_by_text > 0
+    assert all(request.stats.drafted_by_text > 0 for request in requests[1:])
