@@ -27,6 +27,25 @@ typer.run(gpu_images.main)
 """
 
 
+def test_layers_that_end_in_one_call_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+
+    class Projector:
+        n_layers = 0
+        begin = end = staticmethod(lambda *_: None)
+
+        def advance(self, _: float) -> Any:
+            seconds[0] += 3.0
+            self.n_layers += 1 if self.n_layers == 2 else 2
+            return True if self.n_layers > 3 else None
+
+    llm: Any = SimpleNamespace(_images=SimpleNamespace(projector=Projector()))
+    monkeypatch.setattr(gpu_images, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    found: dict[str, Any] = {"encode_ms": []}
+    assert gpu_images.Measurement(llm, 100.0)._encode(found, None)
+    assert found == {"encode_ms": [9000.0], "layers_ms": [1500.0, 1500.0, 3000.0]}
+
+
 def test_image_beyond_its_limit_is_given_up_at_the_end_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, chats = [0.0], list[Any]()
 

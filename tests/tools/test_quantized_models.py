@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import quantized_models as check
 import typer
+from common import write_json
 from makers.gguf_read import open_gguf
 from makers.make_model import make_model
 from makers.weight_mixes import LLAMA, PUBLISHED
@@ -74,3 +78,38 @@ def test_unknown_type_is_refused_with_the_known_ones() -> None:
     assert check.chosen("--types", None, ["a", "b"]) == ["a", "b"]
     with pytest.raises(typer.BadParameter, match="--types d not known: use a, b"):
         check.chosen("--types", "a,d", ["a", "b"])
+
+
+def test_results_are_written_after_each_model_and_say_if_they_are_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = []
+
+    def work(_measure: object, jobs: list[check.Job], _processes: int) -> Iterator[tuple[str, str]]:
+        for job in jobs:
+            yield job.kind, "skipped here"
+            told.append(json.loads((tmp_path / "out.json").read_text())["complete"])
+
+    monkeypatch.setattr(check, "build", lambda *_, **__: "llama-quantize")
+    monkeypatch.setattr(check.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=USAGE))
+    monkeypatch.setattr(check, "make_sources", lambda names, folder: dict.fromkeys(names, folder))
+    monkeypatch.setattr(check.same_text, "in_processes", work)
+    with pytest.raises(typer.Exit):
+        check.main("IQ1_S,Q1_0", "dense", output=tmp_path / "out.json")
+    assert told == [False, True]
+
+
+def test_result_that_cannot_be_written_leaves_the_one_of_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def write_half(path: Path, text: str) -> None:
+        path.write_bytes(text[: len(text) // 2].encode())
+        raise OSError("no space left on device")
+
+    path = tmp_path / "out.json"
+    write_json(path, "a check", rows=1)
+    before = path.read_text()
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OSError, match="no space"):
+        write_json(path, "a check", rows=2)
+    assert path.read_text() == before

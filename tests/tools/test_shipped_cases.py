@@ -182,8 +182,8 @@ def test_template_keeps_the_thinking_after_the_last_of_two_equal_questions(demo:
     assert "<think>\nc" not in prompt
 
 
-def test_template_needs_no_more_of_jinja_than_other_programs_have() -> None:
-    # llama.cpp's parser has no methods of lists: a template that calls one keeps its server from starting
+def test_template_calls_no_methods_and_has_two_filters() -> None:
+    # llama.cpp's parser has no methods of lists; its server does not start with a template that calls one
     tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template_source())
     called = {node.node.attr for node in tree.find_all(nodes.Call) if isinstance(node.node, nodes.Getattr)}
     assert called == set()
