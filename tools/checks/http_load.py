@@ -310,7 +310,7 @@ def main(
 ) -> None:
     """Load a server; exit with status 1 if anything is wrong."""
     limits = Limits("a key", 512, 2**20)
-    options = {"n_seq_max": places, "max_queue": clients - 20, "max_body": 1, "ctx": limits.n_ctx, "cache": 64}
+    options = {"n_seq_max": places, "max_queue": clients - 20, "max_body": 1, "ctx": limits.n_ctx, "cache": 16}
     with serve(model, **options, threads=threads, api_key=limits.key) as server:
         url, worker = f"http://{server.host}:{server.port}", server.worker
         load = Load(url, limits, requests=requests, seed=seed, worker=worker)
