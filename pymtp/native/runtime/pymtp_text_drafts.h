@@ -44,9 +44,9 @@ struct pymtp_draft_choice {
 // limits: the most drafts that the sequence can use.
 // lengths, tokens: receive the number of drafts from text of each sequence; and these drafts, at an interval of
 // max_text entries.
-// Returns 1 if a sequence has any. Otherwise `choice` is not written, and pymtp_depth_choose should choose: returns 0, or
-// -1 if there was no memory for the tokens of a text. The length of that text is -1 then, and the other lengths are 0;
-// the text must not be used any more.
+// Returns 1 if a sequence has any. Otherwise `choice` is not written, and pymtp_depth_choose should choose: returns 0,
+// or -1 if there was no memory for the tokens of a text. The length of that text is -1 then, and the other lengths are
+// 0; the text must not be used any more.
 PYMTP_API int32_t pymtp_choose_text_drafts(
         const struct pymtp_costs * costs, int32_t n_seqs, struct pymtp_text_drafts * const * texts,
         struct pymtp_acceptance * const * acceptances, const int32_t * n_generated, const llama_token * generated,
